@@ -1,4 +1,4 @@
-"""The machinery without a manifest: client-go's names over any client."""
+"""Informers for programs without a manifest: client-go's names, for any client."""
 
 from typing import Any, Unpack
 
@@ -9,11 +9,10 @@ from declctl.transport import Client
 
 
 class SharedInformerFactory(informer.SharedInformerFactory):
-    """Informers shared by what they watch.
+    """Shares one informer among all users of a watch (client-go's SharedInformerFactory).
 
-    `client` is a `declctl.Client`, anything with its `source` method, or an official
-    `kubernetes.aio.client.ApiClient`, whose configuration is used. `options` are those of
-    `FactoryOptions`.
+    `client` is a `declctl.Client`, an object with its `source` method, or an official
+    `kubernetes.aio.client.ApiClient`, whose configuration is used. `options` are those of `FactoryOptions`.
     """
 
     def __init__(self, client: SourceProvider | Any, **options: Unpack[FactoryOptions]) -> None:

@@ -22,5 +22,5 @@ class Log(Protocol):
         ...
 
     def bind(self, **fields: Any) -> "Log":
-        """The same logger with more fields."""
+        """A logger that adds these fields to each line."""
         ...

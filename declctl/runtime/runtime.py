@@ -1,8 +1,8 @@
-"""The process: its parts, start, serve, reload, stop.
+"""The process of a controller: its parts, its start and its end.
 
-The machinery runs on one loop in a thread of its own, asynchronous hooks on a second one, synchronous hooks
-in threads; the main thread only waits for signals. `RuntimeParts` outlive generations: `wire` makes and
-connects them, `Runtime` starts them, `shut_down` ends them in order.
+The machinery runs on one loop in a thread of its own, asynchronous hooks on a second loop, synchronous hooks
+in threads. The main thread waits for signals. `RuntimeParts` outlive generations: `connect_parts` makes them,
+`Runtime` starts them, and `shut_down` ends them in order.
 """
 
 import asyncio
@@ -43,16 +43,18 @@ from declctl.transport import Client
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
-DRAIN_SECONDS = 25.0  # how long running calls may take after SIGTERM; a kubelet waits 30
-_HOOK_SECONDS = 60.0
+DRAIN_SECONDS = 25.0  # for running calls after SIGTERM; a kubelet kills after 30 s
+_HOOK_SECONDS = 60.0  # time limit of a hook at the end of the process
+_FLUSH_SECONDS = 2.0  # for posting the recorded events that are left
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
-_FLUSH_SECONDS = 2.0
+"""A server that is entered and left with the runtime, such as the admin server."""
 
 
 class SignalHandlers:
-    """SIGTERM and Ctrl-C stop, a second Ctrl-C ends at once, SIGHUP reloads; put back afterwards.
+    """Handles signals inside a `with` block: SIGTERM and Ctrl-C stop, SIGHUP reloads.
 
-    Does nothing in a thread that isn't the main one, where Python allows no signal handlers.
+    A second Ctrl-C ends the process at once. The handlers from before are put back at the end. Does nothing
+    outside of the main thread, where Python allows no signal handlers.
     """
 
     def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
@@ -81,26 +83,21 @@ class SignalHandlers:
 
 
 class RunOptions(msgspec.Struct, frozen=True):
-    """What `declctl run` was asked for.
+    """The options of `declctl run`."""
 
-    `watch` None leaves it to the manifest; `timeout` (seconds) is for `once`. `mutation_detector`
-    compares every object of caches with `mode: Objects` each second, instead of a part of them.
-    `exec_on_restart` ends it in order when a reload finds something that needs a new process.
-    """
-
-    manifest: str
-    watch: bool | None = None
-    exec_on_restart: bool = False
-    once: bool = False
-    timeout: float = 60.0
+    manifest: str  # its path
+    watch: bool | None = None  # reload when files change; None: as the manifest says
+    exec_on_restart: bool = False  # end in order when a reload needs a new process
+    once: bool = False  # end when all objects are handled
+    timeout: float = 60.0  # seconds, for `once`
     dry_run: bool = False
-    mutation_detector: bool = False
+    mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
 
 
 async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | None:
-    """Return what `work` returns, or None if `stopping` is set first: then the work is cancelled, and undone.
+    """Return the result of `work`, or None if `stopping` is set first. Raises the exception of `work`.
 
-    Raises what the work raises.
+    When it is set, the work is cancelled, and this function returns after the work has ended.
     """
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
@@ -137,7 +134,7 @@ async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeo
 async def shut_down(
     reloader: Reloader, slots: Slots, lifecycle: Lifecycle, services: RuntimeServices, *, log: Log
 ) -> None:
-    """Let running calls finish, then call `declctl_shutdown`, and tear down every generation."""
+    """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation."""
     generation = reloader.active
     running, waited = await slots.stop(DRAIN_SECONDS)
     if running:
@@ -165,7 +162,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # raises what the wait has raised
+            task.result()  # raises the exception of the wait
     finally:
         for task in tasks:
             task.cancel()
@@ -173,7 +170,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeParts:
-    """What a process consists of besides its generations: each knows those above it."""
+    """The parts of a process that outlive generations. Each part refers only to parts above it."""
 
     recorder: EventRecorder
     caches: InformerPool
@@ -192,7 +189,7 @@ class RuntimeParts:
     ]  # receives each outcome, and whether a person asked for it
 
 
-def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyword
+def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the process owns
     name: str,
     files: InputFiles,
     client: Client,
@@ -207,16 +204,18 @@ def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyw
     log: Log,
     user_log: Any = None,
 ) -> RuntimeParts:
-    """The parts of the controller of that name. Called on the machinery loop.
+    """Make the parts of a controller and connect them. Called on the machinery loop.
 
-    `user_log` is the structlog logger that `ctx.log` is bound from. Asynchronous hooks run on `loops`;
-    `restart` is the announcer's. Informers run in `tasks`.
+    - `tasks`: informers run in it.
+    - `loops`: asynchronous hooks run on them.
+    - `restart`: called with the reasons when a reload needs a new process.
+    - `user_log`: the structlog logger that `ctx.log` is bound from.
     """
     recorder = EventRecorder(client, component=name, clock=clock, log=log)
     caches = InformerPool(client, tasks=tasks, clock=clock)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
-    # Generations are wired to these; the reloader and its stage see no other part of the process.
+    # Generations use these services. The reloader and its stage get no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
         caches=caches,
@@ -254,7 +253,7 @@ def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyw
     )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
-        # A retry that is refused as before fills no log; a person who asks gets an answer all the same.
+        # A retry that is refused for the same reason is not logged again. A user who asks gets a line anyway.
         if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
 
@@ -279,8 +278,8 @@ def connect_parts(  # noqa: PLR0913 - all that they are made of, keyword by keyw
 class Runtime:
     """One controller from start to stop.
 
-    `run` blocks the main thread and returns the exit status. Everything else belongs to the
-    machinery loop, except `stop` and `status`, which may be called from any thread.
+    `run` blocks the main thread and returns the exit status. `stop` and `status` may be called from any
+    thread, all other methods on the machinery loop.
     """
 
     def __init__(
@@ -305,28 +304,29 @@ class Runtime:
         self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False  # set in any thread, as the machinery may be blocked
         self._stopping = asyncio.Event()  # the same, on the machinery loop
-        self._hangup = asyncio.Event()  # SIGHUP has come
+        self._hangup = asyncio.Event()  # set by SIGHUP
         self._children = children or PreflightPool()
         self._history = ReloadHistory(self._clock)
-        self._first_plan: Plan | None = None  # what the process was started with
-        self._parts: RuntimeParts | None = None  # once it has connected
-        self.restarts = False  # it has ended to be started again
+        self._first_plan: Plan | None = None  # the plan at the start of the process
+        self._parts: RuntimeParts | None = None  # None until the client has connected
+        self.restarts = False  # the process ended because a new one is needed
         self.client: Client | None = None
 
     def run(self) -> int:
-        """Run until stopped; 0 if it was asked to stop, or `once` succeeded, else 1.
+        """Run until stopped, and return the exit status: 0 after a stop, or if `once` succeeded, else 1.
 
-        Raises ManifestErrors or UsageError before anything has started.
+        Raises ManifestErrors or UsageError before any handler is called.
         """
         files = InputFiles(self.options.manifest)
-        self._children.warm()  # it loads what it needs while this process does
+        self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
         self.handler_loops.start()
         future = self.machinery.submit(self._serve(files))
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         with self._signals():
-            while not done.wait(LOOK_SECONDS):  # a wait without a limit would keep Python from seeing signals
+            # Python handles signals between two waits, so no wait is long.
+            while not done.wait(LOOK_SECONDS):
                 self._watchdog.look()
                 # User code blocks the machinery, so only this thread can end the process in order.
                 if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
@@ -335,7 +335,7 @@ class Runtime:
         self.handler_loops.stop()
         self.machinery.stop()
         try:
-            # Raises what has ended the machinery; the parts around it have been closed by now.
+            # Raises the fault that ended the machinery, after the parts around it were closed.
             status = future.result()
         except BaseExceptionGroup as several:
             raise _first_of(several) from several
@@ -343,7 +343,7 @@ class Runtime:
         return status
 
     def stop(self) -> None:
-        """Ask the process to drain and end; from any thread."""
+        """Drain and end the process. From any thread; returns at once."""
         self._stop_asked = True
         self.machinery.loop.call_soon_threadsafe(self._stopping.set)
 
@@ -357,7 +357,7 @@ class Runtime:
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Commit the previous generation again, or generation `number`, if it is still in memory."""
-        if self._stopping.is_set():  # handlers drain: nothing may be committed any more
+        if self._stopping.is_set():  # handlers drain, so nothing may be committed
             return self.parts.attempts.stopping().as_rollback()
         done = await self.parts.reloader.rollback(number, why="somebody asked for it")
         outcome = done.as_rollback()
@@ -373,21 +373,21 @@ class Runtime:
         return {"attempts": self._history.document(), "inMemory": list(loaded)}
 
     def status(self) -> ControllerStatus:
-        """What the controller says of itself."""
+        """The status of the whole controller at this moment. From any thread."""
         return replace(self.parts.observer.status(), machinery=self._watchdog.status)
 
     def unfinished(self) -> str:
-        """What keeps it from being at rest, and why; empty if nothing does. On the machinery loop."""
+        """What is unfinished, in words; empty if the controller is at rest."""
         return self.parts.observer.unfinished()
 
     @property
     def mutations(self) -> Sequence[Mutation]:
-        """What readers have changed in objects that they share, the newest; it was put right."""
+        """The newest changes that readers made to shared objects; they were undone."""
         return self._parts.mutations.found if self._parts is not None else ()
 
     @property
     def plan(self) -> Plan:
-        """The plan that runs, or is about to."""
+        """The plan of the active generation; before the first one, the plan that was read."""
         generation = self._reloader.active if self._reloader is not None else None
         if generation is not None:
             return generation.plan
@@ -395,7 +395,7 @@ class Runtime:
         return self._first_plan
 
     def running(self) -> RunningSnapshot | None:
-        """What another manifest is compared with; None before the first generation."""
+        """The active generation, for the comparison with another manifest; None before the first."""
         generation = self._reloader.active if self._reloader is not None else None
         if generation is None or self._caches is None:
             return None
@@ -411,7 +411,7 @@ class Runtime:
 
     @property
     def parts(self) -> RuntimeParts:
-        """What it consists of, once it has connected; for the machinery loop, and for tests."""
+        """The parts, once the client has connected. On the machinery loop, and for tests."""
         assert self._parts is not None
         return self._parts
 
@@ -441,7 +441,7 @@ class Runtime:
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
             parts = self._parts = self._wire(files, checked, client, tasks)
-            # The doors open first: an address that is taken ends the process before any handler has run.
+            # The servers first: an address that is in use ends the process before any handler is called.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
             first = await unless_stopped(parts.reloader.start(checked), self._stopping)
@@ -454,8 +454,7 @@ class Runtime:
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
-            # In this order: no new generation, no new call, then the hooks, which may still read caches and
-            # record events.
+            # No new generation, then no new call, then the hooks: they may read caches and record events.
             await parts.attempts.close()
             await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.services, log=self._log)
             await parts.mutations.look()
@@ -488,7 +487,7 @@ class Runtime:
     def _background(
         self, files: InputFiles, parts: RuntimeParts, tasks: asyncio.TaskGroup
     ) -> list[asyncio.Task[None]]:
-        # `--once` ends when all is at rest: a reload meanwhile would never let it.
+        # `--once` ends when the controller is at rest. Reloads could keep it from that.
         watch = False if self.options.once else self.options.watch
         triggers = Triggers(
             files,
@@ -524,7 +523,7 @@ class Runtime:
         return 0
 
     def _left_blocked(self) -> int:
-        """End although the machinery does not: its thread is a daemon, which ends with the process."""
+        """End the process without the machinery, whose daemon thread ends with the process."""
         self._log.error(
             f"the machinery is still blocked at {self._watchdog.status.last_place}: ending without it"
         )
@@ -533,7 +532,7 @@ class Runtime:
         return 1
 
     def _start_again(self, why: str) -> None:
-        """End in order, if that is wanted, where an attempt has found what only a new process does."""
+        """End in order, if `exec_on_restart` is set, as a new process is needed."""
         if self.options.exec_on_restart and not self._stopping.is_set():
             self._log.warning(f"starting again, after running calls have finished: {why}")
             self.restarts = True
@@ -550,6 +549,7 @@ class Runtime:
         return checked
 
     def _introduce(self, client: Client, checked: CheckResult) -> None:
+        """Log the first line: the controller, its cluster and its namespaces."""
         assert checked.inputs is not None
         controller, who = checked.inputs.loaded.controller, client.identity
         spaces = sorted({n for resource in controller.resources for n in resource.namespaces or ("all",)})
@@ -571,7 +571,7 @@ class Runtime:
 
 
 def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a task group wraps: the first fault that is not itself a group."""
+    """The first exception in nested groups."""
     error: BaseException = several
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

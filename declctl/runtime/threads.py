@@ -122,14 +122,14 @@ class UserCall:
 
     def __init__(self, *, name: str, what: str) -> None:
         self._name = name  # of its threads
-        self._what = what  # what is called, for the status and for messages
-        self._at = ""  # the key of the object that it was called for last
-        self._thread: int | None = None  # the thread that runs it; None while none does
-        self._place = ""  # the line of user code where that thread was when the call was given up
+        self._what = what  # the name of the function in status and messages
+        self._at = ""  # the key of the object of the last call
+        self._thread: int | None = None  # the thread of the present `run`
+        self._place = ""  # the line of user code at which the thread was when the call was given up
         self._given_up = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns or raises, in a thread. Cancelling gives the call up."""
+        """Call a function in a thread; return its result or exception. A cancellation gives it up."""
 
         def noted() -> T:
             self._thread = threading.get_ident()
@@ -141,7 +141,7 @@ class UserCall:
         try:
             return await in_thread(noted, name=self._name, what=self._what)
         except asyncio.CancelledError:
-            # Looked up now: the refusal is written later, when user code may be somewhere else.
+            # Read now: the refusal is made later, when the thread may be at another line.
             self._place = user_code_place(self._thread)
             self._given_up = True
             raise
@@ -160,14 +160,14 @@ class UserCall:
         self.go_on()
 
     def go_on(self) -> None:
-        """Raises CallGivenUp once the call is given up. Called in the thread."""
+        """Raise CallGivenUp if the call was given up."""
         if self._given_up:
             raise CallGivenUp
 
     def fault(self, why: str) -> str:
         """A message: what is called, `why` it was given up, the current object, and the line of user code."""
         at = f"; it was asked about {self._at} last" if self._at else ""
-        # While the call goes on, its thread says where it is.
+        # A call that was not given up is still running.
         where = self._place or user_code_place(self._thread)
         place = f", at {where}" if where else ""
         return f"{self._what} {why}{at}{place}"

@@ -38,7 +38,7 @@ class Watchdog:
         self._log = log
 
     def look(self) -> None:
-        """Look once; called every LOOK_SECONDS."""
+        """Check once. Called every LOOK_SECONDS."""
         before = self.seconds
         self._machinery.look()
         self.seconds = self._machinery.unanswered * LOOK_SECONDS if self._machinery.is_blocked else 0.0

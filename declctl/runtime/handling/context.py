@@ -34,7 +34,6 @@ class Memo(MutableMapping[str, Json]):
 
     def __setitem__(self, name: str, value: Json) -> None:
         try:
-            # A copy: an object of a class of this generation would keep its code alive.
             self._values[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError) as fault:
             raise TypeError(
@@ -158,10 +157,7 @@ class HandlerContext:
 
     @property
     def client(self) -> Any:
-        """The official asynchronous ApiClient (`kubernetes.aio.client`), configured.
-
-        For `async def` hooks.
-        """
+        """The official ApiClient (`kubernetes.aio.client`), configured; for `async def` hooks."""
         return self._environment.cluster.client
 
     @property
@@ -188,10 +184,10 @@ def _require_text(name: str, text: object) -> None:
         raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
 
 
-_QUEUE = 1000
-_ATTEMPTS = 4
-_PAUSE_SECONDS = 2.0
-_SILENCE = 60.0  # seconds until the log says again that events are dropped
+_QUEUE = 1000  # events that wait; newer ones are dropped
+_ATTEMPTS = 4  # to post one event
+_PAUSE_SECONDS = 2.0  # before the second attempt; twice as long before the third, and so on
+_SILENCE = 60.0  # seconds between two log lines about dropped events
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +211,7 @@ class Poster(Protocol):
 
 
 class EventRecorder:
-    """Takes events from any thread and posts them, one after the other, from `run` on the machinery loop."""
+    """Posts Kubernetes Events one by one, in `run` on the machinery loop. `record` is thread-safe."""
 
     def __init__(self, poster: Poster, *, component: str, clock: Clock, log: Log) -> None:
         self._poster = poster
@@ -225,9 +221,9 @@ class EventRecorder:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[KubeObject] = asyncio.Queue(_QUEUE)
         self._number = itertools.count(1)  # makes names of events distinct
-        # taken = posted + failed + what waits; dropped events were not taken, or waited at the end.
+        # taken = posted + failed + waiting. Events are dropped before they are taken, or at the end.
         self._taken = self._posted = self._failed = self._dropped = 0
-        self._silent_until = float("-inf")  # on the clock: the log has said that events are dropped
+        self._silent_until = float("-inf")  # monotonic time of the next log line about dropped events
 
     def record(self, obj: ObjectView, event: Mapping[str, str]) -> None:
         """Post an event with `reason`, `message` and `type` about an object. Returns at once."""

@@ -40,16 +40,16 @@ from declctl.runtime.handling.binding import (
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
-# A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
+# Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
-CANCEL_SECONDS = 1.0  # seconds that a call has to end once it is cancelled
-LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read a cache which may sync at any time
-_SILENCE = 60.0  # seconds until the log says again that a handler waits
-# In characters: what user code raises may hold a whole object.
+CANCEL_SECONDS = 1.0  # for a cancelled call to end
+LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
+_SILENCE = 60.0  # seconds between two log lines about a handler that waits for a cache
+# In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
-_LONGEST_CHAIN = 20  # causes of causes that are looked at; a chain may be a ring
-_MOST_FAULTS = 100  # of one handler, whose tracebacks are not logged again
+_LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
+_MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
 _UNREADABLE = "an exception that raises when it is read"
 
 _ImplementationId = tuple[str, str, str]
@@ -66,16 +66,16 @@ class Retry(NamedTuple):
 
 
 class _LoopCall(NamedTuple):
-    """A call that a thread has sent to the loop of asynchronous hooks, and waits for."""
+    """A call that a thread has submitted to a handlers' loop, and waits for."""
 
     future: Future[None]
-    claim: threading.Lock  # acquired once: by the loop as the call begins, or by a revocation before that
+    claim: threading.Lock  # acquired once: when the call begins, or when it is revoked before that
 
 
 class Invocation(msgspec.Struct, eq=False):
-    """One change on its way through the hooks of one handler: its filter, its calls, and what they raised.
+    """The delivery of one change to the hooks of one handler: filter, calls, and exceptions.
 
-    A worker makes the calls; only `overdue` and `timed_out` are written by another thread, under the lock of
+    A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
     `Invocations`.
     """
 
@@ -83,18 +83,18 @@ class Invocation(msgspec.Struct, eq=False):
     binding: CallBinding  # of the generation to which the item belongs
     change: Change  # what the hooks receive
     started: float  # on the slot's clock, in seconds
-    implementations: Sequence[Implementation]  # to be called, in this order
+    implementations: Sequence[Implementation]  # in the order of their calls
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
-    timed_out: str = ""  # why it has failed by its own timeout; it was counted at that moment
-    first_failed: int | None = None  # the generation on which the change failed first
-    timer: asyncio.TimerHandle | None = None  # of the machinery loop, for its timeout
-    outcome: FilterOutcome | None = None  # what the filter has made of the change
-    scope: asyncio.Timeout | None = None  # of a call that waits on `loop`: the only kind to be cancelled
+    timed_out: str = ""  # the message of its timeout; the failure was counted then
+    first_failed: int | None = None  # the generation of the first failure of the change
+    timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
+    outcome: FilterOutcome | None = None  # the result of the filter
+    scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     failed: list[Implementation] = []
-    failures: list[BaseException] = []  # what those have raised, in the same order
+    failures: list[BaseException] = []  # their exceptions, in the same order
 
     def select(self) -> bool:
         """Apply the filter to the change; returns whether there is any call to make.
@@ -135,7 +135,8 @@ class Invocation(msgspec.Struct, eq=False):
     def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> None:
         """Call an asynchronous implementation from a thread, on the loop of the binding.
 
-        Raises what it raises, or TimeoutError: also where the loop is blocked, so that it was not called.
+        Raises its exception, or TimeoutError after the handler's timeout, also if the loop is blocked and has
+        not begun the call.
         """
         claim = threading.Lock()
 
@@ -169,7 +170,7 @@ class Invocations:
     are `has_waiters`; `wake` when other workers may find something ready.
     """
 
-    def __init__(  # noqa: PLR0913 - a slot, as far as invocations need it
+    def __init__(  # noqa: PLR0913 - one parameter for each part of a slot that is needed
         self,
         name: str,
         queue: KeyedQueue[Notification],
@@ -191,19 +192,16 @@ class Invocations:
         self._failures = FailureLog(log, name)
         self._binding_of, self._memo = binding_of, memo
         self._ended, self._finished, self._wake = ended, finished, wake
-        self.has_waiters = False  # `finished` is called: something waits until changes are dealt with
-        self.replace_worker: Callable[[], None] = _nothing  # of the pool that works for the slot now
+        self.has_waiters = False  # something waits for the end of changes
+        self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
         self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
         self._running: dict[int, Invocation] = {}  # by their id
         self._counts = HandlerCounts()
-        self._silent_until = float("-inf")  # on the clock: the log has said that the handler waits
-        self._closed = False  # nothing is tried again
+        self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
+        self._closed = False  # failed changes are not retried
 
     def deliver(self, item: QueueItem[Notification]) -> bool:
-        """Deliver one change, in the calling thread.
-
-        False if the thread was replaced meanwhile and has to leave.
-        """
+        """Deliver one change in the calling thread. False if the thread was replaced, and has to end."""
         run = self._begin(item)
         if not run.select():
             return self._leave_out(run)
@@ -234,13 +232,13 @@ class Invocations:
                     continue
                 rest = begin_async(implementation, arguments)
                 if rest is None:
-                    continue  # it had nothing to wait for
+                    continue  # it ended without an await
                 run.loop = asyncio.get_running_loop()
-                # A call that was given up in its first step is cancelled where it begins to wait.
+                # A call that exceeded its timeout before its first await is cancelled there.
                 timeout = 0.0 if run.overdue else run.binding.plan.timeout
                 timer = None
                 if timeout is not None:
-                    # It may swallow its cancellation, and go on.
+                    # A call may suppress its cancellation, and go on.
                     why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
                     timer = run.loop.call_later(timeout + CANCEL_SECONDS, self._time_out, run, why)
                 try:
@@ -256,16 +254,16 @@ class Invocations:
         return self._finish(run)
 
     def close(self) -> None:
-        """Try nothing again from now on: the handler was removed, or the process ends."""
+        """Retry nothing any more: the handler was removed, or the process ends."""
         self._closed = True
 
     def of(self, binding: CallBinding | None) -> list[Invocation]:
-        """The invocations under way that were begun for a binding."""
+        """The invocations of a binding that have not ended."""
         with self._lock:
             return [run for run in self._running.values() if run.binding is binding]
 
     def keys(self, bindings: Collection[int] | None = None) -> list[str]:
-        """The keys of the changes under way, for messages; of some bindings only, by their `id`."""
+        """The keys of running invocations, for messages; `bindings` (their ids) limits them."""
         with self._lock:
             runs = self._running.values()
             return [run.item.key for run in runs if bindings is None or id(run.binding) in bindings]
@@ -276,7 +274,7 @@ class Invocations:
         Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
         after its cancellation.
         """
-        # A zombie has been given up already: it is not counted a second time.
+        # Zombies were given up before, and are not counted again.
         stuck = [run for run in self.of(binding) if not run.overdue]
         for run in stuck:
             if run.scope is not None and run.loop is not None:
@@ -285,7 +283,7 @@ class Invocations:
                 self._loop.call_soon_threadsafe(
                     self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, run, why
                 )
-            elif not run.revoke():  # what is revoked fails now, and is tried again: its loop is blocked
+            elif not run.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
                 self._give_up_waiting(run, "it outlived the drain timeout of a reload")
         return len(stuck)
 
@@ -310,7 +308,7 @@ class Invocations:
         retry: Retry | None = item.retry
         outcome = None if retry is None else retry.outcome
         if outcome is not None and outcome.change is notification:
-            notification = outcome.result  # the filter has decided what is delivered: that again
+            notification = outcome.result  # deliver the same as at the first attempt
         kind, record = notification.type, notification.record
         old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
         change = Change(
@@ -326,7 +324,7 @@ class Invocations:
         )
         selected = binding.target.select(kind)
         if retry is not None:
-            # Only what failed is tried again; code that is new since then is called whole.
+            # Only failed implementations are called again. New code does not have them, and is called whole.
             selected = tuple(i for i in selected if _identity(i) in retry.failed) or selected
         began = self._clock.monotonic()
         run = Invocation(item, binding, change, began, selected, self.replace_worker, outcome=outcome)
@@ -334,7 +332,7 @@ class Invocations:
             run.first_failed = retry.first_failed
         with self._lock:
             self._running[id(run)] = run
-        # Not on the loop of the binding, which another handler may block.
+        # A timer of the machinery loop, as another handler may block the loop of the binding.
         if binding.plan.timeout is not None and not binding.target.all_async:
             self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
         return run
@@ -343,13 +341,13 @@ class Invocations:
         change = run.change
         arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
         if "ctx" in implementation.parameters:
-            # Most handlers remember nothing: a memo is made for those that do.
+            # Most handlers use no memo, so it is made when it is first read.
             memo = partial(self._memo, change.obj.uid)
             arguments["ctx"] = run.binding.make_context(memo, change.key)
         return arguments
 
     def _leave_out(self, run: Invocation) -> bool:
-        """End a change for which nothing is called; returns as `deliver` does."""
+        """End a change without a call. Returns the result of `deliver`."""
         disabled = bool(run.binding.target.disabled)
         with self._lock:
             del self._running[id(run)]
@@ -363,7 +361,7 @@ class Invocations:
         return not run.overdue
 
     def _finish(self, run: Invocation) -> bool:
-        """End a change that the hooks were called for, or try it again; returns as `deliver` does."""
+        """End a change after its calls, or retry it. Returns the result of `deliver`."""
         counts, tally = self._counts, run.binding.tally
         took = self._clock.monotonic() - run.started
         with self._lock:
@@ -374,7 +372,7 @@ class Invocations:
                 counts.zombies -= 1
             elif took > tally.longest:
                 tally.longest = took
-            # A call that returned after its timeout has failed all the same: so it was counted and logged.
+            # A call that returned after its timeout has failed: the timeout has counted it so.
             if run.timed_out and not run.failures:
                 run.failures.append(TimeoutError(run.timed_out))
             if not run.failures:
@@ -392,14 +390,14 @@ class Invocations:
             self._wait_for_sync(run, unsynced[0])
         else:
             self._retry_or_give_up(run)
-        # Their tracebacks refer to the run, and so to the code of its generation until a full collection.
+        # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         run.failures.clear()
         if self.has_waiters:
             self._finished()
         return not run.overdue
 
     def _watch(self, run: Invocation, timeout: float) -> None:
-        """Wait for a call for `timeout` seconds; on the machinery loop."""
+        """Start the timer of a call. On the machinery loop."""
         if id(run) in self._running:
             run.timer = self._loop.call_later(timeout, self._time_out, run, _ran_longer_than(timeout))
 
@@ -429,7 +427,7 @@ class Invocations:
         self._wake()  # workers of another pool may wait until they are let in
 
     def _count_failure(self, run: Invocation, what: str, kind: str) -> None:
-        """Count that a call of its generation has failed; under the lock, once for each call."""
+        """Count a failure for the slot and for the generation. Under the lock, once for each call."""
         tally, first = run.binding.tally, run.first_failed
         self._counts.last_error = tally.last_error = f"{run.item.key}: {what}"
         self._counts.last_error_type = kind
@@ -439,7 +437,7 @@ class Invocations:
             tally.inherited[first] = tally.inherited.get(first, 0) + 1
 
     def _retry_or_give_up(self, run: Invocation) -> None:
-        """Count and log a failure; the policy of the plan says how often it is tried."""
+        """Count and log a failure, and retry the change as often as the plan allows."""
         item, plan = run.item, run.binding.plan
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
@@ -448,7 +446,7 @@ class Invocations:
         delay = run.binding.backoff.delay(attempt) if again else 0.0
         what = describe_failure(run.failures[0])
         with self._lock:
-            if not run.timed_out:  # else it was counted at that moment
+            if not run.timed_out:  # a timeout has counted itself
                 self._count_failure(run, what, _failure_type(run.failures[0]))
             if again:
                 self._counts.retried += 1
@@ -469,16 +467,16 @@ class Invocations:
             self._counts.last_error = f"{run.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
             self._counts.retried += 1
-            speaks = now >= self._silent_until
-            if speaks:
+            is_due = now >= self._silent_until
+            if is_due:
                 self._silent_until = now + _SILENCE
-        if speaks:
+        if is_due:
             self._failures.waits(run, what)
         if self._closed:
             self._end(run, self._queue.drop)  # there will be no retry
         else:
             delay = min(run.binding.backoff.delay(waits), LONGEST_WAIT_FOR_SYNC)
-            self._retry(run, delay, run.first_failed, waits, is_unsynced=True)  # it is no failure
+            self._retry(run, delay, run.first_failed, waits, is_unsynced=True)
 
     def _retry(
         self, run: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
@@ -492,7 +490,7 @@ class Invocations:
 
     def _end(self, run: Invocation, end: Callable[[QueueItem[Notification]], bool]) -> None:
         initial = run.item.value.initial
-        if initial or run.change.type is _DELETED:  # most changes are neither: nothing is called for them
+        if initial or run.change.type is _DELETED:
             self._ended(run.change, initial)
         if end(run.item):
             self._wake()
@@ -512,13 +510,13 @@ class FailureLog:
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
     def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
-        """Log what failed at this attempt; it is tried again in `delay` seconds, or given up for None."""
+        """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
         item, plan = run.item, run.binding.plan
         limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
         sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
         fields: dict[str, object] = {}
         try:
-            # By class and line, not by text, which may name the object.
+            # The text of an exception is left out, as it may name the object.
             causes = [_raised(failure) for failure in run.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
             times = self.count((run.binding.generation, *places))
@@ -557,7 +555,7 @@ class FailureLog:
         )
 
     def count(self, fault: tuple[object, ...]) -> int:
-        """Count a fault; returns how often there was one like it, as far as it is remembered."""
+        """Count a fault; returns the number of equal ones that are remembered."""
         with self._lock:
             times = self._times[fault] = self._times.pop(fault, 0) + 1
             if len(self._times) > _MOST_FAULTS:
@@ -566,12 +564,12 @@ class FailureLog:
 
     @property
     def remembered(self) -> int:
-        """How many distinct faults it remembers."""
+        """The number of distinct faults that are remembered."""
         return len(self._times)
 
 
 def describe_failure(failure: BaseException) -> str:
-    """The fault in a sentence of at most 2000 characters, as status and the log have it."""
+    """The failure in a sentence of at most 2000 characters, for status and log."""
     try:
         what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
         return what[:_LONGEST_MESSAGE]
@@ -580,10 +578,10 @@ def describe_failure(failure: BaseException) -> str:
 
 
 def not_synced_by(failure: BaseException) -> NotSynced | None:
-    """The NotSynced because of which a call failed: it has read a cache that has not synced. Else None.
+    """The NotSynced that made a call fail, as it has read an unsynced cache; None for other failures.
 
-    That is NotSynced itself, what was raised from it (`raise … from error`), and a group of nothing else. An
-    error that is raised in an `except NotSynced:` without `from` is a failure of its own.
+    It is the failure itself, its cause (`raise … from error`), or a member of a group of such failures. An
+    error that is raised in an `except NotSynced:` without `from` is another failure.
     """
     try:
         return _not_synced(failure)
@@ -592,14 +590,14 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
 
 
 def is_unsynced(item: QueueItem[Notification]) -> bool:
-    """Whether a change backs off because its newest call has read a cache that had not synced."""
+    """Whether a change waits for its next attempt because its last call has read an unsynced cache."""
     retry: Retry | None = item.retry
     return retry is not None and retry.is_unsynced
 
 
 def _not_synced(failure: BaseException) -> NotSynced | None:
     error: BaseException | None = failure
-    # Not `__context__`: an error that is raised beside a NotSynced is another fault.
+    # Not `__context__`: an error that is raised while a NotSynced is handled is another failure.
     for _ in range(_LONGEST_CHAIN):
         if error is None or isinstance(error, NotSynced):
             return error
@@ -612,7 +610,7 @@ def _not_synced(failure: BaseException) -> NotSynced | None:
 
 
 def _failure_type(failure: BaseException) -> str:
-    """The class of the fault, which clients that may not see objects may see."""
+    """The class of the failure. Unlike its text, all clients of the admin server may see it."""
     try:
         return type(_raised(failure)).__name__
     except BaseException:  # noqa: BLE001 - as above
@@ -631,7 +629,7 @@ def _identity(implementation: Implementation) -> _ImplementationId:
 
 
 def _waits(item: QueueItem[Notification]) -> int:
-    """How many retries of a change were for a cache that had not synced: they are no attempts."""
+    """The retries of a change because of an unsynced cache; they are no attempts."""
     retry: Retry | None = item.retry
     return 0 if retry is None else retry.waits
 
@@ -641,10 +639,10 @@ def _ran_longer_than(timeout: float) -> str:
 
 
 def _cancel(scope: asyncio.Timeout) -> None:
-    """On the loop of the call."""
+    """Cancel a call. On its loop."""
     if not scope.expired():
-        scope.reschedule(0.0)  # a moment long past
+        scope.reschedule(0.0)  # a time in the past
 
 
 def _nothing() -> None:
-    """A slot has no workers yet."""
+    """Do nothing: the slot has no workers yet."""

@@ -40,11 +40,11 @@ from declctl.runtime.reporting.status import Conditions, ControllerStatus, Resou
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 
-_KEPT = 100
-_LOOK_SECONDS = 0.05  # between two looks while something is being filled
-_LONGEST_LOOK_SECONDS = 1.0
-_SILENCE = 60.0  # seconds until the log says again that a resource has not synced
-_HOOK_SECONDS = 60.0
+_KEPT = 100  # outcomes in the history
+_LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
+_LONGEST_LOOK_SECONDS = 1.0  # between two looks when all have synced
+_SILENCE = 60.0  # seconds between two log lines about one resource that has not synced
+_HOOK_SECONDS = 60.0  # time limit of a `declctl_reload` hook
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -68,35 +68,35 @@ class ReloadHistory:
         self._entries: deque[HistoryEntry] = deque(maxlen=_KEPT)
 
     def add(self, outcome: Outcome) -> None:
-        """An attempt is over."""
+        """Add the outcome of an attempt."""
         if outcome.result is not Result.UNCHANGED:
             self._entries.append(HistoryEntry(self._clock.now(), outcome))
 
     def document(self) -> list[dict[str, Any]]:
-        """As JSON has it; the oldest first."""
+        """The attempts as JSON has them, the oldest first."""
         return [entry.document() for entry in self._entries]
 
 
 class ResourceWarnings:
-    """Which faults of resources are worth a line in the log: the first, and each doubling of their count."""
+    """Decides which faults of resources are logged: the first, and each doubling of their count."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str, str], int] = {}  # resource, informer, subject → count at that time
 
     def of(self, resource: ResourceStatus) -> Iterator[str]:
-        """What is new and worth a line, each with its resource, what happened, how often and why."""
-        if self._is_news((resource.name, "", "mutations"), resource.mutations):
+        """A line for each kind of fault that is to be logged: resource, fault, count and the last reason."""
+        if self._is_due((resource.name, "", "mutations"), resource.mutations):
             yield f"{resource.name}: {_mutated(resource)}"
         decoding = resource.decoding
-        if self._is_news((resource.name, "", "transform"), decoding.failed):
+        if self._is_due((resource.name, "", "transform"), decoding.failed):
             left_out = f"{_objects(decoding.failed)} left out of the cache"
             yield f"{resource.name}: {left_out}; the last: {decoding.last_fault}"
         for part in resource.informers:
             for subject, times, text in _notable(part):
-                if self._is_news((resource.name, part.name, subject), times):
+                if self._is_due((resource.name, part.name, subject), times):
                     yield f"{resource.name}: {text}"
 
-    def _is_news(self, key: tuple[str, str, str], times: int) -> bool:
+    def _is_due(self, key: tuple[str, str, str], times: int) -> bool:
         if not times or times < 2 * self._logged.get(key, 0):
             return False
         self._logged[key] = times
@@ -104,7 +104,7 @@ class ResourceWarnings:
 
 
 def not_synced(resource: ResourceStatus) -> str:
-    """That a resource can't be read yet, why, and what to do."""
+    """The sentence about a resource that has not synced: the reason, and what to do."""
     so_far = f"{resource.items_listed:,} objects so far"
     return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
 
@@ -130,7 +130,7 @@ def _mutated(resource: ResourceStatus) -> str:
 
 
 def _notable(part: InformerStatistics) -> Iterator[tuple[str, int, str]]:
-    """What is counted, how often it was, and how to say it."""
+    """For each kind of fault of one informer: its name, its count, and its sentence."""
     reflector, slow = part.reflector, part.controller.slow
     last = f"the last: {reflector.last_decode_warning}"
     yield "skipped", reflector.skipped, f"{_objects(reflector.skipped)} skipped; {last}"
@@ -152,12 +152,12 @@ def _times(number: int) -> str:
 
 
 class StatusReporter:
-    """Reads the figures of all parts, states the conditions, and logs what is new. Changes no other part.
+    """Reads the figures of all parts, states the conditions, and logs changes. Changes no other part.
 
     Used on the machinery loop.
     """
 
-    def __init__(  # noqa: PLR0913 - all that it asks, keyword by keyword
+    def __init__(  # noqa: PLR0913 - one parameter for each part that it reads
         self,
         name: str,
         *,
@@ -186,33 +186,33 @@ class StatusReporter:
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
-        self._woken = asyncio.Event()  # a cache has synced since the last look
+        self._woken = asyncio.Event()  # set when a cache has synced since the last look
         self._conditions.set("Ready", holds=False, reason="Starting", message="caches are being filled")
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
-        self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error
-        self._logged_disabled: dict[str, str | None] = {}  # plugin → why
-        self._silent_until: dict[str, float] = {}  # on the clock, of resources that have not synced
+        self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error at the last look
+        self._logged_disabled: dict[str, str | None] = {}  # disabled plugin → reason at the last look
+        self._silent_until: dict[str, float] = {}  # unsynced resource → monotonic time of its next log line
         self._notes = ResourceWarnings()
         self._reloads: dict[str, int] = {}  # result → attempts since the start
         self._last_reload_seconds = 0.0  # of the last attempt that was applied
         self._plan_mismatches = 0  # LISTs and WATCHes that reloads had not planned, since the start
-        self._started_with: Plan | None = None  # what needs a new process is compared with it
+        self._started_with: Plan | None = None  # the first plan; restarts are due for differences from it
 
     async def run(self) -> None:
-        """Look again and again, often while something is being filled, until cancelled."""
+        """Look at intervals until cancelled; the intervals are short while a resource has not synced."""
         pause = _LOOK_SECONDS
         while True:
             self.look()
             ready = self._conditions.get("Ready")
             settled = ready is not None and ready.status == "True"
             pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
-            # A cache that syncs is an event; the faults of all parts are not, and are looked at.
+            # A cache that syncs wakes this task. Figures and faults of the parts change without an event.
             await set_within(self._woken, pause, clock=self._clock)
             self._woken.clear()
 
     def wake(self) -> None:
-        """Look now: a cache has synced."""
+        """Look now, as a cache has synced."""
         self._woken.set()
 
     def look(self) -> None:
@@ -223,7 +223,7 @@ class StatusReporter:
         resources = self.resources()
         for resource in resources:
             self._log_changes(resource)
-        # A kind that the server does not serve keeps nothing from being ready: it may come years later.
+        # A kind that the server does not serve is not waited for: it may come years later.
         waiting = [r.name for r in resources if not r.synced and r.state != "Missing"]
         broken = [f"{r.name}: {r.error}" for r in resources if r.error]
         if waiting:
@@ -234,13 +234,13 @@ class StatusReporter:
             self._conditions.set("Ready", holds=True, reason="Synced")
         # All three are read even if only one of them is shown: plugins are logged in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
-        # While the server is away every watch fails: that is one fault, and not one for each resource.
+        # While the server is away, every watch fails. The condition has this one fault instead.
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
             self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
             return
         unwatched = self._file_watch().error
-        faults: dict[str, list[str]] = {  # the first that there is gives the reason
+        faults: dict[str, list[str]] = {  # by reason; the first reason with a fault is the condition's
             "LoopBlocked": [*map(str, blocked)],
             "ResourceError": broken,
             "PluginDisabled": disabled,
@@ -252,33 +252,34 @@ class StatusReporter:
         self._conditions.set("Degraded", holds=holds, reason=reason or "AsExpected", message=message)
 
     def reloaded(self, outcome: Outcome) -> None:
-        """Remember what became of an attempt to reload."""
+        """Count the outcome of a reload, and state it as the condition `Reloaded`."""
         self._reloads[str(outcome.result)] = self._reloads.get(str(outcome.result), 0) + 1
         if outcome.reason in ("AttemptedBefore", STOPPING) or outcome.result is Result.SUPERSEDED:
-            return  # nothing is known that was not known before
+            return  # the attempt has found out nothing about the files
         self._plan_mismatches += len(outcome.unplanned)
-        # A rollback that was refused says nothing of the files, which the condition is about.
+        # The condition is about the files, of which a refused rollback says nothing.
         if outcome.back and outcome.result is Result.REFUSED:
             self._not_rolled_back(outcome)
             return
-        holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)  # else the files are not what runs
+        # The condition is True if the active generation was made of the present files.
+        holds = outcome.result in (Result.APPLIED, Result.UNCHANGED)
         subjects = self._restarts(outcome) if holds else []
-        # A change that needs a new process is the news: it stands before what else the attempt has said.
+        # A needed restart comes first: the user has to act.
         restarts = [takes_effect(subjects)] if subjects else []
         reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
-        message = "; ".join([*restarts, *_said(outcome)])
+        message = "; ".join([*restarts, *_message_parts(outcome)])
         self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
 
     @property
     def is_stale(self) -> bool:
-        """Whether what runs is not what the files said when they were read last."""
+        """Whether the active generation differs from the files as they were read last."""
         reloaded = self._conditions.get("Reloaded")
         return reloaded is not None and reloaded.status == "False"
 
     def _restarts(self, outcome: Outcome) -> list[str]:
-        """What of the files that run takes effect in a new process only, since the start of this one."""
+        """The changes since the start of this process that only a new process takes up."""
         first, active = self._started_with, self._active()
         assert first is not None
         assert active is not None
@@ -296,7 +297,7 @@ class StatusReporter:
             self._conditions.set("Reloaded", holds=True, reason="RollbackRefused", message=message)
 
     def status(self) -> ControllerStatus:
-        """The whole controller at this moment."""
+        """The status of the whole controller at this moment."""
         generation, old = self._active(), self._old()
         ready = self._conditions.get("Ready")
         return ControllerStatus(
@@ -329,12 +330,12 @@ class StatusReporter:
         return [] if generation is None else [self._resource(each) for each in generation.requirements]
 
     async def at_rest(self) -> None:
-        """Return when every resource has synced and every handler has nothing left to do."""
+        """Return when every resource has synced, and every handler has handled all its changes."""
         while self.missing():
             await self._clock.sleep(_LOOK_SECONDS)
 
     def missing(self) -> str:
-        """What keeps the controller from being at rest, and why; empty if nothing does."""
+        """Look, and return what is unfinished, in words; empty if the controller is at rest."""
         self.look()
         return self.unfinished()
 
@@ -345,7 +346,7 @@ class StatusReporter:
             for r in self.resources()
             if not r.synced
         ]
-        reasons += [f"{name} has not heard of all objects yet" for name in self._slots.unheard()]
+        reasons += [f"{name} has not received all objects yet" for name in self._slots.unheard()]
         for handler in self._slots.all():
             if not handler.queue.idle:
                 figures = handler.statistics()
@@ -356,7 +357,7 @@ class StatusReporter:
         return "; ".join(reasons)
 
     def failed_handlers(self) -> str:
-        """Which handlers have given up on changes, and how often; empty if none has."""
+        """The handlers that have given up on changes, with their counts; empty if there are none."""
         figures = [handler.statistics() for handler in self._slots.all()]
         return ", ".join(f"{f.name} {f.failed} times (last: {f.last_error})" for f in figures if f.failed)
 
@@ -373,10 +374,10 @@ class StatusReporter:
         )
 
     def _log_disabled(self) -> list[str]:
-        """The plugins that could not be loaded; one line for each when that begins, and when it ends."""
+        """The plugins that could not be loaded; each beginning and each end of that is logged."""
         generation = self._active()
         found = {} if generation is None else {p.name: p for p in generation.loaded_code.disabled}
-        # Almost always there is none, and was none: no plan is looked through then.
+        # The usual case: no plugin is or was disabled, and the plan need not be searched.
         if generation is None or not (found or self._logged_disabled):
             return []
         handlers = _handlers_of_plugins(generation.plan)
@@ -385,7 +386,7 @@ class StatusReporter:
         for name in logged.keys() - found.keys():
             if name in handlers:
                 self._log.info(
-                    f"plugin {name} is loaded: its handlers {handlers[name]} hear all objects that are there",
+                    f"plugin {name} is loaded: its handlers {handlers[name]} receive all cached objects",
                     plugin=name,
                 )
         for name, plugin in found.items():
@@ -425,7 +426,7 @@ class StatusReporter:
 
 
 def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:
-    """By plugin, the names of the handlers that it has."""
+    """The names of each plugin's handlers, joined by commas."""
     found: dict[str, str] = {}
     for handler in plan.handlers:
         if handler.plugin is not None:
@@ -433,16 +434,16 @@ def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:
     return found
 
 
-def _said(outcome: Outcome) -> list[str]:
-    """An attempt as its condition has it: a refusal names what was refused by its digest."""
-    said: list[str] = []
+def _message_parts(outcome: Outcome) -> list[str]:
+    """The parts of the condition's message about an attempt. A refusal names the files by their digest."""
+    parts: list[str] = []
     if outcome.result is Result.REFUSED:
-        said.append(f"{outcome.bundle[:12]}: {outcome.message}" if outcome.bundle else outcome.message)
+        parts.append(f"{outcome.bundle[:12]}: {outcome.message}" if outcome.bundle else outcome.message)
     elif outcome.result is Result.ROLLED_BACK:
-        said.append(outcome.message)
+        parts.append(outcome.message)
     if outcome.unplanned:
-        said.append(f"not as planned: {'; '.join(outcome.unplanned)}")
-    return said
+        parts.append(f"not as planned: {'; '.join(outcome.unplanned)}")
+    return parts
 
 
 def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceStatus:
@@ -483,8 +484,8 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
 class Announcer:
     """Announces the outcome of each attempt: in status, history, log and hooks. Used on the machinery loop.
 
-    `call_hooks` calls `declctl_reload`, so many seconds at most for each hook. `restart` is called, with the
-    reasons, after an attempt that has found what only a new process does.
+    `call_hooks` calls the `declctl_reload` hooks, with the time limit of each in seconds. `restart` is called
+    with the reasons after an attempt that needs a new process.
     """
 
     def __init__(
@@ -503,9 +504,9 @@ class Announcer:
         self._restart = restart
 
     async def attempted(self, outcome: Outcome, asked: bool) -> None:
-        """Announce the outcome of an attempt; `asked` says whether a person asked for it."""
+        """Announce the outcome of an attempt. `asked`: a user waits for a line about it."""
         was_stale = self._observer.is_stale
-        # Before the first await: no status has the generation without its condition.
+        # Before the first await, so that no status shows the new generation without its condition.
         self._observer.reloaded(outcome)
         self._history.add(outcome)
         await asyncio.sleep(0)
@@ -513,7 +514,7 @@ class Announcer:
         if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
             number = outcome.generation
             self._log.info(f"generation {number} is what the files say again", generation=number)
-        # Hooks are not called for attempts that came to nothing.
+        # Hooks are not called for attempts that changed and refused nothing.
         if outcome.result in (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK):
             await self._call_hooks(outcome, _HOOK_SECONDS)
         steps = [str(step) for step in outcome.steps if step.kind is StepKind.RESTART]
@@ -523,7 +524,7 @@ class Announcer:
             self._restart("; ".join(steps))
 
     def not_attempted(self, outcome: Outcome) -> None:
-        """Log an outcome for which nothing was tried; status and hooks do not have it."""
+        """Log an outcome without an attempt, and add it to the history. Status and hooks do not get it."""
         self._history.add(outcome)
         self._log.warning(outcome.line, reason=outcome.reason, suggestion=outcome.advice)
 

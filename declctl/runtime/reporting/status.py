@@ -1,6 +1,6 @@
-"""What a running controller says of itself.
+"""The status of a running controller: the document of `declctl status` and `GET /status`.
 
-The document of `declctl status` and `GET /status`, and its conditions.
+Each figure of the document and of the metrics is one row of a table (`Figure`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,21 +28,15 @@ _Watches = Sequence[InformerStatistics]
 
 
 class Figure(NamedTuple):
-    """One figure: a field of the status document, a metric, or both.
+    """One figure: a field of the status document, a metric, or both."""
 
-    The document has the field in camel case, the metrics under `metric`; what adds up over time has
-    `_total` there (`counts`). `read` returns the value from a statistics object, by default the attribute
-    `name`. With a `label` the metric has one more label: `value` is its value, and without `value` the figure
-    is a mapping from values to numbers.
-    """
-
-    name: str
-    metric: str = ""  # empty: only in the document
-    help: str = ""  # what the metric says of itself
-    counts: bool = True  # a counter, else a gauge
-    label: str = ""
-    value: str = ""
-    read: Callable[[Any], Any] | None = None
+    name: str  # of the attribute of the statistics; the document has it in camel case
+    metric: str = ""  # empty: the figure is only in the document
+    help: str = ""  # the metric's help text
+    counts: bool = True  # a counter, whose name ends in `_total`; else a gauge
+    label: str = ""  # one more label of the metric
+    value: str = ""  # of that label; without it the figure is a mapping from label values to numbers
+    read: Callable[[Any], Any] | None = None  # returns the value from the statistics; default: the attribute
     shown: bool = True  # in the document
 
     def of(self, statistics: object) -> Any:
@@ -52,14 +46,14 @@ class Figure(NamedTuple):
 
 _LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
 _READ = "Objects that were read: projected in part, or decoded whole."
-_CALLS = "Calls, by what became of them."
+_CALLS = "Calls, by result."
 
 PROCESS_FIGURES = (
     Figure("generation", "declctl_generation", "The generation that runs.", counts=False),
     Figure(
         "generations_alive",
         "declctl_generations_alive",
-        "Generations in memory: more than one while one drains, or may come back.",
+        "Generations in memory: more than one while an old one drains or can come back.",
         counts=False,
     ),
     Figure(
@@ -72,7 +66,7 @@ PROCESS_FIGURES = (
     Figure(
         "reload_retries",
         "declctl_reload_retries",
-        "Reloads that were refused for no fault of the files, and tried again.",
+        "Retries of reloads that were refused although no file was at fault.",
     ),
     Figure(
         "reload_plan_mismatches",
@@ -103,7 +97,7 @@ PROCESS_FIGURES = (
     Figure(
         "server_rollbacks",
         "declctl_server_rollbacks",
-        "How often the API server's history was another one than before, as after a restore.",
+        "Changes of the API server's history, as after a restore from a backup.",
         read=lambda s: s.server.rollbacks,
     ),
     Figure(
@@ -115,7 +109,7 @@ PROCESS_FIGURES = (
     Figure(
         "recorded",
         "declctl_recorded_events",
-        "Kubernetes Events of ctx.record_event, by what became of them.",
+        "Kubernetes Events of ctx.record_event, by result.",
         label="result",
         read=lambda s: document_of(s.recorded_events),
     ),
@@ -153,7 +147,7 @@ RESOURCE_FIGURES = (
         read=lambda resource: dict(sorted(resource.events.items())),
         shown=False,
     ),
-    Figure("mutations", "declctl_cache_mutations", "Cached objects that a reader changed; put right."),
+    Figure("mutations", "declctl_cache_mutations", "Cached objects that a reader changed; this was undone."),
     Figure("last_mutation", read=lambda resource: resource.last_mutation and resource.last_mutation.places),
     Figure(
         "index_failures",
@@ -202,12 +196,12 @@ HANDLER_FIGURES = (
     Figure(
         "dropped",
         "declctl_handler_dropped",
-        "Changes that were dropped: with a handler that was removed, or as its plugin is disabled.",
+        "Changes that were dropped: of removed handlers and of disabled plugins.",
     ),
     Figure(
         "filtered",
         "declctl_handler_filtered",
-        "Changes that were kept from it: by its filter, or as it has no hook for them.",
+        "Changes that were not delivered: by the filter, or because the handler has no hook for them.",
     ),
     Figure(
         "replayed",
@@ -316,14 +310,7 @@ def _mean_frame_ratio(parts: Sequence[InformerStatistics]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ResourceStatus:
-    """One resource over all its watches. `last_event_age` is in seconds.
-
-    `bytes` counts frames, or the JSON of objects that are kept decoded. `queued` changes are not in the
-    cache yet, `skipped` objects could not be used, `slow` steps of processing held up others,
-    `mutations` counts cached objects that a reader changed and that were put right. `relist_differences`
-    counts what lists after the first have found: changes in between were not seen. `decoding` says what
-    came of their bytes, and `informers` has the figures of each watch. `error_type` is the class of `error`.
-    """
+    """The status of one resource over all its watches."""
 
     name: str
     synced: bool
@@ -350,11 +337,11 @@ class ResourceStatus:
 
     @property
     def index_failures(self) -> Mapping[str, int]:
-        """How many objects the function of each index has failed on; those without failures are left out."""
+        """By index, the number of objects on which its function has failed; only indexes with failures."""
         found: dict[str, int] = {}
         for part in self.informers:
             for internal, (times, _) in part.index_faults.items():
-                # Behind the @ stands what the index was made of, which tells two indexes of one name apart.
+                # Behind the @ is the definition of the index: two indexes may have one name.
                 name = internal.partition("@")[0]
                 found[name] = found.get(name, 0) + times
         return found
@@ -407,12 +394,12 @@ class ControllerStatus:
 
 # Fields of the status that the metrics have, and the document not, or in another form.
 _METRICS_ALONE = ("handlers", "removed", "reloads", "last_reload_seconds", "reload_retries")
-# A monotonic clock begins anywhere; ages say the same to every reader.
-_ON_A_CLOCK = ("last_event_at", "error_since")  # moments that mean nothing to another process
+# Moments of a monotonic clock mean nothing to another process; the document has ages instead.
+_ON_A_CLOCK = ("last_event_at", "error_since")
 
 
 def _informer(figures: InformerStatistics) -> dict[str, Any]:
-    """An informer's stations, as JSON has them; what stands in the resource already is left out."""
+    """The figures of an informer's parts, as JSON has them, without those that the resource has."""
     return {
         "name": figures.name,
         "state": figures.state,
