@@ -3,7 +3,7 @@
 `load` reads a manifest. If it has faults, `load` raises all of them at once, each with its place in the text.
 `plan` resolves a manifest into watches, caches and handlers. `schema` and `explain` describe the fields of a
 manifest. This room contacts no cluster, imports no handler, and does not know the installed plugins. Other
-rooms find the faults in these, and locate them with `LoadedManifest.document`.
+rooms find faults in handlers and plugins, and locate them in the text with `LoadedManifest.document`.
 """
 
 from declctl.manifest.diagnostics import Diagnostic, render_github, render_json, render_text

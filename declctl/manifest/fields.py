@@ -340,9 +340,10 @@ def option(kind: type[Enum], description: str, *, default: Enum) -> Any:
 
 
 def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
-    """A field that is a mapping with fields of its own; if it is absent, its fields have their defaults.
+    """A field that is a mapping of type `kind`; if it is absent, its fields have their defaults.
 
-    With `optional`, a mapping with nothing but defaults is None in the model.
+    All fields of `kind` have defaults; for a mapping with required fields, use `record`. With `optional`, the
+    value is None in the model if all fields have their defaults.
     """
     # A spec is frozen, so that all documents without the mapping can share one value.
     usual = kind()

@@ -107,7 +107,7 @@ class WatchFiles(StrEnum):
 
 
 class DrainPolicy(StrEnum):
-    """The code that gets the changes which are queued at a reload: the old (up to the fence) or the new."""
+    """The code that gets the changes which are queued at a commit: the old (Fence) or the new (Handover)."""
 
     FENCE = "Fence"
     HANDOVER = "Handover"
@@ -369,7 +369,7 @@ class FilterSpec(LocatedSpec):
     `changed_paths` (canonical, sorted) judges the difference of a Modified.
     """
 
-    ABOUT = about("The changes that the handler receives, by the objects: a change must pass every part.")
+    ABOUT = about("The changes that the handler receives: those that pass every part of the filter.")
     label_selector: str = field(
         label_selector(
             "Only objects with these labels. An object that gets them is Added, and one that loses them is "
@@ -399,6 +399,20 @@ class FilterSpec(LocatedSpec):
         text("A CEL expression over obj and old.", examples=["obj.status.phase != old.status.phase"]),
         codes.FILTER,
     )
+
+    @property
+    def object_part(self) -> "FilterSpec":
+        """The filter without `changed_paths`: they judge two states, all other fields judge an object."""
+        return replace(self, changed_paths=())
+
+
+def filters_differ(old: FilterSpec | None, new: FilterSpec | None, *, same_code: bool) -> bool:
+    """Whether two filters may judge one object differently.
+
+    `same_code`: no handler file has changed, so that one entry point names one function.
+    """
+    before, after = (FilterSpec() if each is None else each.object_part for each in (old, new))
+    return before != after or (before.entry_point is not None and not same_code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,6 +303,7 @@ class Runtime:
         self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
         self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False  # set in any thread, as the machinery may be blocked
+        self._stop_logged = False
         self._stopping = asyncio.Event()  # the same, on the machinery loop
         self._hangup = asyncio.Event()  # set by SIGHUP
         self._children = children or PreflightPool()
@@ -328,6 +329,8 @@ class Runtime:
             # Python handles signals between two waits, so no wait is long.
             while not done.wait(LOOK_SECONDS):
                 self._watchdog.look()
+                if self._stop_asked and self._watchdog.seconds:
+                    self._log_stop()  # the blocked loop can't
                 # User code blocks the machinery, so only this thread can end the process in order.
                 if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
                     return self._left_blocked()
@@ -558,14 +561,21 @@ class Runtime:
             f"namespaces {', '.join(spaces) or 'none'}"
         )
 
+    def _log_stop(self) -> None:
+        """Log once that the process stops. A second signal ends it at once (`SignalHandlers`)."""
+        if not self._stop_logged:
+            self._stop_logged = True
+            self._log.info("stopping: running calls may finish; once more to end at once")
+
     def _signals(self) -> SignalHandlers:
         loop = self.machinery.loop
 
         def on_stop() -> None:
-            # A second signal ends the process at once (`SignalHandlers`), so the line says so.
-            self._log.info("stopping: running calls may finish; once more to end at once")
+            # Python calls this in the main thread, maybe in the middle of a log line, whose lock it holds.
+            # So the line about the stop is written elsewhere.
             self.restarts = False
             self.stop()
+            loop.call_soon_threadsafe(self._log_stop)
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
 

@@ -277,7 +277,10 @@ def check_traps(findings: Findings) -> None:
 
 
 def check_cache(findings: Findings, shape: Schema) -> None:
-    """Report field paths of indexers and filters to fields that the cache of the resource does not have."""
+    """Report indexers and `changedPaths` that read fields which the cache of the resource does not have.
+
+    `mode: MetadataOnly` lacks all but the metadata, and `dropFields` lack single fields (a warning).
+    """
     for path, resource in entries_at(findings.data, "spec", "resources"):
         if value_at(resource, "cache", "mode") == _METADATA_ONLY:
             _check_indexers(findings, path)

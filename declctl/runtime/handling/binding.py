@@ -126,8 +126,8 @@ class FilterOutcome(NamedTuple):
 class Filter:
     """A handler's filter in one generation. Used by any thread.
 
-    `events` are the types of changes that the handler receives. `accepts` is the user's function; its
-    exceptions are raised as they are.
+    `events` are the types of changes that the handler receives. `accepts` is the user's function. Raises
+    FilterFailed, which `accepts` makes of the function's exceptions.
     """
 
     def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
@@ -141,11 +141,11 @@ class Filter:
     @property
     def judges_objects(self) -> bool:
         """Whether it judges objects, so that they enter and leave it. `changedPaths` do not."""
-        return self._selector is not None or self._accepts is not None
+        return self.spec.object_part != FilterSpec() or self._accepts is not None
 
     @property
-    def heeded(self) -> frozenset[ChangeType]:
-        """The types of changes that it has to judge. Objects enter and leave it by a Modified."""
+    def judged_types(self) -> frozenset[ChangeType]:
+        """The types of changes to which it is applied. Objects enter and leave it by a Modified."""
         if self.judges_objects and self.events & {_ADDED, _DELETED}:
             return self.events | {_MODIFIED}
         return self.events
@@ -156,7 +156,7 @@ class Filter:
             return False
         return self._accepts is None or self._accepts(obj)
 
-    def judge(
+    def apply(
         self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None = None
     ) -> Notification | None:
         """The notification that the handler receives for a change; None for none.
@@ -164,10 +164,10 @@ class Filter:
         `obj` and `old` are views of the change's records. `known` is the notification on which the handler
         has failed before, if a newer change was merged into it: the handler may have acted on it.
         """
-        result = self._judged(change, obj, old, known)
+        result = self._result(change, obj, old, known)
         return result if result is not None and result.type in self.events else None
 
-    def _judged(
+    def _result(
         self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
     ) -> Notification | None:
         if change.type is _DELETED:
@@ -245,7 +245,7 @@ class CallBinding:
         plan, retry = self.plan, self.plan.retry
         events = frozenset(ChangeType(name) for name in plan.events)
         policy = DeliveryPolicy(
-            events if self.filter is None else self.filter.heeded,
+            events if self.filter is None else self.filter.judged_types,
             skips_initial=plan.initial_sync is InitialSync.SKIP,
             limit=plan.buffer_bytes,
             keyed=plan.delivery is Delivery.KEYED,

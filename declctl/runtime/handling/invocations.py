@@ -101,12 +101,12 @@ class Invocation(msgspec.Struct, eq=False):
 
         An error of the filter counts as an error of the handler.
         """
-        judge, notification, outcome = self.binding.filter, self.item.value, self.outcome
+        notification, outcome = self.item.value, self.outcome
         decided = notification.judged or (outcome is not None and outcome.change is notification)
-        if judge is not None and not decided:
+        if self.binding.filter is not None and not decided:
             known = None if outcome is None else outcome.result
             try:
-                result = judge.judge(notification, self.change.obj, self.change.old, known)
+                result = self.binding.filter.apply(notification, self.change.obj, self.change.old, known)
             except FilterFailed as failure:
                 self.failures.append(failure)
                 self.implementations = ()

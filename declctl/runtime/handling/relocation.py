@@ -345,9 +345,9 @@ class Refilter(Move):
     ) -> None:
         super().__init__(before, after, clock=clock)
         self.name = name
-        self._leaving = old
-        self._entering = new
-        self._heard = frozenset(ChangeType) if new is None else new.events
+        self._old = old
+        self._new = new
+        self._events = frozenset(ChangeType) if new is None else new.events  # types that the handler receives
         self._stale: dict[str, None] = {}  # keys of objects that the filters have still to judge
         self._call = UserCall(name="declctl-filter", what=f"the filter of {name}")
 
@@ -389,7 +389,7 @@ class Refilter(Move):
 
     def judge(self, pairs: Iterable[Pair]) -> Sequence[tuple[Pair, Notifications]]:
         """The notifications for these objects. Raises ReloadRefused if the new filter raises."""
-        return [(pair, self._judged(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
+        return [(pair, self._notifications(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
 
     def settle(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
         """Enter the notifications of objects that have not changed since they were judged."""
@@ -398,7 +398,7 @@ class Refilter(Move):
                 self.enter(pair.key, notifications)
                 self._stale.pop(pair.key, None)
 
-    def _judged(self, pair: Pair) -> Notifications:
+    def _notifications(self, pair: Pair) -> Notifications:
         notifications = difference(
             pair.old,
             pair.new,
@@ -406,31 +406,21 @@ class Refilter(Move):
             was=pair.old is not None and self._was(pair.old),
             now=pair.new is not None and self._is(pair.new),
         )
-        # `judged`: the worker that delivers them must not ask the filter again.
-        return tuple(msgspec.structs.replace(n, judged=True) for n in notifications if n.type in self._heard)
+        # `judged`: the worker that delivers them must not apply the filter again.
+        return tuple(msgspec.structs.replace(n, judged=True) for n in notifications if n.type in self._events)
 
     def _was(self, record: Record) -> bool | None:
         try:
-            return self._leaving is None or self._leaving.passes(field_view(record))
+            return self._old is None or self._old.passes(field_view(record))
         except FilterFailed:
             return None
 
     def _is(self, record: Record) -> bool:
         try:
-            return self._entering is None or self._entering.passes(field_view(record))
+            return self._new is None or self._new.passes(field_view(record))
         except FilterFailed as failure:
             message = f"{self.name}: {failure} on {record.key}"
             raise ReloadRefused("FilterFailed", message) from failure
-
-
-def may_differ(old: Filter | None, new: Filter | None, *, same_code: bool) -> bool:
-    """Whether two filters may judge an object differently; `changedPaths` only judge two states."""
-    before, after = (_what_judges(each) for each in (old, new))
-    return before != after or (before[1] is not None and not same_code)
-
-
-def _what_judges(judge: Filter | None) -> tuple[str, object]:
-    return ("", None) if judge is None else (judge.spec.label_selector, judge.spec.entry_point)
 
 
 async def follow(moves: Sequence[Move], *, timeout: float) -> None:

@@ -14,11 +14,11 @@ from declctl.errors import ReloadRefused
 from declctl.kit import Clock, all_open
 from declctl.kit.keyed_queue import EpochCounter
 from declctl.kit.worker_pool import WorkerPool
-from declctl.manifest.model import DrainPolicy
+from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter, may_differ
+from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -359,7 +359,8 @@ def _transfer(
     come = tuple(managed for managed in added if managed.informer.has_synced)
     missing = tuple(managed for managed in added if managed not in come)
     move: Move | None = None
-    if may_differ(old, new, same_code=same_code):
+    old_spec, new_spec = (None if each is None else each.spec for each in (old, new))
+    if filters_differ(old_spec, new_spec, same_code=same_code):
         after = [managed for managed in binding.informers if managed not in missing]
         move = Refilter(slot.name, old, new, before=before, after=after, clock=clock)
     elif gone or come:

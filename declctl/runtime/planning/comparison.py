@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from declctl.kit.documents import document_of
 from declctl.manifest import Plan
-from declctl.manifest.model import CacheMode, FilterSpec, InitialSync
+from declctl.manifest.model import CacheMode, FilterSpec, InitialSync, filters_differ
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import ChangeType, FieldPath, FieldSelector
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
@@ -64,41 +64,35 @@ def out_of_scope(
     }
     if narrower and (path := _not_cached(before, after, transformed=before.name in old.transformed)):
         return OutOfScope(None, f"{path} is not in the cache as the API server has it")
-    # Two counts for the filters: objects that passed the old one, and those that pass both.
-    heard, stays = _labels(was.filter), _labels(was.filter, now.filter)
+    # The objects that the handler has received passed the old filter; those that stay pass both filters.
+    received, stays = _labels(was.filter), _labels(was.filter, now.filter)
     counts = [
         matching(ObjectSelection(before.name, namespace, _joined(labels, stays), fields))
         for namespace, labels, fields in dict.fromkeys(
             (w.namespace, w.label_selector, w.field_selector if narrower else "") for w in after.watches
         )
     ]
-    counts.append(matching(ObjectSelection(before.name, labels=heard)) if heard else known)
+    counts.append(matching(ObjectSelection(before.name, labels=received)) if received else known)
     # One count without an answer makes the difference unknown.
     found = [count for count in counts if count is not None]
     if len(found) < len(counts):
         return OutOfScope(None, "the running process does not tell how many of its cached objects match")
-    *staying, all_heard = found
+    *staying, all_received = found
     # Watches of a resource may overlap: then the sum counts objects twice.
-    gone = max(0, all_heard - sum(staying))
-    asked = _functions(was, now)
-    if asked and (gone or judges_otherwise(old, new, handler)):
-        return OutOfScope(None, f"only a reload calls {' and '.join(asked)}, with each object")
+    gone = max(0, all_received - sum(staying))
+    functions = _functions(was, now)
+    if functions and (gone or judges_otherwise(old, new, handler)):
+        return OutOfScope(None, f"only a reload calls {' and '.join(functions)}, with each object")
     return OutOfScope(gone)
 
 
 def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
     """Whether the filters of a handler in both manifests may judge one object differently.
 
-    `changedPaths` does not count: it compares two states of an object. A function counts as changed if any
-    handler file has changed, as at a reload.
+    A function counts as changed if any handler file has changed, as at a reload.
     """
-    was, now = old.handlers[handler].filter, new.handlers[handler].filter
-    before, after = (_judging(each) for each in (was, now))
-    return before != after or (after[1] is not None and old.code != new.code)
-
-
-def _judging(judge: FilterSpec | None) -> tuple[str, object]:
-    return ("", None) if judge is None else (judge.label_selector, judge.entry_point)
+    same_code = old.code == new.code
+    return filters_differ(old.handlers[handler].filter, new.handlers[handler].filter, same_code=same_code)
 
 
 def _functions(*handlers: HandlerPlan) -> tuple[str, ...]:

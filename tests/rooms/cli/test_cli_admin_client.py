@@ -389,7 +389,7 @@ def test_an_order_whose_end_is_not_told_is_no_success(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ended = declctl("reload", "--admin", f"127.0.0.1:{silent.getsockname()[1]}")
     assert ended.status == 2
-    assert "`declctl history` will say it" in ended.err
+    assert "`declctl history` will show it" in ended.err
 
 
 def test_reload_need_not_wait(declctl: Callable, process: Process):

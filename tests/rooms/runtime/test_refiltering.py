@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import threading
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from declctl.decoding import Projection
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
-from declctl.manifest.model import FilterSpec
+from declctl.manifest.model import FilterSpec, filters_differ
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType
 from declctl.runtime.caching.managed_informer import ask_the_rest
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler_slot import HandlerSlot
-from declctl.runtime.handling.relocation import Refilter, may_differ
+from declctl.runtime.handling.relocation import Refilter
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind
 from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
@@ -171,7 +172,19 @@ def test_what_the_old_filter_failed_on_is_not_told() -> None:
 )
 def test_filters_are_asked_only_if_they_may_say_something_else(old, new, same_code, differ) -> None:
     """Labels and entry points are compared; a function counts as changed with the code."""
-    assert may_differ(old, new, same_code=same_code) is differ
+    specs = [None if each is None else each.spec for each in (old, new)]
+    assert filters_differ(*specs, same_code=same_code) is differ
+
+
+@pytest.mark.parametrize(
+    "name", [each.name for each in fields(FilterSpec) if each.name not in ("path", "changed_paths")]
+)
+def test_each_field_that_judges_objects_makes_a_difference(name) -> None:
+    """A field that is new counts by itself; otherwise its edit would deliver no Added and no Deleted."""
+    changed = replace(FilterSpec(), **{name: "other"})
+    assert filters_differ(FilterSpec(), changed, same_code=True)
+    assert filters_differ(None, changed, same_code=True)
+    assert Filter(FilterSpec(), EVENTS).judges_objects is False
 
 
 class World:
