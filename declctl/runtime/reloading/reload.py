@@ -60,8 +60,9 @@ class Reloader:
     ) -> None:
         self.active: Generation | None = None
         self.probation = Probation(slots, clock=clock)  # of the active generation
-        # Called when a cache of the active generation has synced, and after a commit: it may exchange caches.
+        # Called when a cache of the active generation has synced.
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
+        self._changed = asyncio.Event()  # wakes `first_sync`: a cache synced or failed, or a commit
         self._files = files
         self._services = services
         self._slots = slots
@@ -123,7 +124,7 @@ class Reloader:
         A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
         caches count. The caches of later generations have synced before their commit (`Stage`).
         """
-        began, changed = self._clock.monotonic(), asyncio.Event()
+        began, changed = self._clock.monotonic(), self._changed
         # A fault may say that the server does not serve a kind.
         calls = self.on_synced, self._services.caches.on_fault
         for each in calls:
@@ -319,7 +320,7 @@ class Reloader:
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             released = self.probation.begin(old, new.plan.reload, back=back)
             self._retiring.begin(old, policy, ended, released)
-        self._cache_synced()
+        self._changed.set()
 
     def _cache_synced(self) -> None:
         for call in tuple(self.on_synced):
