@@ -16,7 +16,6 @@ from declctl.bench.cluster import BenchCluster, RecordedChange
 from declctl.bench.controller import BenchFiles, ControllerProcess, until
 from declctl.bench.recorder import CallLog, RecordedCall
 from declctl.errors import DeclctlError
-from declctl.manifest.model import OnFailure
 from declctl.objects import KubeObject
 from declctl.sandbox import LedgerEntry, SandboxThread
 
@@ -300,9 +299,9 @@ class _Measurement:
             requests = self._cluster.requests()
             controller.stop()
         limits = {
-            handler.name: handler.retry.max_attempts
+            handler.name: handler.most_attempts
             for handler in self._bundle.plan.handlers
-            if handler.on_failure is not OnFailure.RETRY
+            if handler.most_attempts is not None
         }
         return figures(
             Recording(saved, old, self._calls.all, self._churn.made, requests, self.hearing, limits)

@@ -12,7 +12,13 @@ import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.manifest import codes
-from declctl.manifest.checks.rules import check_cache, check_references, check_refusals, check_traps
+from declctl.manifest.checks.rules import (
+    check_cache,
+    check_failure_policies,
+    check_references,
+    check_refusals,
+    check_traps,
+)
 from declctl.manifest.checks.structure import check_structure
 from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import (
@@ -113,6 +119,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_values(findings)
     check_references(findings, CONTROLLER)
     check_cache(findings, CONTROLLER)
+    check_failure_policies(findings)
     check_refusals(findings)
     return findings.diagnostics
 

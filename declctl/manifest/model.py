@@ -346,14 +346,21 @@ class QueueSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class RetrySpec(Spec):
-    """The number of attempts for a change, the first one included, and the waits between them."""
+    """The number of attempts for a change, the first one included, and the waits between them.
+
+    `max_attempts` is None for no limit, as in controller-runtime and kopf.
+    """
 
     ABOUT = about(
         "The retries of a change for which the handler raised.",
         examples=[{"maxAttempts": 5, "initialBackoff": "1s", "maxBackoff": "5m"}],
     )
-    max_attempts: int = field(
-        whole("The number of calls for one change, the first one included.", minimum=1, default=5)
+    max_attempts: int | None = field(
+        whole(
+            "The number of calls for one change, the first one included; by default there is no limit.",
+            minimum=1,
+            examples=[5],
+        )
     )
     initial_backoff: float = field(
         duration("The wait before the second attempt. Each further wait is twice as long.", default="1s")
@@ -519,8 +526,8 @@ class HandlerSpec(LocatedSpec):
     on_failure: OnFailure = field(
         refused(
             choice(
-                "After the last attempt, Ignore counts the change as failed, and Retry tries it again "
-                "without end.",
+                "After retry.maxAttempts, Ignore counts the change as failed. Retry tries it again without "
+                "end, as without maxAttempts.",
                 [*(each.value for each in OnFailure), "DeadLetter"],
                 default="Ignore",
             ),
@@ -529,6 +536,11 @@ class HandlerSpec(LocatedSpec):
         ),
         read=OnFailure,
     )
+
+    @property
+    def most_attempts(self) -> int | None:
+        """The number of attempts after which a change is given up; None if it never is."""
+        return None if self.on_failure is OnFailure.RETRY else self.retry.max_attempts
 
 
 def _in_order(steps: "Sequence[LifecycleStep]") -> "list[LifecycleStep]":

@@ -276,6 +276,19 @@ def check_traps(findings: Findings) -> None:
             findings.add(codes.TRAP_VALUE, Location(path), message, suggestion=suggestion, severity="warning")
 
 
+def check_failure_policies(findings: Findings) -> None:
+    """Report `onFailure: Ignore` without `retry.maxAttempts`: no attempt is the last one."""
+    for path, handler in entries_at(findings.data, "spec", "handlers"):
+        if handler.get("onFailure") == "Ignore" and value_at(handler, "retry", "maxAttempts") is None:
+            place = (*path, "onFailure")
+            message = (
+                f"{dotted(place)} is Ignore, and without retry.maxAttempts a change is tried again until the "
+                "handler succeeds"
+            )
+            advice = "add maxAttempts to retry, such as retry: {maxAttempts: 5}, or remove onFailure"
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+
+
 def check_cache(findings: Findings, shape: Schema) -> None:
     """Report indexers and `changedPaths` that read fields which the cache of the resource does not have.
 

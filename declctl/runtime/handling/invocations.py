@@ -29,7 +29,6 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock, KeyedQueue
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import QueueItem
-from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeType, Notification, ObjectView
 from declctl.runtime.handling.binding import (
     CallBinding,
@@ -438,10 +437,10 @@ class Invocations:
 
     def _retry_or_give_up(self, run: Invocation) -> None:
         """Count and log a failure, and retry the change as often as the plan allows."""
-        item, plan = run.item, run.binding.plan
+        item, most = run.item, run.binding.plan.most_attempts
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
-        again = plan.on_failure is OnFailure.RETRY or attempt < plan.retry.max_attempts
+        again = most is None or attempt < most
         again = again and not self._closed  # a removed handler has no worker for the retry
         delay = run.binding.backoff.delay(attempt) if again else 0.0
         what = describe_failure(run.failures[0])
@@ -511,8 +510,7 @@ class FailureLog:
 
     def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
         """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
-        item, plan = run.item, run.binding.plan
-        limit = None if plan.on_failure is OnFailure.RETRY else plan.retry.max_attempts
+        item, limit = run.item, run.binding.plan.most_attempts
         sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
         fields: dict[str, object] = {}
         try:

@@ -247,7 +247,6 @@ def test_selectors_are_canonical(loaded):
         ("spec.handlers.bufferBytes", parse_quantity, HandlerSpec("a", "b").buffer_bytes),
         ("spec.handlers.retry.initialBackoff", parse_duration, RetrySpec().initial_backoff),
         ("spec.handlers.retry.maxBackoff", parse_duration, RetrySpec().max_backoff),
-        ("spec.handlers.retry.maxAttempts", int, RetrySpec().max_attempts),
         ("spec.handlers.queue.concurrency", int, QueueSpec().concurrency),
         ("spec.handlers.queue.name", str, QueueSpec().name),
         ("spec.handlers.events", tuple, HandlerSpec("a", "b").events),

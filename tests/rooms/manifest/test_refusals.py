@@ -44,7 +44,7 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         HANDLER % "debounce: 0s",
         HANDLER % "queue: {name: default, concurrency: 2}",
         HANDLER % "onFailure: Retry",
-        HANDLER % "onFailure: Ignore",
+        HANDLER % "onFailure: Ignore, retry: {maxAttempts: 3}",
         HANDLER % "replay: Never",
         "schedules: []",
         "leaderElection: {enabled: false, leaseDuration: 15s}",
@@ -64,3 +64,12 @@ def test_a_choice_that_is_done_is_suggested(only_fault):
     """Where another value is done, it is named."""
     fault = only_fault(HANDLER % "onFailure: §DeadLetter")
     assert fault.suggestion.startswith("write Retry or Ignore, or remove it; ")
+
+
+def test_ignore_without_a_last_attempt_is_refused(only_fault):
+    """A change would be tried again for ever, against what is written."""
+    for retry in ("", ", retry: {maxBackoff: 1m}"):
+        fault = only_fault(HANDLER % f"onFailure: §Ignore{retry}")
+        assert (fault.code, fault.severity) == ("DCL017", "error")
+        assert "tried again until the handler succeeds" in fault.message
+        assert "retry: {maxAttempts: 5}" in fault.suggestion

@@ -135,6 +135,7 @@ _COMPUTED = {"Plan.watches", "ResourcePlan.namespaces", "ResourcePlan.namespaces
 _ABSENT = {
     "HandlerPlan.plugin": "p",
     "HandlerPlan.timeout": 1.0,
+    "RetrySpec.max_attempts": 5,
     "HandlerPlan.filter": FilterSpec("a=b"),
     "HandlerPlan.entry_point": EntryPoint("h", "other"),
     "EntryPoint.attribute": "other",

@@ -589,15 +589,38 @@ def test_below_its_limit_every_change_is_delivered(bench, added) -> None:
     assert slot.statistics().merged == 0
 
 
-def test_a_handler_that_says_nothing_about_retries_has_five_attempts(bench, added, clock, log) -> None:
-    """After 1, 2, 4 and 8 seconds; each failure is logged with handler, key and numbers, then it's over."""
+def test_a_handler_that_fails_is_called_until_it_succeeds(bench, added, clock, log) -> None:
+    """Without `retry` in the manifest: the waits double from 1 s to 5 min, and no attempt is the last one."""
+    tries = []
+
+    def fails() -> None:
+        tries.append(clock.monotonic())
+        if len(tries) < 14:
+            raise ValueError("no")
+
+    slot = bench.slot(fails)
+    slot.add_all([added("a")])
+    while bench.work():
+        clock.set(slot.queue.next_due() or 60.0)
+    waits = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0, 300.0, 300.0]
+    assert [late - early for early, late in itertools.pairwise(tries)] == waits
+    figures = slot.statistics()
+    assert (figures.succeeded, figures.failed, figures.retried, figures.queued) == (1, 0, 13, 0)
+    failures = [line for line in log.lines if line.level == "error"]
+    assert ["traceback" in line.fields for line in failures] == [True] + [False] * 12
+    assert [line.fields["times"] for line in failures] == [*range(1, 14)]
+    assert {line.fields["max_attempts"] for line in failures} == {None}
+
+
+def test_a_change_is_given_up_after_its_attempts(bench, added, clock, log) -> None:
+    """`maxAttempts: 5`: after 1, 2, 4 and 8 seconds; each failure is logged with handler, key and numbers."""
     tries = []
 
     def fails() -> None:
         tries.append(clock.monotonic())
         raise ValueError("no")
 
-    slot = bench.slot(fails)
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=5))
     slot.add_all([added("a")])
     while bench.work():
         clock.set(slot.queue.next_due() or 60.0)
@@ -628,12 +651,12 @@ def test_one_traceback_for_each_distinct_fault_then_a_line_with_a_count(bench, a
     assert ["traceback" in line.fields for line in failures] == [True, True, False, False]
     assert [line.fields["times"] for line in failures] == [1, 1, 2, 3]
     assert failures[0].event == (
-        "notify failed on Added default/k0: ValueError: no k0; attempt 1 of 5, again in 1 s"
+        "notify failed on Added default/k0: ValueError: no k0; attempt 1, again in 1 s"
     )
     place = f"{__file__}:{fails.__code__.co_firstlineno + 3}"
     assert failures[3].event == (
         f"notify failed on Added default/k3: ValueError: no k3 ({place}, 3 times by now; the first has the "
-        "traceback); attempt 1 of 5, again in 1 s"
+        "traceback); attempt 1, again in 1 s"
     )
 
 
