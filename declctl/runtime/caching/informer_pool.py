@@ -138,8 +138,8 @@ class _StagedChanges:
 class InformerPool:
     """All informers of the process. Used on the machinery loop only; one generation is staged at a time.
 
-    A generation is staged from `prepare` to `reproject`, which is called at its commit, or to its `release`.
-    Other generations may be released in between; the staged one loses nothing by that.
+    A generation is staged from `prepare` to `commit_staged`, which is called at its commit, or to its
+    `release`. Other generations may be released in between; the staged one loses nothing by that.
     """
 
     def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock) -> None:
@@ -158,8 +158,8 @@ class InformerPool:
         """Make the informers that are missing, and count all that are required as used.
 
         An existing cache whose records only have to change their form is converted at the commit
-        (`reproject`), after `build_indexes`. A cache that has lost objects while it lingered is made anew.
-        Returns the new informers, which are not started yet.
+        (`commit_staged`), after `build_indexes`. A cache that has lost objects while it lingered is made
+        anew. Returns the new informers, which are not started yet.
         """
         for cached in self.all():
             # Its transform failed after its code was freed: the lost objects would be missing for ever.
@@ -217,7 +217,7 @@ class InformerPool:
         Before that, records are made anew if the cache is converted, or if they lack indexed fields. Index
         functions run in threads, for `timeout` seconds at most. Their indexes are read from the commit on;
         until then the caller keeps them current (`staged_indexes`). Raises ReloadRefused if a record or an
-        index can't be made; no cache has changed then.
+        index can't be made; readers notice no change then.
         """
         built, requirements = 0, tuple(requirements)
         for cached in self._of_all(requirements):
@@ -256,7 +256,7 @@ class InformerPool:
             await asyncio.sleep(0)
         return True
 
-    def reproject(self, requirements: Iterable[ResourceRequirement]) -> None:
+    def commit_staged(self, requirements: Iterable[ResourceRequirement]) -> None:
         """Make the staged changes, at the commit; can't fail.
 
         New records take their places in the next slices. Does nothing if `requirements` are not those of the

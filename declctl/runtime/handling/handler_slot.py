@@ -200,7 +200,7 @@ class HandlerSlot:
             self.replayed += len(records)
             self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
 
-    def hears_kind_of(self, binding: HandlerBinding) -> bool:
+    def has_kind_of(self, binding: HandlerBinding) -> bool:
         """Whether the informers of a binding have objects of the same kinds as those of the slot."""
         own, others = (
             {m.identity.group_kind for m in each} for each in (self.registrations, binding.informers)
@@ -208,7 +208,7 @@ class HandlerSlot:
         return own == others
 
     @property
-    def has_heard_all(self) -> bool:
+    def has_received_all(self) -> bool:
         """Whether the slot has received the first objects of all its caches."""
         return all(registration.given.is_open for registration in self.registrations.values())
 
@@ -219,7 +219,7 @@ class HandlerSlot:
         self._given()  # the slot may have no cache
 
     def _given(self) -> None:
-        if self.has_heard_all:
+        if self.has_received_all:
             self.initial_complete()
 
     def cache_synced(self) -> None:

@@ -481,7 +481,12 @@ class Invocations:
         self, run: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
     ) -> None:
         failed = frozenset(_identity(i) for i in run.failed)
-        run.item.retry = Retry(failed, first_failed, run.outcome, waits, is_unsynced)
+        outcome = run.outcome
+        if outcome is None and run.binding.filter is None:
+            # The handler may have acted on the change: a filter that a reload adds must not keep the retry
+            # away.
+            outcome = FilterOutcome(run.item.value, run.item.value)
+        run.item.retry = Retry(failed, first_failed, outcome, waits, is_unsynced)
         self._queue.retry(run.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()

@@ -67,7 +67,8 @@ class Move:
     def begin(self) -> Iterator[None]:
         """Follow the caches from now on, and compare all their objects, a slice at each step."""
         caches = tuple(dict.fromkeys((*self.before, *self.after)))
-        # All caches are followed before the first is compared: what changes meanwhile is compared again.
+        # Listeners come before the first comparison, so that objects that change meanwhile are compared
+        # again.
         for cached in caches:
             registration = cached.informer.add_listener(self, resync_period=0.0, initial=False)
             self._registrations.append(registration)
@@ -96,7 +97,7 @@ class Move:
 
     def current_pair(self, key: str) -> tuple[Record | None, Record | None]:
         """The states of an object in the old caches and in the new ones."""
-        return _held(self.before, key), _held(self.after, key)
+        return _stored(self.before, key), _stored(self.after, key)
 
     def enter(self, key: str, notifications: Notifications) -> None:
         """Set the notifications that the handler receives for an object."""
@@ -119,11 +120,11 @@ def difference(
     was: bool | None = True,
     now: bool = True,
 ) -> Notifications:
-    """The notifications of an object between the state that a handler knows and the one that it shall know.
+    """The notifications that take a handler from one state of an object to another.
 
-    Either state may be None: the object is in no cache there. `was` and `now` say whether a filter lets the
-    state pass. `was` is None where the filter raised: the handler may not know this object, so no Deleted is
-    delivered. `received_at` is when the difference was found, in seconds since the epoch.
+    Either state is None if no cache has the object. `was` and `now`: the filter accepts the state. `was` is
+    None if the filter raised: the handler may not know this object, so no Deleted is delivered. `received_at`
+    is the time of the comparison, in seconds since the epoch.
     """
     known = old if was is not False else None
     passing = new if now else None
@@ -146,7 +147,7 @@ def difference(
     return tuple(notifications)
 
 
-def _held(caches: Sequence[ManagedInformer], key: str) -> Record | None:
+def _stored(caches: Sequence[ManagedInformer], key: str) -> Record | None:
     for cached in caches:
         record = cached.informer.indexer.stored(key)
         if record is not None:
@@ -169,8 +170,8 @@ class _Expectation(Enum):
     """Whether the watch of a cache will bring a change that another cache has received."""
 
     COMES = auto()  # one of the two states is in its scope
-    UNKNOWN = auto()  # a field selector is not judged
-    IF_STORED = auto()  # neither state is in its scope: it comes if an older state is stored
+    UNKNOWN = auto()  # the target has a field selector, which is not evaluated here
+    IF_STORED = auto()  # neither state is in its scope: it comes only if the cache stores an older state
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class FreshnessGap:
     target: ManagedInformer  # the new cache
     version: str
     key: str  # of the changed object; empty for changes before the proof began, whose objects are not known
-    handlers: Sequence[str]  # that would go back in time
+    handlers: Sequence[str]  # the handlers that would receive older states
 
     @property
     def is_closed(self) -> bool:
@@ -188,26 +189,27 @@ class FreshnessGap:
         return _reached(self.target) >= version_order(self.version)
 
     def refusal(self, seconds: float) -> CacheLags:
-        """Why nothing can be moved, after so many seconds: the same words while the cache stays there."""
+        """The refusal after `seconds`. Its text stays the same while the cache stays at its version."""
         informer = self.target.informer
         at = informer.indexer.last_store_sync_resource_version
         why = informer.statistics().error or "its watch brings nothing newer"
         message = (
             f"{', '.join(self.handlers)} would go back in time: after {seconds:g} s the cache of "
-            f"{self.target.identity.watch} is at version {at}, and newer ones were heard: {why}"
+            f"{self.target.identity.watch} is at version {at}, and they have received newer ones: {why}"
         )
         return CacheLags(message, self.target)
 
 
 class FreshnessProof:
-    """Proves that the cache `target` has seen all that some handlers have heard from the caches `sources`.
+    """Proves that the cache `target` has all changes that handlers have received from the `sources`.
 
-    From `begin` to `close` it listens to the sources. Begin before a new target is listed: the list is as new
-    as what was heard by then, and of what is heard later the objects are known. Used on the machinery loop.
+    From `begin` to `close` it listens to the sources. `begin` comes before a new target is listed: the list
+    is as new as all changes before it, and later changes are noted with their objects. Used on the machinery
+    loop.
 
-    Two things are not proven. Where resource versions are no numbers, there is never a gap. And an object
-    that comes from the scope of the target to that of a source just then, of which only the source has
-    heard, is taken for one that the target never stored.
+    Two cases are not covered. If resource versions are no numbers, no gap is found. If an object leaves the
+    scope of the target and enters that of a source, and only the source has received this change, the proof
+    assumes that the target never stored the object.
     """
 
     def __init__(
@@ -217,13 +219,13 @@ class FreshnessProof:
         self.sources = tuple(sources)
         self.target = target
         self._scope = _CacheScope(target)
-        self._floor = NO_ORDER  # the version that had been heard when it began
-        self._due: dict[str, tuple[_Order, _Expectation]] = {}  # by key, the last change that was heard since
+        self._floor = NO_ORDER  # the newest version of the sources at `begin`
+        self._due: dict[str, tuple[_Order, _Expectation]] = {}  # by key, the last change since `begin`
         self._registrations: list[Registration] = []  # with the sources, from `begin` to `close`
 
     def begin(self) -> None:
         """Note the version that the handlers have received, and their changes from now on."""
-        self._floor = self._heard
+        self._floor = self._received
         for source in self.sources:
             listener = _SourceListener(self, source)
             registration = source.informer.add_listener(listener, resync_period=0.0, initial=False)
@@ -244,7 +246,7 @@ class FreshnessProof:
         if notification.type is ChangeType.DELETED and notification.reason is not ChangeReason.WATCH:
             # The record is the last one that was seen. The object was deleted later, by this version.
             version = version_order(source.informer.last_sync_resource_version)
-        # An update brings both states: the target hears of it if either is in its scope.
+        # The target receives an update if the old or the new state is in its scope.
         found = {self._scope.covers(state) for state in (record, old or record)}
         if True in found:
             self._due[record.key] = version, _Expectation.COMES
@@ -254,12 +256,14 @@ class FreshnessProof:
             self._due[record.key] = version, _Expectation.IF_STORED
 
     def find_gap(self) -> FreshnessGap | None:
-        """Forget what the target has seen by now; returns what it has yet to see, or None for nothing."""
-        seen, heard = _reached(self.target), self._heard
-        if NO_ORDER in (seen, heard):
-            return None  # versions that are no numbers say nothing about newer and older
-        if heard < self._floor:  # the server was put back to a backup: what was heard before is no history
-            self._floor = heard
+        """The first change that the target lacks; None if it lacks none. Forgets the changes that it has."""
+        seen, received = _reached(self.target), self._received
+        if NO_ORDER in (seen, received):
+            return None  # versions that are no numbers can't be compared
+        if (
+            received < self._floor
+        ):  # the server was restored from a backup: older changes do not exist any more
+            self._floor = received
             self._due.clear()
         if seen < self._floor:
             return FreshnessGap(self.target, self._floor[1], "", self.handlers)
@@ -272,17 +276,17 @@ class FreshnessProof:
     def _has_passed(self, key: str, version: _Order, answer: _Expectation) -> bool:
         stored = self.target.informer.indexer.stored(key)
         if stored is None:
-            # A change between two states out of scope comes only to a cache that holds an older state.
+            # A change between two states out of scope comes only to a cache that stores an older state.
             return answer is _Expectation.IF_STORED
         return version_order(stored.resource_version) >= version
 
     @property
-    def _heard(self) -> _Order:
+    def _received(self) -> _Order:
         return max(map(_reached, self.sources), default=NO_ORDER)
 
 
 def _reached(cached: ManagedInformer) -> _Order:
-    """The version that a cache is at."""
+    """The newest version of a cache."""
     return version_order(cached.informer.indexer.last_store_sync_resource_version)
 
 
@@ -309,11 +313,11 @@ class _CacheScope:
         self._labels = LabelSelector.parse(watch.label_selector) if watch.label_selector else None
 
     def reaches(self, record: Record) -> bool:
-        """Whether it may ever hold this object: objects keep their namespace."""
+        """Whether the object can enter the scope: objects keep their namespace."""
         return self._namespace in (None, record.object_key.namespace)
 
     def covers(self, record: Record) -> bool | None:
-        """Whether it holds an object in this state; None if that is not known."""
+        """Whether the scope has an object in this state; None if that is not known."""
         if self._labels is not None and not self._labels.matches(record.labels):
             return False
         return None if self._has_fields else True
@@ -348,11 +352,11 @@ class Refilter(Move):
         self._old = old
         self._new = new
         self._events = frozenset(ChangeType) if new is None else new.events  # types that the handler receives
-        self._stale: dict[str, None] = {}  # keys of objects that the filters have still to judge
+        self._stale: dict[str, None] = {}  # keys of objects to which the filters have to be applied
         self._call = UserCall(name="declctl-filter", what=f"the filter of {name}")
 
     def compare(self, keys: Iterable[str]) -> None:
-        """Mark these objects: the filters have to judge them."""
+        """Mark these objects as stale."""
         for key in keys:
             old, new = self.current_pair(key)
             if old is None and new is None:
@@ -424,9 +428,9 @@ class Refilter(Move):
 
 
 async def follow(moves: Sequence[Move], *, timeout: float) -> None:
-    """Begin the moves: compare all that is cached; from then on each change is compared as it comes.
+    """Begin the moves, and compare all cached objects. From then on, each change is compared when it comes.
 
-    Raises ReloadRefused where a filter raises, or all of them take longer than `timeout` seconds.
+    Raises ReloadRefused if a filter raises, or all of them take longer than `timeout` seconds.
     """
     for move in moves:
         for _ in move.begin():
@@ -445,12 +449,12 @@ async def until_ready(
 ) -> None:
     """Return in a turn of the loop in which a commit is consistent.
 
-    Three conditions hold in that turn. No handler of `listening` (its registrations by its name) is still
-    hearing of what was in its caches when it came. All `proofs` succeed, so that no handler goes back in
-    time. The filters of `moves` and the `indexes` have been asked about every object.
+    Three conditions hold in that turn. Each handler of `listening` (registrations by handler) has received
+    the initial objects of its caches. All `proofs` succeed, so that no handler receives older states. The
+    filters of `moves` and the functions of `indexes` have been called with every object.
 
-    Waits for `timeout` seconds at most. Raises CacheLags where a proof does not succeed by then, and
-    ReloadRefused for the other conditions, and where a filter raises.
+    Waits for `timeout` seconds at most. Then it raises CacheLags if a proof has not succeeded, and
+    ReloadRefused for the other conditions. Raises ReloadRefused if a filter raises.
     """
     questions = (*indexes, *_refilters(moves))
     deadline = clock.monotonic() + timeout
@@ -462,16 +466,16 @@ async def until_ready(
             if any(question.stale for question in questions):
                 await ask(questions, timeout=timeout)
                 await ask_the_rest(questions)
-            # Asking takes turns of the loop, in which something newer may have been heard.
+            # The calls have taken turns of the loop, in which newer changes may have come.
             if _first_gap(proofs) is None:
                 return
         elif late is not None or clock.monotonic() >= deadline:
             if gap is not None:
                 raise gap.refusal(timeout)
-            raise ReloadRefused("NotSynced", f"{late} has not heard of all objects yet, after {timeout:g} s")
+            raise ReloadRefused("NotSynced", f"{late} has not received all objects yet, after {timeout:g} s")
         elif gap is not None and catch_up.is_endless(gap):
             await ask(questions, timeout=timeout)
-            if await _caught_up_while_held(proofs, questions, clock=clock):
+            if await _catch_up_while_paused(proofs, questions, clock=clock):
                 return
             catch_up.begin_anew()
         elif gap is not None:
@@ -480,15 +484,15 @@ async def until_ready(
 
 
 class _CatchUp:
-    """Lets caches catch up with others that go on: a cache that does not by itself is listed.
+    """Helps caches to catch up with others: lists a cache that does not catch up by itself.
 
-    This may never end: during a list there are newer changes, or objects change faster than they are applied.
+    This alone may never end: there are newer changes during a list.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.monotonic()
-        self._late: FreshnessGap | None = None  # the first that there was after two seconds
+        self._late: FreshnessGap | None = None  # the first gap after two seconds
         self._requested: dict[ManagedInformer, float] = {}  # when a list was requested last
 
     def begin_anew(self) -> None:
@@ -496,11 +500,11 @@ class _CatchUp:
         self._began, self._late = self._clock.monotonic(), None
 
     def is_endless(self, gap: FreshnessGap) -> bool:
-        """Whether caches have closed an older gap, and there is this one now."""
+        """Whether the caches have closed an older gap, and have this one now."""
         return bool(gap.key) and self._is_late and self._late is not None and self._late.is_closed
 
     def help(self, gap: FreshnessGap) -> None:
-        """Have a cache listed that does not catch up by itself, every two seconds at most."""
+        """Request a list of a cache that does not catch up by itself, at most every two seconds."""
         if gap.key:
             if not self._is_late:
                 return
@@ -518,7 +522,7 @@ class _CatchUp:
 async def _first_late_joiner(
     listening: Mapping[str, Collection[Registration]], deadline: float, *, clock: Clock
 ) -> str | None:
-    """Wait until no handler is joining a cache; returns the name of one that is at the deadline."""
+    """Wait until all handlers have received their initial objects; returns one that has not in time."""
     for name, registrations in listening.items():
         joining = [each.joined for each in registrations if each.is_joining]
         if not await all_open(joining, clock=clock, timeout=deadline - clock.monotonic()):
@@ -526,13 +530,10 @@ async def _first_late_joiner(
     return None
 
 
-async def _caught_up_while_held(
+async def _catch_up_while_paused(
     proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
 ) -> bool:
-    """Let caches catch up while the caches that they follow are paused; returns whether they have.
-
-    Takes a second at most.
-    """
+    """Let caches catch up while the sources are paused, for a second at most; returns whether they have."""
     began = clock.monotonic()
     targets = {proof.target for proof in proofs}
     sources = (source for proof in proofs for source in proof.sources)
@@ -540,7 +541,7 @@ async def _caught_up_while_held(
         for proof in proofs:
             if (gap := proof.find_gap()) is not None:
                 gap.target.informer.request_relist()
-        # No event says at which version a cache is: a bookmark moves it, and notifies no listener.
+        # Polled: a bookmark raises the version of a cache without an event.
         while _first_gap(proofs) is not None:
             if clock.monotonic() - began >= LONGEST_PAUSE:
                 return False

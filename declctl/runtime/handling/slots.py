@@ -1,8 +1,8 @@
-"""All slots by the names of their handlers; what a commit does to them, and how old epochs drain.
+"""All slots, by the names of their handlers: the commit of new bindings, and the drain of old epochs.
 
-`prepare` makes all that a commit takes over, while a generation is staged. `commit` runs on the
-machinery loop between two batches of deltas: it calls no user code, does no I/O and waits for nothing, so
-that no handler can see an event with its new code that another sees with its old code.
+`prepare` makes everything that a commit needs, while a generation is staged. `commit` is one step of the
+machinery loop: it calls no user code, does no I/O and awaits nothing. So each event is queued for all
+handlers before it, or for all handlers after it.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
 SharedMoves = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], Move]
-"""Moves by the caches that are left and those that are come to."""
+"""Moves, by the caches that handlers leave and the caches that they join."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A handler that goes to other caches, or hears of other objects of the same, with its new binding."""
+    """A handler that leaves or joins caches, or gets another filter, together with its new binding."""
 
     slot: HandlerSlot
     binding: HandlerBinding
-    gone: Sequence[ManagedInformer]  # it leaves these
-    come: Sequence[ManagedInformer]  # of these it receives what `move` says, and then what happens
-    missing: Sequence[ManagedInformer]  # these give it all that they have, when they are filled
+    left: Sequence[ManagedInformer]
+    joined: Sequence[ManagedInformer]  # synced caches: the handler receives the differences of `move`
+    filling: Sequence[ManagedInformer]  # caches that have not synced: the handler receives all their objects
     move: Move | None
 
     def make(self, differences: Sequence[Notification]) -> None:
-        """Let the handler go; it receives the differences between the caches."""
-        self.slot.detach(self.gone)
+        """Register the slot at its new caches, and queue the differences."""
+        self.slot.detach(self.left)
         self.slot.add_all(differences)
-        self.slot.attach(self.come, self.binding, initial=False)
-        self.slot.attach(self.missing, self.binding)
+        self.slot.attach(self.joined, self.binding, initial=False)
+        self.slot.attach(self.filling, self.binding)
         self.slot.notice_first_sync()
 
 
 @dataclass(frozen=True, slots=True)
-class EndedEpoch:
-    """A slot's epoch that a commit has ended, to be drained. `closing`: the handler is gone."""
+class DrainingEpoch:
+    """An epoch of one slot that the old binding has to drain. `closing`: the handler was removed."""
 
     slot: HandlerSlot
     epoch: int
@@ -57,29 +57,29 @@ class EndedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class DrainRemainder:
-    """What a handler was not through with when an old generation was waited for no longer."""
+    """The changes and calls of one handler that were left at the end of a drain."""
 
     handler: str
-    waiting: int  # changes; they went to the new code, or were dropped where the handler was removed
+    waiting: int  # changes; they went to the new code, or were dropped if the handler was removed
     running: int  # calls that had not returned
     removed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """What a commit takes over: made beforehand, so that the commit is short."""
+    """Everything that a commit needs. It is made before, so that the commit is short."""
 
-    table: Mapping[str, HandlerSlot]  # all slots as they will be
-    fresh: Sequence[tuple[HandlerSlot, HandlerBinding]]  # new ones of these
-    staying: Sequence[HandlerSlot]  # those that expect new bindings
-    taking: Sequence[tuple[HandlerSlot, HandlerBinding]]  # staying ones that take other changes than before
-    pools: Sequence[tuple[HandlerSlot, WorkerPool[Notification]]]  # staying ones that get other workers
-    retimed: Sequence[tuple[HandlerSlot, float]]  # staying ones with another resync period, in seconds
+    table: Mapping[str, HandlerSlot]  # all slots after the commit
+    fresh: Sequence[tuple[HandlerSlot, HandlerBinding]]  # new slots
+    staying: Sequence[HandlerSlot]  # slots that get new bindings
+    taking: Sequence[tuple[HandlerSlot, HandlerBinding]]  # staying slots with another delivery policy
+    pools: Sequence[tuple[HandlerSlot, WorkerPool[Notification]]]  # staying slots that get new workers
+    retimed: Sequence[tuple[HandlerSlot, float]]  # staying slots with another resync period, in seconds
     transfers: Sequence[Transfer]
-    leaving: Sequence[HandlerSlot]  # those that are not in the table
-    ended: Sequence[EndedEpoch]  # of all slots that were there before
-    stranded: Sequence[EndedEpoch]  # their backlog goes to the new code: the old code can't be called
-    proofs: Sequence[FreshnessProof]  # what the transfers wait for
+    leaving: Sequence[HandlerSlot]  # slots of removed handlers
+    ended: Sequence[DrainingEpoch]  # of all slots before the commit
+    stranded: Sequence[DrainingEpoch]  # the old code can't be called: the new code gets their backlog
+    proofs: Sequence[FreshnessProof]  # that have to succeed before the commit
 
     @property
     def moves(self) -> Sequence[Move]:
@@ -88,7 +88,7 @@ class PreparedCommit:
 
     @property
     def new_pools(self) -> Sequence[WorkerPool[Notification]]:
-        """All workers that were made for it."""
+        """The workers that were made for this commit."""
         return (*(slot.workers for slot, _ in self.fresh), *(workers for _, workers in self.pools))
 
 
@@ -101,16 +101,16 @@ class Slots:
         self._log = log
         self._slots: Mapping[str, HandlerSlot] = {}  # by handler, in manifest order; exchanged by a commit
         self._leaving: list[HandlerSlot] = []  # of removed handlers, until they are drained
-        self._dropped: Counter[str] = Counter()  # by handlers that were removed, of the whole process
-        self._paused = False  # workers are not woken: what comes waits
-        self._epochs = EpochCounter()  # of all slots that are not leaving: one step cuts them all
+        self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
+        self._paused = False  # workers are not woken, and changes wait
+        self._epochs = EpochCounter()  # of all slots that are not leaving: one step ends the epoch of all
 
     def pause(self) -> None:
-        """Call no handler until `resume`: what happens waits for it. Before the first commit."""
+        """Call no handler until `resume`; changes wait. Before the first commit."""
         self._paused = True
 
     def resume(self) -> None:
-        """Let handlers begin with what has waited. Twice is harmless."""
+        """Let handlers begin with the waiting changes. A second call has no effect."""
         if self._paused:
             self._paused = False
             for slot in self._all():
@@ -118,15 +118,15 @@ class Slots:
                 slot.wake()
 
     def cache_synced(self) -> None:
-        """Some cache has synced: changes that wait to read one are worked on now."""
+        """Retry the changes that wait for the sync of a cache, as a cache has synced."""
         for slot in self._all():
             slot.cache_synced()
 
     def begin_proofs(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[FreshnessProof]:
-        """Begin to prove that caches are as new as what handlers have heard that go there.
+        """Begin proofs for the caches that handlers join: each must be as new as the changes they received.
 
-        Before new caches are listed. The proofs have to be closed where `prepare` does not get them. There is
-        one proof for each way that handlers go.
+        Called before new caches are listed. One proof serves all handlers that leave and join the same
+        caches. The caller closes the proofs if it does not pass them to `prepare`.
         """
         ways: dict[tuple[tuple[ManagedInformer, ...], ManagedInformer], list[str]] = {}
         for name in self._staying(bindings):
@@ -162,7 +162,7 @@ class Slots:
         return prepared
 
     def discard(self, prepared: PreparedCommit) -> None:
-        """Undo `prepare`: the commit does not come."""
+        """Undo `prepare`, as there will be no commit."""
         for each in (*prepared.moves, *prepared.proofs):
             each.close()
         for slot in prepared.staying:
@@ -170,19 +170,19 @@ class Slots:
         for workers in prepared.new_pools:
             workers.dismiss()
 
-    def commit(self, prepared: PreparedCommit) -> Sequence[EndedEpoch]:
-        """Give the slots their new bindings; returns the epochs that ended. Can't fail.
+    def commit(self, prepared: PreparedCommit) -> Sequence[DrainingEpoch]:
+        """Give the slots their new bindings; returns the epochs to be drained. Can't fail.
 
-        Its time only grows with the number of handlers that change in more than their code, and with the
+        Its time grows only with the number of handlers that change in more than their code, and with the
         differences that they receive.
         """
         # A removed handler keeps its epoch: its backlog is drained by its last binding.
         for slot in prepared.leaving:
             slot.queue.part()
             slot.detach()
-        # This is the cut: from here on, changes that are added belong to the new bindings.
+        # From here on, added changes belong to the new bindings.
         self._epochs.cut()
-        # The old code needs a loop that is blocked, so the new code takes its changes.
+        # The loop of the old code is blocked, so the new code takes its changes.
         for stranded in prepared.stranded:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
@@ -208,7 +208,7 @@ class Slots:
         return prepared.ended
 
     async def drain(
-        self, ended: Sequence[EndedEpoch], *, policy: DrainPolicy, timeout: float
+        self, ended: Sequence[DrainingEpoch], *, policy: DrainPolicy, timeout: float
     ) -> list[DrainRemainder]:
         """Wait until the changes of ended epochs are handled, for at most `timeout` seconds.
 
@@ -216,7 +216,7 @@ class Slots:
         dropped and counted, together with its changes that back off, which are not waited for. Calls that run
         after `timeout` go on. Returns the rest of each handler.
         """
-        # While workers are held, no change of the backlog was begun: the new code takes all of it.
+        # While workers are paused, no call has begun: the new code takes all changes.
         if policy is DrainPolicy.HANDOVER or self._paused:
             for each in ended:
                 if not each.closing:
@@ -226,7 +226,7 @@ class Slots:
         left = [self._give_up(each) for each in ended]
         return [each for each in left if each.waiting or each.running]
 
-    def _give_up(self, ended: EndedEpoch) -> DrainRemainder:
+    def _give_up(self, ended: DrainingEpoch) -> DrainRemainder:
         """Hand over or drop the rest of an ended epoch."""
         slot = ended.slot
         waiting = slot.waiting(ended.epoch)
@@ -244,7 +244,7 @@ class Slots:
         """The number of changes that were dropped with removed handlers, by name, in this process."""
         return self._dropped
 
-    async def finished(self, ended: Sequence[EndedEpoch]) -> None:
+    async def finished(self, ended: Sequence[DrainingEpoch]) -> None:
         """Wait until the last call of these epochs has returned, and forget their bindings."""
         for each in ended:
             await each.slot.settled(each.epoch).wait()
@@ -259,9 +259,9 @@ class Slots:
         """The slot of a handler; None if there is no such handler."""
         return self._slots.get(name)
 
-    def unheard(self) -> list[str]:
+    def incomplete(self) -> list[str]:
         """The handlers that have not received the first objects of all their caches."""
-        return [name for name, slot in self._slots.items() if not slot.has_heard_all]
+        return [name for name, slot in self._slots.items() if not slot.has_received_all]
 
     async def stop(self, timeout: float) -> tuple[list[str], Mapping[str, int]]:
         """Stop all handlers: wait for running calls for `timeout` seconds, and drop waiting changes.
@@ -279,12 +279,12 @@ class Slots:
         return running, {name: number for name, number in waited.items() if number}
 
     def calls_of(self, bindings: Iterable[HandlerBinding]) -> list[str]:
-        """The calls under way for these bindings, as `call of notify for default/web`."""
+        """The running calls of these bindings, as `call of notify for default/web`."""
         ids = {id(binding) for binding in bindings}
         return [f"call of {slot.name} for {key}" for slot in self._all() for key in slot.running(ids)]
 
     def time_out_blocked(self) -> None:
-        """Fail the calls that are past their timeout on a blocked loop, which can't cancel them."""
+        """Time out calls on a blocked loop, which can't do that itself."""
         for slot in self._all():
             slot.time_out_blocked()
 
@@ -298,7 +298,7 @@ class Slots:
         and receives no Deleted for its objects.
         """
         slots = self._slots
-        return [n for n, binding in bindings.items() if n in slots and slots[n].hears_kind_of(binding)]
+        return [n for n, binding in bindings.items() if n in slots and slots[n].has_kind_of(binding)]
 
     def _prepared(
         self, bindings: Mapping[str, HandlerBinding], proofs: Sequence[FreshnessProof], *, same_code: bool
@@ -313,7 +313,7 @@ class Slots:
             for slot, binding in kept
         ]
         epoch = self._epochs.newest
-        ended = [EndedEpoch(slot, epoch, closing=False) for slot, _ in kept]
+        ended = [DrainingEpoch(slot, epoch, closing=False) for slot, _ in kept]
         for slot, binding in kept:
             slot.expect(binding)
         return PreparedCommit(
@@ -329,7 +329,7 @@ class Slots:
             ],
             transfers=[transfer for transfer in transfers if transfer is not None],
             leaving=leaving,
-            ended=[*ended, *(EndedEpoch(slot, epoch, closing=True) for slot in leaving)],
+            ended=[*ended, *(DrainingEpoch(slot, epoch, closing=True) for slot in leaving)],
             stranded=[e for e, (slot, b) in zip(ended, kept, strict=True) if _is_stranded(slot, b)],
             proofs=proofs,
         )
@@ -353,19 +353,19 @@ def _transfer(
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
     if _begins_anew(slot, binding):
         # Its changes were dropped while it was disabled: it receives all objects, as a new handler.
-        return Transfer(slot, binding, gone=before, come=(), missing=tuple(binding.informers), move=None)
-    gone = tuple(managed for managed in before if managed not in binding.informers)
+        return Transfer(slot, binding, left=before, joined=(), filling=tuple(binding.informers), move=None)
+    left = tuple(managed for managed in before if managed not in binding.informers)
     added = tuple(managed for managed in binding.informers if managed not in slot.registrations)
-    come = tuple(managed for managed in added if managed.informer.has_synced)
-    missing = tuple(managed for managed in added if managed not in come)
+    joined = tuple(managed for managed in added if managed.informer.has_synced)
+    filling = tuple(managed for managed in added if managed not in joined)
     move: Move | None = None
     old_spec, new_spec = (None if each is None else each.spec for each in (old, new))
     if filters_differ(old_spec, new_spec, same_code=same_code):
-        after = [managed for managed in binding.informers if managed not in missing]
+        after = [managed for managed in binding.informers if managed not in filling]
         move = Refilter(slot.name, old, new, before=before, after=after, clock=clock)
-    elif gone or come:
-        move = shared.setdefault((gone, come), Move(gone, come, clock=clock))
-    return Transfer(slot, binding, gone, come, missing, move) if move is not None or missing else None
+    elif left or joined:
+        move = shared.setdefault((left, joined), Move(left, joined, clock=clock))
+    return Transfer(slot, binding, left, joined, filling, move) if move is not None or filling else None
 
 
 async def _start(pools: Sequence[WorkerPool[Notification]]) -> None:

@@ -295,14 +295,15 @@ class Reloader:
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
     def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
-        """Make a staged generation the active one, between two batches of deltas.
+        """Make a staged generation the active one, in one step of the loop.
 
         Calls no user code and awaits nothing.
         """
         old, new = self.active, staged.generation
-        # From this line on, events go to the new bindings. The rest changes projections, watches and figures.
+        # From this line on, events go to the new bindings. The rest publishes indexes, exchanges records and
+        # transforms, and begins replays, the probation and the retirement.
         ended = self._slots.commit(staged.prepared)
-        self._services.caches.reproject(new.requirements)
+        self._services.caches.commit_staged(new.requirements)
         for requirement in new.requirements:
             for cached in self._services.caches.of(requirement):
                 if not cached.informer.has_synced:

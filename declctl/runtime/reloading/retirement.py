@@ -35,7 +35,7 @@ from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
-from declctl.runtime.handling.slots import DrainRemainder, EndedEpoch, Slots
+from declctl.runtime.handling.slots import DrainingEpoch, DrainRemainder, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
@@ -260,7 +260,11 @@ class Retirement:
         self._swept_at = float("-inf")  # on the clock: the last sweep
 
     def begin(
-        self, old: Generation, policy: ReloadSpec, ended: Sequence[EndedEpoch], released: asyncio.Event | None
+        self,
+        old: Generation,
+        policy: ReloadSpec,
+        ended: Sequence[DrainingEpoch],
+        released: asyncio.Event | None,
     ) -> None:
         """Begin to drain and retire a replaced generation; its teardown waits for `released`, if given."""
         task = asyncio.get_running_loop().create_task(self._retire(old, policy, ended, released))
@@ -309,7 +313,11 @@ class Retirement:
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
     async def _retire(
-        self, old: Generation, policy: ReloadSpec, ended: Sequence[EndedEpoch], released: asyncio.Event | None
+        self,
+        old: Generation,
+        policy: ReloadSpec,
+        ended: Sequence[DrainingEpoch],
+        released: asyncio.Event | None,
     ) -> None:
         began = self._clock.monotonic()
         late = await self._slots.drain(ended, policy=policy.drain_policy, timeout=policy.drain_timeout)

@@ -346,7 +346,7 @@ class StatusReporter:
             for r in self.resources()
             if not r.synced
         ]
-        reasons += [f"{name} has not received all objects yet" for name in self._slots.unheard()]
+        reasons += [f"{name} has not received all objects yet" for name in self._slots.incomplete()]
         for handler in self._slots.all():
             if not handler.queue.idle:
                 figures = handler.statistics()

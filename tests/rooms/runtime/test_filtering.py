@@ -1,5 +1,6 @@
 """A handler's filter: what it hears of objects that enter and leave, of retries, and of what is merged."""
 
+import dataclasses
 import itertools
 import json
 
@@ -179,6 +180,26 @@ def test_a_retry_is_what_was_told_before(bench, heard, clock):
     assert heard == ["Added", "Added", "Added"]
     figures = _adds_up(slot)
     assert (figures.delivered, figures.retried, figures.succeeded, figures.filtered) == (1, 2, 1, 0)
+
+
+def test_a_filter_that_a_reload_adds_does_not_keep_a_retry_away(bench, heard, clock):
+    """The handler without a filter may have acted on the deletion: it is called again until it succeeds."""
+
+    def fails(change):
+        heard.append(str(change.type))
+        if len(heard) < 2:
+            raise ValueError
+
+    slot = bench.slot(fails)
+    slot.add_all([Notification(DELETED, pod(WEB))])
+    bench.work()
+    added_filter = Filter(FilterSpec("app=api"), ALL)
+    rebind(slot, dataclasses.replace(bench.binding(fails, generation=2), filter=added_filter))
+    clock.set(10.0)
+    bench.work()
+    assert heard == ["Deleted", "Deleted"]
+    figures = _adds_up(slot)
+    assert (figures.delivered, figures.retried, figures.succeeded, figures.filtered) == (1, 1, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def test_a_gap_says_which_cache_lags_and_why(record) -> None:
     gap = _begun(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).find_gap()
     assert gap is not None
     assert str(gap.refusal(3)) == (
-        "tell would go back in time: after 3 s the cache of v1 Pod in b is at version 8, and newer ones were "
-        "heard: its watch brings nothing newer"
+        "tell would go back in time: after 3 s the cache of v1 Pod in b is at version 8, and they have "
+        "received newer ones: its watch brings nothing newer"
     )
 
 

@@ -230,7 +230,7 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
         await caches.build_indexes(new, timeout=60.0)
         assert cached.informer.indexer.list() == [before]
         assert cached.identity == old[0].identities[0]
-        caches.reproject(new)
+        caches.commit_staged(new)
         await _taken_over()
         (after,) = cached.informer.indexer.list()
         assert after.decode()["spec"] == {"nodeName": "n1"}
@@ -262,7 +262,7 @@ def test_what_can_not_be_made_anew_changes_nothing() -> None:
         assert all(a is b for a, b in zip(cached.informer.indexer.list(), before, strict=True))
         assert cached.informer.source.projection is projection
         assert caches.all() == (cached,)
-        caches.reproject(new)
+        caches.commit_staged(new)
         assert cached.identity == old[0].identities[0]
 
     _run(scenario)
@@ -276,7 +276,7 @@ def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same() -> 
         cached = await _filled(caches, old, _ODD)
         caches.prepare(new)
         await caches.build_indexes(new, timeout=60.0)
-        caches.reproject(new)
+        caches.commit_staged(new)
         await _taken_over()
         (record,) = cached.informer.indexer.list()
         assert record.layout.codec.decode(record.frame) == _ODD
@@ -294,7 +294,7 @@ def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own() ->
         cached = await _filled(caches, old, _RAW)
         caches.prepare(new)
         await caches.build_indexes(new, timeout=60.0)
-        caches.reproject(new)
+        caches.commit_staged(new)
         await _taken_over()
         (record,) = cached.informer.indexer.list()
         assert (record.key, record.uid, record.resource_version) == ("a", "u", "1")
@@ -348,10 +348,10 @@ async def _third_is_staged(
 ) -> ManagedInformer:
     """The second runs, the first has not been released, and the third is ready for its commit."""
     cached = await _filled(caches, oldest, _RAW)
-    caches.reproject(oldest)
+    caches.commit_staged(oldest)
     caches.prepare(old)
     await caches.build_indexes(old, timeout=60.0)
-    caches.reproject(old)
+    caches.commit_staged(old)
     await _taken_over()
     caches.prepare(new)
     await caches.build_indexes(new, timeout=60.0)
@@ -366,7 +366,7 @@ def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged() -
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(oldest, linger=60.0)
-        caches.reproject(new)
+        caches.commit_staged(new)
         await _taken_over()
         assert cached.identity == new[0].identities[0]
         assert cached.mutations is None
@@ -383,7 +383,7 @@ def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same() -
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(new, linger=0.0)
-        caches.reproject(new)
+        caches.commit_staged(new)
         assert cached.identity == old[0].identities[0]
         assert caches.all() == (cached,)
 
@@ -406,7 +406,7 @@ def test_an_index_that_a_staged_generation_counts_on_stays() -> None:
         assert await caches.build_indexes(new, timeout=60.0) == 0
         caches.drop_indexes(oldest, kept=old)
         caches.release(oldest, linger=60.0)
-        caches.reproject(new)
+        caches.commit_staged(new)
         assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
         caches.drop_indexes(new, kept=old)
         assert caches.of(old[0])[0].informer.indexer.get_indexers() == {}
@@ -421,7 +421,7 @@ def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it() -> None:
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, refused, new = (_keeping("") for _ in range(3))
         cached = await _filled(caches, old, _RAW)
-        caches.reproject(old)
+        caches.commit_staged(old)
         caches.release(old, linger=60.0)
         assert caches.prepare(refused) == []
         caches.release(refused, linger=0.0)
@@ -440,7 +440,7 @@ def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it() -> None:
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old, refused = _keeping(""), _keeping("")
         cached = await _filled(caches, old, _RAW)
-        caches.reproject(old)
+        caches.commit_staged(old)
         caches.prepare(refused)
         caches.release(old, linger=60.0)
         caches.release(refused, linger=0.0)
@@ -471,14 +471,14 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires() -> None:
         old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(350)]
         await _filled(caches, old, *raws)
-        caches.reproject(old)
+        caches.commit_staged(old)
         caches.prepare(new)
         building = asyncio.ensure_future(caches.build_indexes(new, timeout=60.0))
         await asyncio.sleep(0)  # the first slice is made
         caches.drop_indexes(old, kept=[])
         caches.release(old, linger=0.0)
         assert await building == 1
-        caches.reproject(new)
+        caches.commit_staged(new)
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 350
         assert {record.values for record in caches.of(new[0])[0].informer.indexer.list()} == {("n1",)}
 
@@ -516,10 +516,10 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
         oldest, old, staged = by("oldest"), by("old"), by("staged")
         caches.prepare(oldest)
         (cached,) = caches.of(oldest[0])
-        caches.reproject(oldest)
+        caches.commit_staged(oldest)
         caches.prepare(old)
         assert heard() == ["transform of oldest", "index of oldest"]
-        caches.reproject(old)
+        caches.commit_staged(old)
         caches.prepare(staged)
         caches.drop_indexes(oldest, kept=old)
         caches.release(oldest, linger=60.0)
@@ -539,7 +539,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
         old, given_up, new = _keeping(""), *(_wanted(index="spec.nodeName")[:1] for _ in range(2))
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(600)]
         cached = await _filled(caches, old, *raws)
-        caches.reproject(old)
+        caches.commit_staged(old)
         caches.prepare(given_up)
         building = asyncio.ensure_future(caches.build_indexes(given_up, timeout=60.0))
         while len({record.values for record in cached.informer.indexer.list()}) == 1:
@@ -553,7 +553,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
         assert len(caches.lister(old[0]).list()) == 600
         caches.prepare(new)
         assert await caches.build_indexes(new, timeout=60.0) == 1
-        caches.reproject(new)
+        caches.commit_staged(new)
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}
 
@@ -567,7 +567,7 @@ def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
     async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
         old = _wanted()[:1]
         cached = await _filled(caches, old)
-        caches.reproject(old)
+        caches.commit_staged(old)
         made, cluster.source = cluster.source, lambda gvk, **asked: _refuse_the_last(made, gvk, asked)
         with pytest.raises(ValueError, match="no source"):
             caches.prepare(_wanted())
