@@ -1,7 +1,7 @@
-"""The admin address: probes, status, metrics, reads of the live cache, a page, and the order to reload.
+"""The admin address: probes, status, metrics, reads of the live cache, a page, and requests for reloads.
 
-It renders what the runtime says of itself and decides nothing. It runs on the machinery loop, so that it
-answers exactly when the machinery does; whatever takes long is done in a thread.
+This room shows the figures of the runtime, and decides nothing. It runs on the machinery loop, so that it
+answers exactly when the machinery runs. Long work is done in a thread.
 """
 
 from declctl.admin.access import TOKEN_VARIABLE

@@ -1,18 +1,18 @@
-"""Who may ask the admin address, who may see or change what, and how a refusal is answered.
+"""The access rules of the admin address: who may ask, who may see texts, and how a request is refused.
 
 Three rules, in this order:
 
-- A request is for this address, and comes from a page of it or from no page: `Host` and `Origin` say so.
-  This holds for every path. The danger is a web page in a browser that can reach the address: it can send
-  requests under a name of its own (DNS rebinding), or without reading the answer (a form).
-- A request that reads objects or changes state needs the token, on every address, if the process has one.
-  A process without a token accepts such requests on loopback only.
-- Other answers leave out texts where the token would be needed and is not given: objects, servers and
-  handlers write them, and secrets may be in them. Types and counts stay. This module names the fields whose
-  texts are harmless; the texts of all other fields are left out, also of fields that are added later.
+- A request must be sent to this address, and by a page of it or by no page: `Host` and `Origin` say so. This
+  holds for every path. Otherwise a web page in a browser that can reach the address could send requests under
+  its own name (DNS rebinding), or without reading the answer (a form).
+- A request that reads objects or changes state needs the token on every address, if the process has one. A
+  process without a token accepts such requests on loopback only.
+- Without the needed token, other answers have types and counts, and no texts: objects, servers and handlers
+  write the texts, and secrets may be in them. This module names the fields with harmless texts. The texts of
+  all other fields are left out, also of fields that are added later.
 
-Every refusal is a sentence under `error`. Refusals are counted for the metrics, and logged once a minute at
-most.
+Every refusal is a sentence under `error`. Refusals are counted for the metrics, and logged at most once a
+minute.
 """
 
 import hmac
@@ -40,31 +40,31 @@ _PATHS = (
     "POST /-/reload and POST /-/rollback"
 )
 _QUIET_SECONDS = 60.0
-_SHOWN = 200  # characters of what a stranger wrote
+_SHOWN = 200  # characters of a client's text in the log
 _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 # Names of the manifest, words of declctl, and classes of errors.
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
     | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType"}
 )
-_TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # a text, and the field that has its class
+_TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
 TOKEN_VARIABLE = "DECLCTL_ADMIN_TOKEN"
 _BEARER = "bearer"
 
 
 def answer(document: Any, *, status: int = 200) -> web.Response:
-    """A JSON document."""
+    """A response with a JSON document."""
     return web.Response(text=f"{to_json(document)}\n", status=status, content_type="application/json")
 
 
 def refusal(status: int, sentence: str) -> web.Response:
-    """Why not."""
+    """A response that refuses a request, with the reason."""
     return answer({"error": sentence}, status=status)
 
 
 @web.middleware
 async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what is raised on the way into a sentence."""
+    """Middleware: turn an exception of a handler into a refusal with a sentence."""
     try:
         return await handler(request)
     except NotSynced as error:
@@ -91,22 +91,22 @@ def _fault_text(error: Exception) -> str:
 
 
 class Reason(StrEnum):
-    """Why something was refused, as the label of the metric has it."""
+    """The reasons of refusals, as the label of the metric has them."""
 
     MALFORMED = "Malformed"  # bytes that are no HTTP request
-    HOST = "Host"  # sent to another name
+    HOST = "Host"  # sent to another host name
     ORIGIN = "Origin"  # sent by another web page
     TOKEN = "Token"  # without the token, or with a wrong one
     BUSY = "Busy"  # too many requests at a time
-    CONNECTIONS = "Connections"  # too many connections: one that waited was closed for another
-    TIMEOUT = "Timeout"  # a request that did not come in, or an answer that was not read
+    CONNECTIONS = "Connections"  # too many connections: an idle one was closed for a new one
+    TIMEOUT = "Timeout"  # an incomplete request, or an answer that the client did not read
     FAULT = "Fault"  # a fault of declctl
 
 
 class Refusals:
-    """Counts of what was refused, by reason, and the log line about it. Used on one loop.
+    """Counts refusals by reason, and logs them. Used on one loop.
 
-    The first refusal is logged as it is. Those that follow within a minute are counted, and one line has
+    The first refusal is logged with its sentence. Later ones of the same minute are counted, and one line has
     their number.
     """
 
@@ -118,10 +118,10 @@ class Refusals:
         self._left_out: dict[Reason, int] = {}
 
     def add(self, reason: Reason, sentence: str) -> None:
-        """Something was refused, or a connection ended."""
+        """Count a refusal, or the end of a connection."""
         self.counts[reason] += 1
         now = self._clock.monotonic()
-        # One line a minute: a scanner must not fill the log.
+        # One line a minute, so that a scanner can't fill the log.
         if now < self._quiet_until:
             self._left_out[reason] = self._left_out.get(reason, 0) + 1
             return
@@ -131,18 +131,18 @@ class Refusals:
             self._log.warning(f"admin address: {sentence[: 2 * _SHOWN]}", reason=str(reason))
 
     def request(self, reason: Reason, request: web.Request, sentence: str) -> None:
-        """A request was refused with this sentence."""
+        """Count the refusal of a request, and log its sentence."""
         what = f"{request.method} {request.path[:_SHOWN]}"
         self.add(reason, f"{what} from {request.remote} was refused: {sentence}")
 
     def sweep(self) -> None:
-        """Say what was left out, a minute after the last line. Called once in a while."""
+        """Log the number of unlogged refusals a minute after the last line. Called at intervals."""
         if self._left_out and self._clock.monotonic() >= self._quiet_until:
             self._quiet_until = self._clock.monotonic() + _QUIET_SECONDS
             self.sum_up()
 
     def sum_up(self) -> None:
-        """Say now how much was left out, if anything was."""
+        """Log the number of unlogged refusals now, if there are any."""
         left_out, self._left_out = self._left_out, {}
         if left_out and self._log is not None:
             parts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(left_out.items()))
@@ -151,9 +151,9 @@ class Refusals:
 
 
 class ServerLog(logging.Logger):
-    """The logger for aiohttp's server, which logs a traceback for each request that it can't read.
+    """The logger of aiohttp's server. It counts unreadable requests, for which aiohttp would log tracebacks.
 
-    This logger counts such requests instead. It has no parent: no other handler sees its records.
+    It has no parent, so that no other log handler gets its records.
     """
 
     def __init__(self, refusals: Refusals) -> None:
@@ -161,7 +161,7 @@ class ServerLog(logging.Logger):
         self._refusals = refusals
 
     def handle(self, record: logging.LogRecord) -> None:
-        """One record: of a request that is no HTTP, or of a fault of the server."""
+        """Count one record: an unreadable request, or a fault of the server."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             what = excerpt(error.message, most=2 * _SHOWN)
@@ -174,13 +174,14 @@ class ServerLog(logging.Logger):
 def redacted(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document of `/status` or `/history` without texts, and with `redacted`.
 
-    An error is its class, a message is empty, any other text is null and any list of texts empty.
+    An error becomes its class, and a message an empty text; any other text becomes null, and a list of texts
+    empty.
     """
     return {**_mapping(document), "redacted": True}
 
 
 def type_name(name: str | None) -> str | None:
-    """The class of an error; one that has no proper name is an Exception."""
+    """The class of an error; Exception if its name is not a proper one."""
     return name if name is None or name.isidentifier() else "Exception"
 
 
@@ -210,11 +211,12 @@ def _nothing(key: str) -> str | None:
 
 
 class Access:
-    """The rules of one address.
+    """The rules of one address. Used on one loop.
 
-    `token` is None or empty where none was given; white space around it does not count, as files end in
-    newlines. `machine` is the host name of this machine. `allowed` gives the other names that a request
-    may be sent to: it is asked each time, as a reload may change them. Used on one loop.
+    - `token`: the token, without white space around it; None or empty if there is none.
+    - `machine`: the host name of this machine.
+    - `allowed`: returns the other host names to which requests may be sent. It is called for each request, as
+      a reload may change them.
     """
 
     def __init__(
@@ -234,16 +236,16 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether the token is needed to see all and to change anything."""
+        """Whether texts and changes need the token."""
         return bool(self._token) or not self.is_loopback
 
     @web.middleware
     async def check_sender(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what was sent to another name, or by a page of another host. For every path."""
+        """Refuse a request to another host name, or from a page of another host. For every path."""
         given = request.headers.getall("Host", [])
         if not given and request.version < (1, 1):
             # HTTP/1.0 needs no Host, and old health checks send none. A browser always sends one, so that no
-            # web page is behind such a request.
+            # web page can leave it out.
             host = Authority("localhost", None)
         elif len(given) != 1 or (host := parse_authority(given[0])) is None:
             return self._refuse(request, Reason.HOST, 400, "A request needs one Host header, host:port.")
@@ -255,7 +257,7 @@ class Access:
         return await handler(request)
 
     def guarded(self, handler: Handler) -> Handler:
-        """The handler of what shows objects or changes state, behind the token."""
+        """A handler behind the token, for requests that show objects or change state."""
 
         async def guard(request: web.Request) -> web.StreamResponse:
             if self.needs_token and not self._has_token(request):
@@ -267,7 +269,7 @@ class Access:
     def open(
         self, handler: Callable[[web.Request, bool], web.StreamResponse], *, probe: bool = False
     ) -> Handler:
-        """The handler of what everybody may ask; its second argument says whether texts may be shown.
+        """A handler for all clients; its second argument says whether texts may be shown.
 
         A wrong token is refused, as its sender wants to see everything; for a `probe` it is ignored.
         """
@@ -285,7 +287,7 @@ class Access:
             return True
         if self.is_loopback:
             return (host.port or 80) == port and is_loopback(host.host)
-        # A literal can't be rebound. The port may be another one: that of a Service, or of a port-forward.
+        # An address literal can't be rebound. The port may be another one, as of a Service or a port-forward.
         return is_literal(host.host) or host.host in self._names
 
     def _names_wrong(self, given: str) -> str:
@@ -298,7 +300,7 @@ class Access:
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # compare_digest: the time of the answer must not tell how much of a guess is right.
+        # compare_digest: the time of the answer shows nothing about the token.
         return (
             bool(self._token)
             and scheme.lower() == _BEARER
@@ -329,6 +331,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _port(request: web.Request) -> int | None:
-    """The port that the connection came to; None if it is over."""
+    """The local port of the connection; None if it is closed."""
     name = request.transport.get_extra_info("sockname") if request.transport is not None else None
     return None if name is None else int(name[1])

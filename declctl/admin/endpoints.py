@@ -1,8 +1,8 @@
-"""The endpoints: probes and status, reads of the live cache, and the orders to reload and to go back.
+"""The endpoints: probes and status, reads of the live cache, and requests for reloads and rollbacks.
 
-They are for a kubelet, for `declctl status`, and for people with curl. Reads of the cache run in threads:
-listing a large cache must not hold up the machinery. Paths that are documented and that this version does not
-serve say so, with 501.
+Their clients are kubelets, `declctl status`, and people with curl. Reads of the cache run in threads, because
+a list of a large cache would block the machinery. Documented paths that this version does not have answer
+501.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
 
 
 class Controlled(Protocol):
-    """A running controller, as this room needs it: `Runtime`, or a fake in a test.
+    """The methods of a running controller that this room needs: those of `Runtime`, or of a fake in a test.
 
     Called on the machinery loop.
     """
 
     @property
     def plan(self) -> Plan:
-        """The plan that runs."""
+        """The plan of the active generation."""
         ...
 
     def status(self) -> ControllerStatus:
@@ -44,7 +44,7 @@ class Controlled(Protocol):
         ...
 
     def running(self) -> RunningSnapshot | None:
-        """What runs, to be compared with another manifest; None while nothing does."""
+        """The active generation, for a comparison; None before the first."""
         ...
 
     def lister(self, resource: str) -> Lister | None:
@@ -52,51 +52,51 @@ class Controlled(Protocol):
         ...
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
-        """Read the files again; with `force` make all code anew, although they have not changed."""
+        """Load the files as the next generation; with `force`, load all code anew."""
         ...
 
     async def rollback(self, number: int | None = None) -> Outcome:
-        """Let the generation before run again, or the one of that number."""
+        """Commit the previous generation again, or the one of that number."""
         ...
 
     def history(self) -> dict[str, Any]:
-        """What became of the newest attempts, as JSON has it."""
+        """The outcomes of the newest attempts, as JSON has them."""
         ...
 
 
 class Probes:
-    """What the process says of itself."""
+    """The endpoints about the process itself."""
 
     def __init__(self, runtime: Controlled) -> None:
         self._runtime = runtime
 
     async def alive(self, _request: web.Request) -> web.StreamResponse:
-        """200: this runs on the machinery loop, so that an answer says that the loop lives."""
+        """200: this runs on the machinery loop, so that an answer shows that the loop runs."""
         return web.Response(text="ok\n")
 
     def ready(self, _request: web.Request, texts: bool) -> web.StreamResponse:
-        """200 when everything has synced, else 503 with the reasons, one a line."""
+        """200 if all resources have synced, else 503 with the reasons, one in each line."""
         status = self._runtime.status()
         if status.ready:
             return web.Response(text="ok\n")
         return web.Response(text="\n".join(["not ready", *reasons(status, texts=texts)]) + "\n", status=503)
 
     def status(self, _request: web.Request, texts: bool) -> web.StreamResponse:
-        """The document of the contract."""
+        """The status document."""
         document = self._runtime.status().document()
         return answer(document if texts else redacted(document))
 
     async def plan(self, _request: web.Request) -> web.StreamResponse:
-        """The plan that runs, for `declctl plan --against running`; 503 while there is no generation yet."""
+        """The running plan, for `declctl plan --against running`; 503 before the first generation."""
         running = self._runtime.running()
         if running is None:
             return refusal(503, "The process is starting, and nothing runs yet; ask again in a moment.")
-        # A document of thousands of objects' costs takes longer than an event may wait.
+        # The costs of thousands of objects take too long for the machinery loop.
         return answer(await asyncio.to_thread(running.document))
 
 
 def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
-    """Why a controller is not ready: conditions, then resources; without `texts`, by types alone."""
+    """The reasons why a controller is not ready: conditions, then resources. Without `texts`, only types."""
     lines = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
     for r in status.resources:
         if not r.synced:
@@ -113,9 +113,9 @@ class CacheReads:
         self._runtime = runtime
 
     async def keys(self, request: web.Request) -> web.StreamResponse:
-        """The keys of a resource, of `?namespace=`, `?labelSelector=` and `?fieldSelector=` as far as given.
+        """The keys of a resource, limited by `?namespace=`, `?labelSelector=` and `?fieldSelector=`.
 
-        Fields are those of the object as it is cached.
+        Field selectors read the object as it is cached.
         """
         name = request.match_info["resource"]
         lister = self._runtime.lister(name)
@@ -127,14 +127,14 @@ class CacheReads:
         except ValueError as error:
             return refusal(400, f"fieldSelector: {error}")
         try:
-            # In a thread: a large cache takes longer to list than an event may wait.
+            # In a thread: the list of a large cache takes too long for the machinery loop.
             found = await asyncio.to_thread(matching_keys, lister, namespace, labels, fields)
-        except ValueError as error:  # the selector
+        except ValueError as error:  # an invalid selector
             return refusal(400, f"labelSelector: {error}")
         return answer({"resource": name, "count": len(found), "keys": found})
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """The object of a key, as it is in the cache."""
+        """One cached object, by its key."""
         name, key = request.match_info["resource"], request.match_info["key"]
         lister = self._runtime.lister(name)
         if lister is None:
@@ -145,7 +145,7 @@ class CacheReads:
         return answer(await asyncio.to_thread(found.to_dict))
 
     async def index(self, request: web.Request) -> web.StreamResponse:
-        """The keys under a value of an index; without a value, the values that there are."""
+        """The keys under a value of an index; without a value, all values of the index."""
         name, index, value = (request.match_info[part] for part in ("resource", "index", "value"))
         lister = self._runtime.lister(name)
         if lister is None:
@@ -174,10 +174,10 @@ def matching_keys(
 
 def _has(view: ObjectView, fields: FieldSelector) -> bool:
     if not fields.conditions:
-        return True  # nothing is decoded
+        return True  # neither selector needs a decoded object
     try:
         return fields.matches(view)
-    except MalformedAnswer:  # it says nothing of its fields
+    except MalformedAnswer:  # an object that can't be decoded matches no field selector
         return False
 
 
@@ -186,23 +186,22 @@ def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
 
 
 class ReloadOrders:
-    """Asks for reloads. Keeps their tasks, because a reload goes on when its client disconnects."""
+    """Requests reloads. Keeps their tasks, because a reload goes on when its client disconnects."""
 
     def __init__(self, runtime: Controlled) -> None:
         self._runtime = runtime
-        self._running: set[asyncio.Task[object]] = set()  # the loop itself holds tasks weakly
+        self._running: set[asyncio.Task[object]] = set()  # the loop itself has only weak references to tasks
 
     async def reload(self, request: web.Request) -> web.StreamResponse:
-        """Reload; with `?wait=false` only begin to, with `?force=true` make all code anew.
+        """Reload. `?wait=false` does not wait for the outcome; `?force=true` loads all code anew.
 
-        200 with the outcome, 422 if it was refused, 202 if it was not waited for. A client that goes away
-        does not stop the reload. 503 while the first generation is being made, as none can follow it yet,
-        and while the process ends.
+        200 with the outcome, 422 if it was refused, 202 without a wait. 503 before the first generation, and
+        while the process ends. A client that disconnects does not stop the reload.
         """
         if not self._runtime.status().generation:
             return _starting()
         wait, force = _flag(request, "wait", default=True), _flag(request, "force", default=False)
-        # A task: the reload goes on when the client goes away.
+        # A task, so that the reload goes on when the client disconnects.
         task = asyncio.create_task(self._runtime.reload(asked=True, force=force), name="reload asked for")
         self._keep(task)
         if not wait:
@@ -210,9 +209,9 @@ class ReloadOrders:
         return _outcome(await asyncio.shield(task))
 
     async def rollback(self, request: web.Request) -> web.StreamResponse:
-        """Let the generation before run again; with `?generation=N` the one of that number.
+        """Commit the previous generation again; with `?generation=N` the one of that number.
 
-        200 with the outcome; 422 if it is not in memory any more, or can not take over.
+        200 with the outcome; 422 if that generation is not in memory any more, or can't be committed.
         """
         if not self._runtime.status().generation:
             return _starting()
@@ -225,7 +224,7 @@ class ReloadOrders:
         return _outcome(await asyncio.shield(task))
 
     def history(self, _: web.Request, texts: bool) -> web.StreamResponse:
-        """What became of the newest attempts."""
+        """The outcomes of the newest attempts."""
         document = self._runtime.history()
         return answer(document if texts else redacted(document))
 
@@ -234,7 +233,7 @@ class ReloadOrders:
         task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Cancel what still runs: the process ends."""
+        """Cancel the running requests: the process ends."""
         running = tuple(self._running)
         for task in running:
             task.cancel()
@@ -242,7 +241,7 @@ class ReloadOrders:
 
 
 def _flag(request: web.Request, name: str, *, default: bool) -> bool:
-    """A parameter that is true or false; what is neither is the default."""
+    """A true or false parameter; any other value is the default."""
     said = request.query.get(name, "").lower()
     return said in ("true", "1", "yes") or (default and said not in ("false", "0", "no"))
 
@@ -258,7 +257,7 @@ def _starting() -> web.Response:
 
 
 def not_yet(router: web.UrlDispatcher) -> None:
-    """Add every one of them."""
+    """Add a 501 answer for each documented path that this version does not have."""
     for path in _GET:
         router.add_get(path, _refuse)
     for path in _POST:

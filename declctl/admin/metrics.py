@@ -1,7 +1,7 @@
-"""`GET /metrics`: the status as Prometheus reads it, under the names of the contract.
+"""`GET /metrics`: the status in the format of Prometheus, under the names of the contract.
 
-Nothing is counted here. A registry of its own keeps out what handlers register globally, and asks the
-runtime at each scrape.
+Nothing is counted here. A private registry leaves out the metrics that handlers register globally. It reads
+the status at each scrape.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,24 +37,24 @@ class Metrics:
         self._registry.register(StatusCollector(runtime.status, refused))
 
     async def scrape(self, request: web.Request) -> web.StreamResponse:
-        """All metrics, in the format that the scraper asks for."""
+        """All metrics, in the format that the scraper accepts."""
         accept = request.headers.get("Accept", "")
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # the client asks for a version that is no number
+        except (TypeError, ValueError):  # the client accepts a version that is no number
             return refusal(406, f"Metrics have no format {accept[:100]!r}; leave Accept out.")
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 
 
 class StatusCollector(Collector):
-    """Metrics out of one status."""
+    """Makes metrics of one status."""
 
     def __init__(self, status: Callable[[], ControllerStatus], refused: Mapping[Reason, int]) -> None:
         self._status = status
         self._refused = refused
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric that this version fills."""
+        """All metrics of this version."""
         status = self._status()
         yield from _families(PROCESS_FIGURES, [((), status)])
         resources = [((resource.name,), resource) for resource in status.resources]
@@ -78,12 +78,12 @@ class StatusCollector(Collector):
         yield refused
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the names are known at a scrape."""
+        """Nothing: the names are known only at a scrape."""
         return ()
 
 
 def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int]) -> Iterable[Metric]:
-    # The counter of dropped changes goes on when its handler is gone, and when it comes back.
+    # The counter of dropped changes goes on after the removal of a handler, and when it is added again.
     figures = [((h.name,), replace(h, dropped=h.dropped + removed.get(h.name, 0))) for h in handlers]
     here = {handler.name for handler in handlers}
     for family in _families(HANDLER_FIGURES, figures, by=("handler",)):
@@ -96,7 +96,7 @@ def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int])
 def _families(
     figures: Iterable[Figure], found: Sequence[tuple[tuple[str, ...], object]], *, by: tuple[str, ...] = ()
 ) -> Iterable[_Family]:
-    """The metrics of these figures; `found` has statistics, each with the values of the labels `by`."""
+    """The metrics of these figures. `found` has statistics, each with the values of the labels `by`."""
     measured = [figure for figure in figures if figure.metric]
     families = dict[str, _Family]()
     for figure in measured:

@@ -1,6 +1,6 @@
 """`GET /`: the status as a page.
 
-It needs no script and nothing from elsewhere, and asks for itself again every few seconds.
+It has no script and loads nothing from other hosts. It reloads itself every few seconds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ def page(read_status: Callable[[], ControllerStatus]) -> Callable[[web.Request, 
 
 
 def render(status: ControllerStatus, *, texts: bool = True) -> str:
-    """The whole page; without `texts` errors are their types, and messages are left out."""
+    """The whole page. Without `texts`, errors are shown by their types, and messages are left out."""
     ready = _marked("ready" if status.ready else "not ready", good=status.ready)
     sections = (
         _section("Conditions", ("Type", "Status", "Reason", "Since", "Message"), _conditions(status, texts)),

@@ -1,8 +1,8 @@
-"""The server: an address is listened on while the process runs. The parts of this room meet here.
+"""The server of the admin address, which connects the parts of this room.
 
-The address shares the loop and the file descriptors of the machinery. A peer that opens connections and
-says nothing, sends its request a byte at a time or does not read its answer must cost nothing that matters:
-liveness probes are answered all the while. So open connections have deadlines, and a limit on their number.
+The address shares the loop and the file descriptors of the machinery. Some clients open many connections,
+send one byte at a time or do not read the answer. They must not disturb liveness probes. So open connections
+have deadlines, and a limit on their number.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its head
-IDLE_SECONDS = 30.0  # between two requests, and for a peer that does not read
+IDLE_SECONDS = 30.0  # between two requests, and for a client that does not read
 MOST_CONNECTIONS = 64
 MOST_REQUESTS = 16  # at a time, besides the probes
 SWEEP_SECONDS = 1.0
 PROBES = ("/healthz", "/readyz")
 _SHUTDOWN_SECONDS = 1.0
-_LINGERING_SECONDS = 2.0  # for the body of a request that has been answered without it
+_LINGERING_SECONDS = 2.0  # for the body of a request that was answered without it
 _MOST_HEADERS = 64
 _BACKLOG = 128
 _CONTINUE = "100-continue"
@@ -39,37 +39,37 @@ RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Transport(Protocol):
-    """What is needed of asyncio's transport."""
+    """The methods of asyncio's transport that are needed."""
 
     def abort(self) -> None:
-        """Close it at once; what is not sent is dropped."""
+        """Close the connection at once; unsent bytes are dropped."""
         ...
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """The number of bytes that the client has not taken yet."""
         ...
 
 
 class Connection:
-    """One open connection. Times are on the clock of its table."""
+    """One open connection. Times are those of its table's clock."""
 
     __slots__ = ("deadline", "requests", "since", "transport", "unsent", "waits_for_head", "whose")
 
     def __init__(self, transport: Transport, whose: str, now: float) -> None:
         self.transport = transport
-        self.whose = whose  # the address of the peer
-        self.requests = 0  # requests that are being answered: 0 or 1
-        self.since = now  # when it last began to wait for its peer
+        self.whose = whose  # the address of the client
+        self.requests = 0  # requests in progress: 0 or 1
+        self.since = now  # the time at which it began to wait for its client
         self.deadline = now + HEAD_SECONDS
-        self.waits_for_head = True  # the head of its first request, or of one that has begun, is not complete
-        self.unsent = 0  # bytes that the peer had not taken at the last look
+        self.waits_for_head = True  # it waits for the rest of the head of a request
+        self.unsent = 0  # bytes that the client had not taken at the last check
 
 
 class ConnectionTable:
     """All open connections of one address. Used on one loop.
 
-    When there are too many, the connection is closed that has waited longest, among those of the peer that
-    has most. A connection whose request is being answered is never closed for that.
+    Above the limit, the client with most connections loses the one that has waited longest. A connection with
+    a request in progress is never closed for that.
     """
 
     def __init__(self, clock: Clock, refusals: Refusals, *, most: int = MOST_CONNECTIONS) -> None:
@@ -77,15 +77,16 @@ class ConnectionTable:
         self._refusals = refusals
         self._most = most
         self._open: dict[object, Connection] = {}
-        self._answering = 0  # requests that are being answered, without probes
+        self._answering = 0  # requests in progress, without probes
 
     def __len__(self) -> int:
         return len(self._open)
 
     def opened(self, transport: Transport, whose: str) -> None:
-        """A peer has connected."""
+        """Add a new connection."""
         self._open[transport] = Connection(transport, whose, self._clock.monotonic())
-        # The peer that holds most loses one: one that opens hundreds can not shut out a kubelet.
+        # The client with most connections loses one, so that many connections of one client do not keep a
+        # kubelet away.
         if len(self._open) > self._most:
             waiting = [each for each in self._open.values() if not each.requests]
             held = Counter(each.whose for each in waiting)
@@ -97,24 +98,24 @@ class ConnectionTable:
             )
 
     def received(self, transport: Transport) -> None:
-        """Bytes came in."""
+        """Note received bytes."""
         one = self._open.get(transport)
-        # Only the first bytes set the deadline: a head that comes a byte at a time does not extend it.
+        # Only the first bytes set the deadline, so that single bytes do not extend it.
         if one is not None and not one.requests and not one.waits_for_head:
             one.waits_for_head = True
             one.deadline = self._clock.monotonic() + HEAD_SECONDS
 
     def closed(self, transport: Transport) -> None:
-        """It is over."""
+        """Remove a closed connection."""
         self._open.pop(transport, None)
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Keep account of a request while it is answered; 503 if too many are, unless it is a probe."""
+        """Middleware: count a request in progress; 503 if there are too many, unless it is a probe."""
         one = self._open.get(request.transport)
         if one is not None:
             one.requests += 1
-        # Probes are always answered: a busy address must not make a kubelet restart the process.
+        # Probes are always answered, so that a busy address does not make a kubelet restart the process.
         counts = request.path not in PROBES
         self._answering += counts
         try:
@@ -132,12 +133,12 @@ class ConnectionTable:
                 self._waits(one)
 
     def sweep(self) -> None:
-        """Close what has taken too long."""
+        """Close the connections that have exceeded their deadlines."""
         now = self._clock.monotonic()
         for one in [each for each in self._open.values() if not each.requests]:
             before, one.unsent = one.unsent, one.transport.get_write_buffer_size()
             if one.unsent and (one.unsent < before or not before):
-                one.deadline = now + IDLE_SECONDS  # the peer reads, however slowly
+                one.deadline = now + IDLE_SECONDS  # the client reads, even if slowly
             if now < one.deadline:
                 continue
             if one.unsent:
@@ -165,19 +166,19 @@ class ConnectionTable:
 
 
 class Accounted(asyncio.Protocol):
-    """A connection of aiohttp's server, with its account kept in a table."""
+    """A connection of aiohttp's server that is listed in a table."""
 
     def __init__(self, inner: asyncio.Protocol, table: ConnectionTable) -> None:
         self._inner = inner
         self._table = table
         self._transport: asyncio.Transport | None = None
-        # These go straight to aiohttp: the account does not need them.
+        # Assigned from aiohttp, as the table does not need these methods.
         self.eof_received = inner.eof_received
         self.pause_writing = inner.pause_writing
         self.resume_writing = inner.resume_writing
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has connected."""
+        """Add the connection to the table."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -185,20 +186,20 @@ class Accounted(asyncio.Protocol):
         self._table.opened(transport, str(peer[0]) if peer else "an unknown peer")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
+        """Note the bytes, and pass them on."""
         assert self._transport is not None
         self._table.received(self._transport)
         self._inner.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Remove the connection from the table."""
         assert self._transport is not None
         self._table.closed(self._transport)
         self._inner.connection_lost(exc)
 
 
 def accounted(make: Callable[[], asyncio.Protocol], table: ConnectionTable) -> Callable[[], asyncio.Protocol]:
-    """A factory of protocols whose connections are in the table."""
+    """A factory of protocols whose connections are listed in the table."""
     return lambda: Accounted(make(), table)
 
 
@@ -211,10 +212,10 @@ async def serve(
     log: Log | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Address, None]:
-    """Listen on `address` for the length of the context; gives the address, with the port that was taken.
+    """Listen on `address` inside an `async with` block; gives the address with its real port.
 
-    `token` is what guarded requests must carry; None is none. `access` has the rules. Raises UsageError if
-    the address can't be listened on.
+    `token` is required of guarded requests; None for no token. `access` has the rules. Raises UsageError if
+    the address can't be used.
     """
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
@@ -236,11 +237,11 @@ async def serve(
         keepalive_timeout=2 * IDLE_SECONDS,  # `connections` closes earlier
         lingering_time=_LINGERING_SECONDS,
         max_headers=_MOST_HEADERS,
-        auto_decompress=False,  # no path takes a body
+        auto_decompress=False,  # no path accepts a body
     )
     await runner.setup()
     assert runner.server is not None
-    # aiohttp has no hook before it looks at Expect.
+    # aiohttp has no hook before its check of Expect.
     runner.server.request_handler = _without_wishes(runner.server.request_handler)
     sweeper = asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")
     try:
@@ -261,7 +262,7 @@ async def serve(
 
 
 def _without_wishes(handle: RequestHandler) -> RequestHandler:
-    """Refuse an unknown Expect before aiohttp does: it can't write down all that may stand there."""
+    """Refuse an unknown Expect before aiohttp does, which fails on some values."""
 
     async def checked(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", _CONTINUE).lower() != _CONTINUE:
@@ -281,9 +282,9 @@ async def _sweep(connections: ConnectionTable, refusals: Refusals, clock: Clock)
 def front(
     address: Address | None = None, *, token: str | None = None, log: Log | None = None
 ) -> Callable[[Controlled], AbstractAsyncContextManager[None]]:
-    """The server as a front of the runtime: it is entered with the runtime.
+    """The server as a front of the runtime: entered and left with it.
 
-    `address` None is the manifest's.
+    `address` None stands for that of the manifest.
     """
 
     @asynccontextmanager
@@ -303,9 +304,9 @@ def application(
     connections: ConnectionTable,
     refusals: Refusals,
 ) -> web.Application:
-    """The routes. What shows objects or changes state is behind `access.guarded`.
+    """The routes. Those that show objects or change state are behind `access.guarded`.
 
-    What everybody may ask is behind `access.open`, or has types and counts alone.
+    All others are behind `access.open`, or have types and counts alone.
     """
     probes, reads = Probes(runtime), CacheReads(runtime)
     app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
@@ -327,20 +328,20 @@ def application(
 
 def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
     def scraper() -> Handler:
-        # Late: prometheus-client takes 20 ms, which a process without a scraper need not spend.
+        # Late: prometheus-client takes 20 ms, which a process without a scraper does not need.
         from declctl.admin.metrics import Metrics
 
         return Metrics(runtime, refusals.counts).scrape
 
     async def scrape(request: web.Request) -> web.StreamResponse:
-        scraped = await asyncio.to_thread(scraper)  # not on the loop: it loads for so long the first time
+        scraped = await asyncio.to_thread(scraper)  # in a thread, as the first import is slow
         return await scraped(request)
 
     return scrape
 
 
 async def listen(runner: web.AppRunner, connections: ConnectionTable, address: Address) -> asyncio.Server:
-    """Accept connections at an address; raises UsageError where that can't be done."""
+    """Accept connections at an address. Raises UsageError if that fails."""
     assert runner.server is not None
     factory = accounted(runner.server, connections)
     try:

@@ -1,7 +1,7 @@
-"""A cluster to measure on: an API server in this process, with the objects that a manifest is about.
+"""The cluster of a measurement: an API server in this process, with objects for a manifest.
 
-The objects are made up, or made after samples. While something is measured they change at a steady rate, and
-each change is written down.
+The objects are made from samples, or have little more than metadata. During a measurement they change at a
+steady rate, and each change is recorded.
 """
 
 import itertools
@@ -49,11 +49,11 @@ def definitions(plan: Plan, samples: Sequence[KubeObject]) -> Iterator[KubeObjec
 
 
 class ObjectMaker:
-    """Makes objects of one resource, each under a name of its own, as far as names can be chosen.
+    """Makes objects of one resource, each with a new name if the resource allows it.
 
-    Each is one of the samples of its kind, or, where there is none, little more than metadata. Namespaces
-    and labels are what the resource selects, where the selector allows it. Iterating ends where the resource
-    names its objects, and all of them are made.
+    An object is a copy of a sample of its kind, or has little more than metadata. Its namespace and labels
+    are those that the resource selects. The iteration ends if the resource names its objects, and all of them
+    are made.
     """
 
     def __init__(self, resource: ResourcePlan, samples: Sequence[KubeObject]) -> None:
@@ -101,7 +101,7 @@ def _is_cluster_scoped(resource: ResourcePlan) -> bool:
 
 
 def _names(resource: ResourcePlan) -> list[str]:
-    """What the resource calls its objects, if it watches single ones."""
+    """The names of the objects, if the resource watches single objects."""
     selectors = [FieldSelector.parse(key.field_selector) for key in resource.watches]
     found = [c for selector in selectors for c in selector.conditions]
     return list(
@@ -110,7 +110,7 @@ def _names(resource: ResourcePlan) -> list[str]:
 
 
 def _selected(selector: str) -> dict[str, str]:
-    """Labels that a selector is content with, as far as it asks for any."""
+    """Labels that a selector matches, as far as it requires any."""
     labels: dict[str, str] = {}
     for one in LabelSelector.parse(selector).requirements:
         if one.operator == "In":
@@ -159,11 +159,11 @@ def _definition(kind: GroupVersionKind) -> KubeObject:
 
 _LABEL: Final = "declctl.dev/bench-change"
 _CYCLE: Final = ("Modified", "Modified", "Modified", "Added", "Deleted")
-_YOUNG: Final = 10  # of what is created; older ones are deleted, when all have heard of them
+_YOUNG: Final = 10  # newly created objects; an older one is deleted when all handlers have received it
 
 
 class RecordedChange(msgspec.Struct, frozen=True):
-    """One change: of what, when it was made (monotonic seconds), and which version the object had then."""
+    """One change: its object, its time (monotonic seconds), and the new resource version."""
 
     type: str
     resource: str
@@ -173,10 +173,10 @@ class RecordedChange(msgspec.Struct, frozen=True):
 
 
 class LoadGenerator:
-    """`rate` changes a second: most to objects that are there, some objects come, and some of these go.
+    """Makes `rate` changes each second: mostly updates, some new objects, and deletions of these.
 
-    They are made in the length of a with statement, of which there may be several, one after the other.
-    `made` only grows. What a change raised is raised at the end of the with statement.
+    Changes are made inside a `with` block, of which there may be several in turn. `made` only grows. An
+    exception of a change is raised at the end of the block.
     """
 
     def __init__(
@@ -216,17 +216,17 @@ class LoadGenerator:
         if self._thread is not None:
             self._thread.join()
         if self._fault is not None and (kind is None or issubclass(kind, Exception)):
-            raise self._fault  # which is why whatever was waited for did not happen
+            raise self._fault  # the reason for which the condition did not come true
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds of changes, or when one has failed."""
+        """Return after `seconds` of changes, or when a change has failed."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def _run(self) -> None:
         due = time.monotonic()
         try:
-            # A due time instead of a pause: the rate is the same, however long a change takes.
+            # A due time instead of a pause keeps the rate, however long a change takes.
             while not self._ended.wait(max(0.0, due - time.monotonic())):
                 self.step()
                 due += self._pause
@@ -234,7 +234,7 @@ class LoadGenerator:
             self._fault = fault
 
     def step(self) -> None:
-        """Make the next change, and write it down."""
+        """Make the next change, and record it."""
         kind = _CYCLE[self._number % len(_CYCLE)]
         if kind == "Added":
             self._create()
@@ -254,7 +254,7 @@ class LoadGenerator:
         maker = self._makers[self._number // len(_CYCLE) % len(self._makers)]
         obj = next(maker, None)
         if obj is None:
-            return  # the resource names its objects, and has them all
+            return  # the resource names its objects, and all exist
         at = time.monotonic()
         made = self._server.create(obj)
         self._young.append((maker.resource, made))
@@ -267,14 +267,14 @@ class LoadGenerator:
 
 
 def label(server: SandboxThread, obj: KubeObject, name: str, value: str | None) -> KubeObject:
-    """Set a label of an object, or with None remove it; returns the object as it is then."""
+    """Set a label of an object, or remove it with None; returns the changed object."""
     metadata = obj["metadata"]
     patch = {"metadata": {"labels": {name: value}}}
     return server.patch(_word(obj), metadata["name"], patch, namespace=metadata.get("namespace") or "default")
 
 
 def _word(obj: KubeObject) -> str:
-    """How the sandbox knows a kind."""
+    """The name of the kind for the sandbox."""
     group, _, _ = obj["apiVersion"].rpartition("/")
     return f"{obj['kind']}.{group}" if group else obj["kind"]
 
@@ -282,13 +282,13 @@ def _word(obj: KubeObject) -> str:
 CHANGES_PER_SECOND = 100.0
 """How often it changes, while it does."""
 
-_APART = 20  # objects at most that `LoadGenerator` leaves alone, for those on which handlers fail
+_APART = 20  # the most objects that `LoadGenerator` leaves alone, for the handlers to fail on
 
 
 class BenchCluster:
-    """The API server, which must run, with objects of each resource of a plan, as many of one as of another.
+    """A running API server with objects for each resource of a plan, in equal numbers.
 
-    `kubeconfig` is a file that leads to it. `objects` is how many it has of them.
+    `kubeconfig` is the path of a file for it, and `objects` the number of objects.
     """
 
     def __init__(
@@ -300,19 +300,19 @@ class BenchCluster:
         filled = list(_taken(self._makers, objects))
         server.load(obj for _, obj in filled)
         self.objects = len(filled)
-        # Not changed: a change would take the place of the retry that is counted.
+        # They do not change: a change would replace the retry that is counted.
         apart = min(_APART, len(filled) // 2)
         self._apart, self._changing = filled[:apart], filled[apart:]
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), "utf-8")
 
     def churn(self) -> LoadGenerator:
-        """Changes to it, which have not begun."""
+        """A load generator for this cluster, which has not begun."""
         return LoadGenerator(self._server, self._changing, self._makers, rate=CHANGES_PER_SECOND)
 
     @contextmanager
     def labelled(self, name: str) -> Generator[int]:
-        """Some objects have a label for the length of the context; gives how many."""
+        """Label some objects inside a `with` block; returns their number."""
         for _, obj in self._apart:
             label(self._server, obj, name, "")
         try:
@@ -322,12 +322,12 @@ class BenchCluster:
                 label(self._server, obj, name, None)
 
     def requests(self) -> tuple[LedgerEntry, ...]:
-        """Everything that it was asked for."""
+        """All requests to the server."""
         return self._server.ledger.requests()
 
 
 def _taken(makers: Iterable[ObjectMaker], number: int) -> Iterator[tuple[str, KubeObject]]:
-    """Objects with the names of their resources, one of each resource in turn, as long as there are any."""
+    """Objects with the names of their resources, from one resource after the other, until none is left."""
     left = list(makers)
     while left and number > 0:
         maker = left.pop(0)

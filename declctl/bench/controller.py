@@ -1,4 +1,4 @@
-"""What is measured: the files that run and are edited, and `declctl run` in a process of its own.
+"""The controller of a measurement: its files, and `declctl run` in its own process.
 
 The files are a manifest of our own, or a copy of a user's.
 """
@@ -57,12 +57,12 @@ _PAUSE = 0.02
 _NOT_INHERITED = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBE_CACHE_MUTATION_DETECTOR")
 _LOG_LINES = 12
 _SECONDS = 10.0
-_STOP_SECONDS = 60.0  # it drains for 25 at most
+_STOP_SECONDS = 60.0  # its drain takes 25 s at most
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFiles:
-    """Files by their paths below one folder. `edited` are those that the edit changes, as they are then.
+    """Files, by their paths below one folder. `edited` has the edited versions of some of them.
 
     `fails` is the label of objects on which the handlers fail before the edit; empty if there is none.
     """
@@ -74,19 +74,19 @@ class BenchFiles:
     fails: str = ""
 
     def write(self, folder: Path) -> Path:
-        """Write everything as it is before the edit; returns what `declctl run` is to be given."""
+        """Write all files as they are before the edit; returns the path for `declctl run`."""
         _save(folder, self.files)
         return folder / self.manifest
 
     def edit(self, folder: Path) -> None:
-        """Save the edit."""
+        """Write the edited files."""
         _save(folder, self.edited)
 
 
 def built_in(handlers: int) -> BenchFiles:
-    """A manifest with that many handlers of all pods.
+    """A manifest with this number of handlers of all pods.
 
-    They remember each object in `ctx.memo`, and fail on objects that are labelled so. The edit mends that.
+    The handlers remember each object in `ctx.memo`, and fail on labelled objects. The edit corrects that.
     """
     text = _MANIFEST + "".join(_HANDLER.format(number=number + 1) for number in range(handlers))
     name, data = "manifest.yaml", text.encode()
@@ -100,7 +100,7 @@ def built_in(handlers: int) -> BenchFiles:
 
 
 def copied(inputs: Inputs) -> BenchFiles:
-    """A copy of the files that were read of a manifest; the edit adds a comment to each handler file.
+    """A copy of the files of a manifest; the edit adds a comment to each handler file.
 
     Raises UsageError if there is no handler file to edit, or if a file that a plugin's config names is not
     below the manifest's folder.
@@ -124,7 +124,7 @@ def copied(inputs: Inputs) -> BenchFiles:
 
 
 def _save(folder: Path, files: Mapping[str, bytes]) -> None:
-    """As editors do: beside the file, then over it."""
+    """Write a file beside the old one, and rename it, as editors do."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _save(folder: Path, files: Mapping[str, bytes]) -> None:
 def until(
     what: str, condition: Callable[[], T | None], *, seconds: float = PATIENCE, pause: float = _PAUSE
 ) -> T:
-    """The first true value of `condition`, asked again and again; raises TimedOut, naming `what`."""
+    """Call `condition` until its value is true; returns the value. Raises TimedOut, naming `what`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() >= deadline:
@@ -146,17 +146,17 @@ def until(
 
 
 class ControllerProcess:
-    """One process, from the moment that it is made to the end of the with statement.
+    """One process of a controller, from its construction to the end of the `with` block.
 
-    It connects only to the cluster of `kubeconfig`. The calls of its handlers are appended to the file
-    `calls`, its output to a file in `folder`. It ends when this process does.
+    It connects only to the cluster of `kubeconfig`. It appends the calls of its handlers to the file `calls`,
+    and its output to a file in `folder`. It ends when this process ends.
     """
 
     def __init__(self, manifest: Path, *, kubeconfig: Path, calls: Path, folder: Path, watch: bool) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         self._log = folder / "log"
         with self._log.open("wb") as log, (folder / "printed").open("ab") as printed:
-            self._process = subprocess.Popen(  # -P: modules of the current folder are none of its business
+            self._process = subprocess.Popen(  # -P: no modules of the current folder
                 [
                     *(sys.executable, "-P", "-m", "declctl.bench.recorder", str(calls), "run", str(manifest)),
                     *("--kubeconfig", str(kubeconfig), "--admin", "127.0.0.1:0", "--log-format", "json"),
@@ -182,11 +182,11 @@ class ControllerProcess:
 
     @property
     def process(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def stop(self) -> None:
-        """End it by SIGTERM, and return when it has ended; raises DeclctlError if it doesn't."""
+        """Stop it by SIGTERM, and wait for its end. Raises DeclctlError if it does not end."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -194,13 +194,13 @@ class ControllerProcess:
             raise DeclctlError(f"the controller has not ended {_STOP_SECONDS:g} s after SIGTERM") from error
 
     def close_stdin(self) -> None:
-        """Let it end as if this process had: the pipe that it looks at is closed."""
-        # The child ends when its standard input does, also where this process is killed.
+        """End it as the end of this process would: by closing the pipe that it reads."""
+        # The child ends when its standard input ends, also if this process is killed.
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def status(self) -> Any:
-        """What `GET /status` says; raises DeclctlError, with its last words, if the process has ended."""
+        """The document of `GET /status`. Raises DeclctlError with the last log lines of an ended process."""
         host, _, port = until("the controller says where it listens", self._address).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=_SECONDS)
         try:
@@ -213,19 +213,19 @@ class ControllerProcess:
             connection.close()
 
     def require_reloaded(self) -> None:
-        """Raise DeclctlError if its last reload was refused, or taken back."""
+        """Raise DeclctlError if the last reload was refused or rolled back."""
         for condition in self.status()["conditions"]:
             if condition["type"] == "Reloaded" and condition["status"] == "False":
                 raise DeclctlError(f"the edit was refused: {condition['reason']}: {condition['message']}")
 
     def require_alive(self) -> None:
-        """Raise DeclctlError, with its last words, if the process has ended."""
+        """Raise DeclctlError with its last log lines if the process has ended."""
         if self._process.poll() is not None:
             words = "\n".join(f"  {event}" for event in self._log_events()[-_LOG_LINES:])
             raise DeclctlError(f"the controller has ended with {self._process.returncode}:\n{words}")
 
     def _address(self) -> str | None:
-        # Port 0 was asked for: the log line of the admin server has the port that was taken.
+        # It was started with port 0, so its log line names the real port.
         if self._admin is None:
             self.require_alive()
             entries = (_entry(text) for text in self._log.read_text("utf-8", "replace").splitlines())
@@ -233,7 +233,7 @@ class ControllerProcess:
         return self._admin
 
     def _log_events(self) -> list[str]:
-        """The sentences of its log."""
+        """The messages of its log."""
         lines = self._log.read_text("utf-8", "replace").splitlines()
         return [str(_entry(text).get("event", text)) for text in lines]
 
@@ -241,6 +241,6 @@ class ControllerProcess:
 def _entry(text: str) -> dict[str, Any]:
     try:
         entry = json.loads(text)
-    except ValueError:  # half written, or no entry
+    except ValueError:  # half written, or not a log line
         return {}
     return entry if isinstance(entry, dict) else {}

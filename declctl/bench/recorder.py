@@ -1,8 +1,7 @@
-"""`declctl run`, with every call of a handler recorded: `python -m declctl.bench.recorder FILE run …`.
+"""`declctl run` with a record of each handler call: `python -m declctl.bench.recorder FILE run …`.
 
-Nothing else is different from `declctl` itself: the functions that listen are wrapped, so that the change
-and the memo are looked at before and after a call, and a line is appended to FILE. That takes some
-microseconds a call.
+Only the handler functions differ from `declctl`: a wrapper reads the change and the memo before and after
+each call, and appends a line to FILE. This takes some microseconds for each call.
 """
 
 import functools
@@ -32,11 +31,10 @@ Write = Callable[[bytes], object]
 class RecordedCall(msgspec.Struct, array_like=True, frozen=True):
     """One call of one hook implementation for one change.
 
-    `process` is the process id, `version` the object's resource version. `initial` says that the change
-    was part of a first sync. `received` is when the process got the change, in seconds since the epoch;
-    `began` is when the call began, in seconds of the machine's monotonic clock. `memo` says whether the
-    handler remembered anything of the object when the call began, and `memo_after` when it ended; both are
-    None where it can't, because it doesn't take `ctx`.
+    `process` is the process id, `version` the object's resource version. `initial`: the change was part of a
+    first sync. `received` is the time at which the process received the change, in seconds since the epoch;
+    `began` is the beginning of the call, in monotonic seconds. `memo` and `memo_after`: the memo of the
+    object had values before and after the call; None if the handler takes no `ctx`.
     """
 
     process: int
@@ -59,12 +57,12 @@ _DECODER = msgspec.json.Decoder(RecordedCall)
 
 
 def line(call: RecordedCall) -> bytes:
-    """One call as a line."""
+    """The call as a line."""
     return _ENCODER.encode(call) + b"\n"
 
 
 class CallLog:
-    """The calls in a file that other processes append to; every look reads what is new."""
+    """The calls in a file to which other processes append."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,12 +71,12 @@ class CallLog:
         path.touch()
 
     def read(self) -> list[RecordedCall]:
-        """The calls that have been written down since the last look."""
+        """The calls since the last `read`."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            # Only what is new: the file has a line for each call.
+            # The file is read from the last position, as it has a line for each call.
             data = file.read()
-        whole, _, _ = data.rpartition(b"\n")  # a line may be half written
+        whole, _, _ = data.rpartition(b"\n")  # the last line may be half written
         if not whole:
             return []
         self._offset += len(whole) + 1
@@ -88,7 +86,7 @@ class CallLog:
 
 
 def observed(implementation: Implementation, write: Write) -> Implementation:
-    """The same implementation; each call of it is written down when it has ended, however it ended."""
+    """Wrap an implementation: each call is recorded when it has ended, also by an exception."""
     function, takes = implementation.function, implementation.parameters
     remembers = "ctx" in takes
 
@@ -110,7 +108,7 @@ def observed(implementation: Implementation, write: Write) -> Implementation:
 
 @contextmanager
 def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write) -> Generator[None]:
-    # A memo is made when it is asked for: not for handlers that can't have one.
+    # Reading the memo would make one, so it is not read for handlers without `ctx`.
     memo = bool(ctx.memo) if remembers else None
     began, failed = time.monotonic(), True
     try:
@@ -138,7 +136,7 @@ def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write)
 
 
 def observe(write: Write) -> None:
-    """From now on, whatever this process registers as a listener is wrapped."""
+    """Wrap all handlers that this process registers from now on."""
     plain = GenerationPlugins.target
 
     def target(self: GenerationPlugins, name: str) -> EventTarget:
@@ -148,17 +146,17 @@ def observe(write: Write) -> None:
 
 
 def _end_with_parent() -> None:
-    """Standard input is a pipe without data: it ends when the parent process ends."""
+    """End this process when its parent ends: standard input is a pipe without data that ends then."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
-    """Be `declctl` with the arguments after the first, which names the file for the calls."""
+    """Run `declctl` with all arguments but the first, which is the file for the calls."""
     path = sys.argv.pop(1)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    # Appended in one piece each, by whichever thread called.
+    # Each line is appended in one write, from any thread.
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     observe(functools.partial(os.write, file))
     runpy.run_module("declctl", run_name="__main__", alter_sys=True)

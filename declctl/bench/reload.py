@@ -1,6 +1,6 @@
-"""Restart against reload: the same edit of the same handlers over the same cluster, made both ways.
+"""Restart against reload: the same edit of the same handlers over the same cluster, in both ways.
 
-The figures are pure functions over recorded calls, changes and requests.
+The figures are pure functions of recorded calls, changes and requests.
 """
 
 import math
@@ -19,29 +19,29 @@ from declctl.errors import DeclctlError
 from declctl.objects import KubeObject
 from declctl.sandbox import LedgerEntry, SandboxThread
 
-_OURS = "declctl/"  # what handlers ask by themselves is not counted
-_LEARN_SECONDS = 1.0  # of changes, before the edit, that tell which handlers hear of what
+_OURS = "declctl/"  # the user agent of declctl; requests of handlers are not counted
+_LEARN_SECONDS = 1.0  # of changes before the edit, which show the types that each handler receives
 _WARM_SECONDS = 0.3  # of changes just before the edit
-_QUIET_SECONDS = 0.3  # without a call: those that were on their way have arrived
-_STUCK_SECONDS = 5.0  # without a call: a handler that is not idle by now waits for a retry
-_REFUSED_SECONDS = 2.0  # without an effect: perhaps the reload was refused
+_QUIET_SECONDS = 0.3  # without a call, so that calls under way have ended
+_STUCK_SECONDS = 5.0  # without a call, after which a handler that is not idle waits for a retry
+_REFUSED_SECONDS = 2.0  # without an effect, after which a refusal is looked for
 _LOOK_SECONDS = 0.1
-_MANY = 0.25  # of the calls: a handler that fails so often was not written for these objects
+_MANY = 0.25  # share of calls; a handler that fails more often was not written for these objects
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadCost:
-    """What one change of the code cost. Times are in seconds.
+    """The cost of one code change. Times are in seconds.
 
-    `lists` and `watches` are those asked of the API server after the edit was saved; a list that is
-    streamed through a watch is both. `told_again` counts handlers' calls for objects that they knew
-    (`Added`, part of a first sync). `retries` were waiting at that moment, and `retries_lost` of these were
-    never made; `memos` are those that new code looked for, and `memos_lost` those that it missed.
-
-    `effect` is the time from the save until the last handler's new code received a change that was made
-    after it. `changes` counts the deliveries that changes after the save require, `unheard` those that
-    were never made, neither by themselves nor with a later state. `longest_wait` is the longest time
-    from a change to the call.
+    - `lists`, `watches`: requests to the API server after the edit; a list that is streamed through a watch
+      is both.
+    - `told_again`: calls for objects that the handlers knew (`Added`, part of a first sync).
+    - `retries`: retries that were waiting at the edit; `retries_lost` of these were never made.
+    - `memos`: memos that the new code looked for; `memos_lost` of these were missing.
+    - `effect`: the time from the edit until the new code of the last handler received a later change.
+    - `changes`: the deliveries that the changes after the edit require; `unheard` of these were never made,
+      neither by themselves nor with a later state.
+    - `longest_wait`: the longest time from a change to the call.
     """
 
     lists: int
@@ -59,11 +59,11 @@ class ReloadCost:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything that was written down about one change of the code.
+    """The record of one code change.
 
-    `saved` is when the edit was saved, in monotonic seconds; `old` is the process and the generation that
-    ran until then. `calls` begin with the start of the old process; `changes` and `requests` may. `attempts`
-    has the handlers that give up, and after how many calls.
+    `saved` is the time of the edit in monotonic seconds; `old` is the process and the generation before it.
+    `calls` begin with the start of the old process. `attempts` has, for handlers that give up, the number of
+    their attempts.
     """
 
     saved: float
@@ -75,7 +75,7 @@ class Recording:
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def before(self) -> Iterator[RecordedCall]:
-        """The calls of the old code that began before the edit was saved."""
+        """The calls of the old code that began before the edit."""
         return (call for call in self.calls if call.began < self.saved and not self.is_new(call))
 
     def after(self) -> Iterator[RecordedCall]:
@@ -83,20 +83,20 @@ class Recording:
         return (call for call in self.calls if self.is_new(call))
 
     def is_new(self, call: RecordedCall) -> bool:
-        """Whether it was the new code that was called."""
+        """Whether the new code was called."""
         return (call.process, call.generation) != self.old
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Which handlers hear of which types of changes, of which resource: learnt from their calls."""
+    """The types of changes that each handler receives, by resource; learnt from its calls."""
 
     types: Mapping[str, frozenset[str]]
     resources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, calls: Iterable[RecordedCall], changes: Iterable[RecordedChange]) -> "Subscriptions":
-        """From calls for changes that were made on purpose: the calls at a start are for none."""
+        """Learn from calls for deliberate changes. Calls of a first sync are left out."""
         made = {(change.type, change.resource, change.key) for change in changes}
         types: dict[str, set[str]] = defaultdict(set)
         resources: dict[str, str] = {}
@@ -108,12 +108,12 @@ class Subscriptions:
 
     @property
     def handlers(self) -> frozenset[str]:
-        """Those that hear of anything."""
+        """The handlers that receive any changes."""
         return frozenset(self.types)
 
 
 def figures(observed: Recording) -> ReloadCost:
-    """What it cost; raises ValueError if a handler's new code never received a change."""
+    """Compute the figures. Raises ValueError if the new code of a handler never received a change."""
     asked = [r for r in observed.requests if r.time >= observed.saved and r.user_agent.startswith(_OURS)]
     retries, lost = _retries(observed)
     memos, missed = _memos(observed)
@@ -137,7 +137,7 @@ def figures(observed: Recording) -> ReloadCost:
 
 
 def _is_list(request: LedgerEntry) -> bool:
-    """Whether a request begins a list: the first page of one, or a watch that brings everything first."""
+    """Whether a request begins a list: a first page, or a watch that streams the list."""
     if request.verb == "watch":
         return request.params.get("sendInitialEvents") == "true"
     return request.verb == "list" and not request.params.get("continue")
@@ -150,15 +150,14 @@ def _told_again(observed: Recording) -> int:
 
 
 def _retries(observed: Recording) -> tuple[int, int]:
-    """How many waited when the edit was saved, and how many of these were lost.
+    """The number of retries that waited at the edit, and the number of these that were lost.
 
-    A change that is tried again was received when it was received the first time. One that has not been
-    tried again yet is lost with its process, or when its object was delivered anew in its place.
+    A change that was not retried yet is lost with its process, or when its object was delivered anew.
     """
     waiting = _waiting(observed)
     later = [call for call in observed.calls if call.began >= observed.saved]
     left = waiting - {(call.handler, call.key, call.received) for call in later}
-    # A new process knows nothing of the retries of the old one.
+    # A new process has none of the retries of the old one.
     if any(call.process != observed.old[0] for call in later):
         return len(waiting), len(left)
     anew = {(call.handler, call.key) for call in later}
@@ -166,7 +165,7 @@ def _retries(observed: Recording) -> tuple[int, int]:
 
 
 def _waiting(observed: Recording) -> set[tuple[str, str, float]]:
-    """The changes that had failed when the edit was saved, and were not given up."""
+    """The changes that had failed at the edit, and were not given up."""
     attempts: dict[tuple[str, str, float], int] = defaultdict(int)
     for call in observed.before():
         change = call.handler, call.key, call.received
@@ -188,11 +187,11 @@ def _memos(observed: Recording) -> tuple[int, int]:
 
 
 def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
-    """How long each change waited for each handler, how many were never heard, and the first of new code."""
+    """The waits of all deliveries, the number of missing ones, and the first calls of new code."""
     calls: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
     for call in sorted(observed.calls, key=lambda call: call.began):
         calls[call.handler, call.key].append(call)
-    # After a restart the old process holds nothing any more.
+    # A restarted process has nothing of the old one.
     latest = max(observed.calls, key=lambda call: call.began).process
     waits: list[float] = []
     effects: dict[str, float] = {}
@@ -209,7 +208,7 @@ def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
 
 
 def _is_held(calls: Sequence[RecordedCall], process: int) -> bool:
-    """Whether changes of this object wait in the process that runs, behind one that is tried again."""
+    """Whether changes of this object wait in the running process behind a retry."""
     return bool(calls) and calls[-1].failed and calls[-1].process == process
 
 
@@ -222,7 +221,7 @@ def _expected(observed: Recording) -> Iterator[tuple[RecordedChange, str]]:
                     yield change, handler
 
 
-# A call with a later state also covers an earlier change; only a Deleted covers a deletion.
+# A call with a later state also covers an earlier change. Only a Deleted covers a deletion.
 def _tells(call: RecordedCall, change: RecordedChange) -> bool:
     if call.type == "Deleted" or change.type == "Deleted":
         return call.type == change.type
@@ -231,7 +230,7 @@ def _tells(call: RecordedCall, change: RecordedChange) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both ways, over so many objects; `handlers` counts those that hear when an object changes."""
+    """Both costs, with the numbers of objects and of handlers that receive changes."""
 
     objects: int
     handlers: int
@@ -242,18 +241,17 @@ class Comparison:
 def compare(
     bundle: BenchFiles, samples: Sequence[KubeObject], *, objects: int, tell: Callable[[str], object]
 ) -> Comparison:
-    """Measure both ways; takes some seconds, and `tell` is called with each step, in words.
+    """Measure both ways. Takes some seconds; `tell` is called with the name of each step.
 
-    Everything that is made is in a temporary folder and in an API server of its own. Raises DeclctlError if
-    the controller ends, does not get done in time (TimedOut), or hears of no change, and SandboxError for
-    a sample that can't be one.
+    All files are in a temporary folder, and all objects in a new API server. Raises DeclctlError if the
+    controller ends, is too slow (TimedOut) or receives no change, and SandboxError for an invalid sample.
     """
     with tempfile.TemporaryDirectory(prefix="declctl-bench-") as folder, SandboxThread() as server:
         home = Path(folder)
         tell(f"an API server with {objects:,} objects")
         cluster = BenchCluster(server, bundle.plan, samples, objects=objects, folder=home)
         tell("reload: `declctl run`, and a file is saved")
-        # The reload goes first: what it leaves warm (page cache, bytecode) helps the restart, not itself.
+        # The reload goes first: its warm page cache and bytecode help the restart.
         reload = _Measurement(cluster, bundle, home / "reload", restart=False)
         reloaded = reload.go()
         if reload.failed > _MANY:
@@ -264,7 +262,7 @@ def compare(
 
 
 class _Measurement:
-    """One way to make the edit: a controller from its start until the edited code has settled."""
+    """The measurement of one way, from the start of a controller until the edited code is idle."""
 
     def __init__(self, cluster: BenchCluster, bundle: BenchFiles, folder: Path, *, restart: bool) -> None:
         folder.mkdir()
@@ -278,7 +276,7 @@ class _Measurement:
         self._churn = cluster.churn()
 
     def go(self) -> ReloadCost:
-        """Start it, make the edit while the cluster changes, wait until all is delivered, and end it."""
+        """Start a controller, edit while objects change, wait until all is delivered, and stop it."""
         with ExitStack() as stack:
             controller = stack.enter_context(self._start())
             old = controller.process, 1
@@ -309,7 +307,7 @@ class _Measurement:
 
     @property
     def failed(self) -> float:
-        """The share of the calls that have failed."""
+        """The share of failed calls."""
         return sum(call.failed for call in self._calls.all) / max(1, len(self._calls.all))
 
     def _start(self) -> ControllerProcess:
@@ -322,7 +320,7 @@ class _Measurement:
         )
 
     def _learn(self, controller: ControllerProcess) -> None:
-        """Which handlers hear of what is found by changing things."""
+        """Learn from changes of objects which handlers receive them."""
         with self._churn:
             self._churn.wait(_LEARN_SECONDS)
         self._settle(controller)
@@ -333,7 +331,7 @@ class _Measurement:
             )
 
     def _until_failed(self, controller: ControllerProcess, objects: int) -> None:
-        """Every handler has failed on every object on which it shall."""
+        """Wait until every handler has failed on each labelled object."""
         wanted = objects * len(self._bundle.plan.handlers)
 
         def failed() -> bool:
@@ -344,7 +342,7 @@ class _Measurement:
         until("the handlers fail where they shall", failed)
 
     def _until_effective(self, controller: ControllerProcess, version: int, old: tuple[int, int]) -> None:
-        """Wait until every handler's new code has received a newer version, and all calls of a start."""
+        """Wait until the new code of all handlers has received a newer version, and all of a first sync."""
         left = set(self.hearing.handlers)
         heard = asked = time.monotonic()
 
@@ -373,7 +371,7 @@ class _Measurement:
         until("the edited code has received every object", complete, pause=_LOOK_SECONDS)
 
     def _settle(self, controller: ControllerProcess) -> None:
-        """Wait until nothing runs, and nothing waits except for its next attempt."""
+        """Wait until no call runs, and changes wait only for their next attempts."""
         heard = time.monotonic()
 
         def settled() -> bool:

@@ -18,9 +18,9 @@ from declctl.kit import files as reader
 from declctl.kit import yield_interpreter
 from declctl.kit.files import Lookups, PathKind
 
-_MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, those of a bundle among them
-_MOST_BESIDE = 1000  # entries of a folder among which a mistyped name is looked for
-# A file that mentions one of these may import, or find, modules by names that no statement has.
+_MOST_KNOWN = 2 * reader.BUNDLE_FILES  # sources whose imports are remembered, including those of a bundle
+_MOST_BESIDE = 1000  # entries of a folder that are compared with a mistyped name
+# A file with one of these words may import, or find, modules without a statement that names them.
 _DYNAMIC = frozenset(
     {"__import__", "importlib", "import_module", "pkgutil", "runpy", "builtins", "exec", "eval"}
     | {"modules", "__path__", "__loader__", "__spec__"}
@@ -28,15 +28,15 @@ _DYNAMIC = frozenset(
 
 
 class BundleError(OSError):
-    """A handler file, or all of them together, are beyond a limit; `suggestion` says what to do, if known."""
+    """One handler file, or all together, exceed a limit. `suggestion` says what to do, if that is known."""
 
     suggestion: str | None = None
 
 
 class NotInBundle(ModuleNotFoundError):
-    """A module is beside the manifest, and the bundle does not have it; `suggestion` says what to do."""
+    """A module is beside the manifest, but not in the bundle; `suggestion` says what to do."""
 
-    # `name` has no prefix: `from . import module` passes over an error with the name that it looked for.
+    # `name` has no prefix: `from . import module` ignores an error that has the name of the module.
     def __init__(self, file: Path, name: str) -> None:
         module = name.rpartition(".")[2]
         if file.suffix == ".py":
@@ -57,8 +57,8 @@ class NotInBundle(ModuleNotFoundError):
 class Bundle:
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
-    `root` is how people know the folder, `folder` its absolute path, which is true wherever the process
-    stands by now; without one it is `root`, seen from where it stands.
+    `root` is the folder as the user wrote it; `folder` is its absolute path, which stays true after a change
+    of the current folder. Without `folder`, `root` is relative to the current folder.
     """
 
     root: str
@@ -67,24 +67,24 @@ class Bundle:
 
     @property
     def place(self) -> Path:
-        """The folder, absolute."""
+        """The absolute path of the folder."""
         return Path(self.folder or self.root or ".").absolute()
 
     def path_of(self, module: str) -> str | None:
-        """The file of a dotted module name; the front of a package before a module, as Python has it.
+        """The file of a dotted module name. A package comes before a module of the same name, as in Python.
 
-        None if it isn't in the bundle.
+        None if the bundle does not have it.
         """
         stem = module.replace(".", "/")
         return next((path for path in (f"{stem}/__init__.py", f"{stem}.py") if path in self.files), None)
 
     def has_package(self, module: str) -> bool:
-        """Whether the name is a folder of modules, with a front or without."""
+        """Whether the name is a folder of modules, with or without an `__init__.py`."""
         return any(path.startswith(module.replace(".", "/") + "/") for path in self.files)
 
     @property
     def packages(self) -> frozenset[str]:
-        """The dotted names for which `has_package` is true, for who asks often. O(n) in the files."""
+        """The dotted names for which `has_package` is true. O(n) in the files."""
         found: set[str] = set()
         for path in self.files:
             folder = path.rpartition("/")[0].replace("/", ".")
@@ -94,11 +94,11 @@ class Bundle:
         return frozenset(found)
 
     def display(self, path: str) -> str:
-        """How people know a file of the bundle."""
+        """The path of a file of the bundle, as the user knows it."""
         return path if self.root in ("", ".") else f"{self.root.rstrip('/')}/{path}"
 
     def source(self, display: str) -> str | None:
-        """The text of the file that people know as `display`; bytes that are none are replaced."""
+        """The text of the file with the path `display`; undecodable bytes are replaced."""
         above = self.display("")
         data = self.files.get(display.removeprefix(above)) if display.startswith(above) else None
         if data is None:
@@ -110,15 +110,15 @@ class Bundle:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Every module by its dotted name."""
+        """All modules by their dotted names."""
         stems = (path.removesuffix(".py").removesuffix("/__init__") for path in self.files)
         return tuple(stem.replace("/", ".") for stem in stems)
 
     def beside(self) -> tuple[str, ...]:
-        """The names of modules and packages in the folder `root` as it is now, for suggestions.
+        """The names of modules and packages that are in the folder `root` now, for suggestions.
 
-        The bundle holds what entry points reach; a module whose name was mistyped is not among it. At most
-        a thousand entries of the folder are looked at; there are no names where it can't be read.
+        The bundle has only modules that entry points reach, so a mistyped module is not in it. At most a
+        thousand entries of the folder are read; an unreadable folder has no names.
         """
         try:
             with os.scandir(self.place) as entries:
@@ -130,7 +130,7 @@ class Bundle:
 
     @property
     def names(self) -> frozenset[str]:
-        """The top-level modules and packages: these belong to the generation alone."""
+        """The top-level modules and packages, which belong to the generation alone."""
         return frozenset(path.split("/", 1)[0].removesuffix(".py") for path in self.files)
 
 
@@ -143,18 +143,17 @@ def closure(
     until: float = math.inf,
     lookups: Lookups | None = None,
 ) -> Bundle:
-    """Read what entry points reach: their modules beside the manifest, and those that these import.
+    """Read the modules beside the manifest that entry points reach: their own, and all that these import.
 
-    Imports are found by looking at the sources, inside functions too; a file with a syntax error imports
-    nothing, and is read all the same. Packages are read whole where that can't tell all: where a source
-    imports by names that it computes, and where a module of a package isn't there. Modules that are not
-    beside the manifest are left to Python. `display` and `folder` become the bundle's `root` and `folder`.
-    `lookups` remembers what the file system was asked, also where an
-    error is raised.
+    Imports are found in the sources, also inside functions. A file with a syntax error imports nothing, and
+    is read nevertheless. A package is read whole if the sources do not show all imports: if a source imports
+    by computed names, or if a module of the package is missing. Modules that are not beside the manifest are
+    left to Python. `display` and `folder` become the bundle's `root` and `folder`. `lookups` remembers the
+    questions to the file system, also if an error is raised.
 
-    Raises OSError, which names the file, for one that can't be read or is no regular file, and where no
-    process can be started to parse it. Raises BundleError, an OSError, where a limit is exceeded: size,
-    number, depth, memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
+    Raises OSError, with the name of the file, if a file can't be read or is no regular file, or if no process
+    can be started to parse it. Raises BundleError, an OSError, if a limit is exceeded: size, number, depth,
+    memory for parsing, or `until`, the deadline for parsing (`time.monotonic`).
     """
     reading = _BundleReader(root, modules, until, lookups or Lookups())
     while reading.waiting or reading.read_packages():
@@ -165,7 +164,7 @@ def closure(
 
 
 class _BundleReader:
-    """The files of a bundle, while they are found one after the other."""
+    """Collects the files of a bundle."""
 
     def __init__(
         self,
@@ -175,20 +174,20 @@ class _BundleReader:
         lookups: Lookups,
     ) -> None:
         self.files: dict[str, bytes] = {}
-        self.waiting = list(modules)  # dotted names, of attributes too
+        self.waiting = list(modules)  # dotted names, also of attributes
         self._root = root
         self._until = until
-        self._lookups = lookups  # nothing else is asked: what was not there may come
+        self._lookups = lookups  # the only access to the file system: a missing file may appear later
         self._named = frozenset(name.partition(".")[0] for name in self.waiting)
-        self._needed = frozenset(self.waiting)  # are modules, or else a fault
+        self._needed = frozenset(self.waiting)  # these must be modules; a missing one is a fault
         self._seen: set[str] = set()
         self._size = 0
-        self._whole: set[str] = set()  # packages of which every module is wanted
+        self._whole: set[str] = set()  # packages of which every module is needed
         self._read_whole: set[str] = set()
-        self._dynamic = False  # some source imports by names that it computes
+        self._dynamic = False  # some source imports by computed names
 
     def read(self, name: str) -> None:
-        """Read the file of a module, and those of the packages around it, if they are beside the manifest."""
+        """Read the file of a module and those of its packages, if they are beside the manifest."""
         if name in self._seen:
             return
         self._seen.add(name)
@@ -209,27 +208,27 @@ class _BundleReader:
                 return
             elif not is_package:
                 if length > 1 and name in self._needed:
-                    self._whole.add(parts[0])  # what is there is named in the advice
+                    self._whole.add(parts[0])  # its modules are named in the suggestion
                 return
 
     def read_packages(self) -> bool:
-        """Read what is wanted whole; returns whether there was anything new."""
+        """Read the packages that are needed whole; returns whether there were new files."""
         if self._dynamic:
             self._whole |= {path.partition("/")[0] for path in self.files if "/" in path}
         new = self._whole - self._read_whole
         self._read_whole |= new
         for name in new:
             folder = self._root.joinpath(*name.split("."))
-            # The root itself is not looked up: the folder around it is not to be watched.
+            # The root itself is not looked up, so that its parent folder is not watched.
             if folder == self._root or self._lookups.kind(folder) is PathKind.FOLDER:
                 for path in _walk(folder, self._lookups, depth=len(name.split("."))):
                     self._add(path)
         return bool(new)
 
     def _is_module(self, path: Path, *, beside_package: bool) -> bool:
-        """Whether there is something under the name of a module, which a reader may have to refuse.
+        """Whether a file has the name of a module, so that a reader may have to refuse it.
 
-        A link that leads nowhere is nothing. Neither is a folder beside the package of that name.
+        A broken link is no file, nor is a folder beside the package of that name.
         """
         kind = self._lookups.kind(path)
         return kind is not PathKind.NOTHING and not (kind is PathKind.FOLDER and beside_package)
@@ -244,13 +243,13 @@ class _BundleReader:
             raise _too_much(path, f"handlers have more than {reader.BUNDLE_FILES:,} files")
         if self._size > reader.BUNDLE_BYTES:
             raise _too_much(path, f"handlers have more than {reader.BUNDLE_BYTES:,} bytes")
-        yield_interpreter()  # parsing takes a while, and events are in a hurry
+        yield_interpreter()  # parsing gives way to events
         found = self._scan(path, data)
         self._dynamic = self._dynamic or found.is_dynamic
         self.waiting += _imported(found, _package_of(inner.as_posix()))
 
     def _scan(self, path: Path, data: bytes) -> "_Scan":
-        """The imports of a source, found before `until`; raises OSError, which names the file."""
+        """The imports of a source, found before `until`. Raises OSError with the name of the file."""
         left = self._until - time.monotonic()
         try:
             if left <= 0:
@@ -269,10 +268,9 @@ class _BundleReader:
 
 
 def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
-    """The files of a bundle that a module is made of: its own, the packages it is in, and what these import.
+    """The files of a bundle that make a module: its own, those of its packages, and those that these import.
 
-    Imports are found as `closure` finds them. If one of them imports by names that it computes, it may be
-    made of all.
+    Imports are found as `closure` finds them. If a source imports by computed names, all files count.
     """
     found: dict[str, bytes] = {}
     waiting, packages = [module], bundle.packages
@@ -292,7 +290,7 @@ def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
                 return bundle.files
             for imported in _imported(scan, _package_of(path)):
                 waiting.append(imported)
-                # `import package` gives its modules as attributes, even if another file has imported them.
+                # `import package` has its modules as attributes, also if another file has imported them.
                 inner = (f"{imported}.{attribute}" for attribute in scan.attributes)
                 if imported in packages:
                     waiting += [each for each in inner if bundle.path_of(each) is not None]
@@ -300,12 +298,12 @@ def reached(bundle: Bundle, module: str) -> Mapping[str, bytes]:
 
 
 def _package_of(path: str) -> str:
-    """The dotted name of the package that a source is in; empty beside the manifest."""
+    """The dotted name of the package of a source; empty beside the manifest."""
     return path.rpartition("/")[0].replace("/", ".")
 
 
 def _imported(found: "_Scan", package: str) -> Iterator[str]:
-    """The dotted names that a source in `package` may import; those of attributes are among them."""
+    """The dotted names that a source in `package` may import, also those of attributes."""
     for names, module, level in found.statements:
         if level is None:
             yield from names
@@ -318,10 +316,10 @@ def _imported(found: "_Scan", package: str) -> Iterator[str]:
 def _walk(
     folder: Path, lookups: Lookups, *, depth: int, inside: frozenset[str] = frozenset()
 ) -> Iterator[Path]:
-    """The modules in a package and in its folders, in order.
+    """The modules of a package and of its folders, in order.
 
-    A link to a folder is followed, but to one of those that the walk is `inside` of. What has not the name of
-    a module can't be imported, and may be anything.
+    A link to a folder is followed, unless the walk is `inside` of that folder. Other files can't be imported,
+    and are ignored.
     """
     real = lookups.real(folder)
     if real in inside:
@@ -350,7 +348,7 @@ def _too_much(path: Path, what: str, suggestion: str | None = None) -> OSError:
 
 
 def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
-    """Whether a name is a mere folder here and installed as well: then Python means the installed one."""
+    """Whether a name is a folder without modules, and installed: Python imports the installed one."""
     folder = root / name
     if lookups.kind(folder) is not PathKind.FOLDER:
         return False
@@ -358,16 +356,15 @@ def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
         return False
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # it is loaded and has no spec, such as __main__
+    except ValueError:  # it is loaded without a spec, as `__main__`
         return True
     return spec is not None and spec.origin is not None
 
 
 class _Scan(NamedTuple):
-    """What a source imports.
+    """The imports of a source.
 
-    `is_dynamic` says that it may import by names that it computes; `attributes` has all that it reads of
-    anything.
+    `is_dynamic`: it may import by computed names. `attributes` has all attribute names that it reads.
     """
 
     statements: Sequence[tuple[Sequence[str], str | None, int | None]] = ()
@@ -375,15 +372,14 @@ class _Scan(NamedTuple):
     attributes: frozenset[str] = frozenset()
 
 
-_known: dict[bytes, _Scan] = {}  # by the digest of a source
+_known: dict[bytes, _Scan] = {}  # by the digest of the source
 
 
 def _scan(source: bytes, *, seconds: float = SECONDS) -> _Scan:
-    """The imports of a source, inside functions too; none where it has a syntax error.
+    """The imports of a source, also inside functions; none if it has a syntax error.
 
-    Files that have not changed are read again and again, and parsing delays events: so results are kept. A
-    large source is parsed in a process of its own, within `seconds`. Raises TooCostly, and OSError if no
-    process can be started.
+    Results are kept, as the same files are read repeatedly and parsing delays events. A large source is
+    parsed in a child process, within `seconds`. Raises TooCostly, and OSError if no process can be started.
     """
     digest = hashlib.sha256(source).digest()
     found = _known.get(digest)
@@ -400,7 +396,7 @@ def _statements(source: bytes, seconds: float) -> _Scan:
             imports, names, attributes = scan_apart(source, seconds=seconds)
         else:
             imports, names, attributes = scan(source)
-    except MemoryError:  # deep nesting: the import of it says so
+    except MemoryError:  # nested too deeply: its import reports this
         return _Scan()
     is_dynamic = not _DYNAMIC.isdisjoint([*names, *attributes])
     return _Scan(imports, is_dynamic, frozenset(attributes) if imports else frozenset())

@@ -1,8 +1,7 @@
-"""The one gate to user code: whatever a plugin or a handler file raises comes out as one error.
+"""The calls of hooks and filters. All exceptions of user code become one kind of error.
 
-Here are the calls of hooks and filters, synchronous and asynchronous, and how an exception of user code is
-shown: as one sentence, with its line, or as a traceback. Everything is called in the thread or on the loop of
-the caller; `runtime` decides which one that is.
+Functions are called synchronously or asynchronously, in the thread or on the loop of the caller, which
+`runtime` chooses. An exception is shown as a sentence with its line, or as a traceback.
 """
 
 import linecache
@@ -39,8 +38,8 @@ _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
 class Implementation:
     """One function of user code that implements a hook.
 
-    `parameters` are the arguments of the hook that the function takes; they are passed by name. `rank` orders
-    the implementations of one hook: 0 for `tryfirst`, 2 for `trylast`, else 1.
+    `parameters` are the arguments of the hook that the function takes, by name. `rank` is the order among the
+    implementations of one hook: 0 for `tryfirst`, 2 for `trylast`, else 1.
     """
 
     hook: str
@@ -52,10 +51,10 @@ class Implementation:
 
 
 class EventTarget:
-    """What one handler calls for a change: for each type of change its implementations, in their order.
+    """The implementations that one handler calls for each type of change, in order.
 
     `declctl_event` comes before the hook of the type; within one hook, ranks count. `disabled` is the reason
-    why nothing is called at all (`onError: Disable`); it is empty otherwise.
+    why nothing is called (`onError: Disable`), or empty.
     """
 
     def __init__(self, implementations: tuple[Implementation, ...], *, disabled: str = "") -> None:
@@ -69,7 +68,7 @@ class EventTarget:
         }
 
     def select(self, kind: ChangeType) -> tuple[Implementation, ...]:
-        """The implementations that are called for a change of that type."""
+        """The implementations for changes of a type."""
         return self._by_type[kind]
 
 
@@ -98,19 +97,19 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
 async def call_async(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
     """Call an asynchronous implementation and await it; returns its result.
 
-    Raises HandlerFailed for every exception of the function. That includes a CancelledError that was not
-    asked for from outside, a KeyboardInterrupt outside of the main thread, and classes that derive from
-    BaseException: let through, they would end the caller's task or the whole loop. The cancellation of the
-    running task passes.
+    Raises HandlerFailed for every exception of the function. That includes a CancelledError without a
+    cancellation from outside, a KeyboardInterrupt outside of the main thread, and subclasses of
+    BaseException: they would end the caller's task or the whole loop. A cancellation of the running task is
+    raised.
     """
     return await _guarded(implementation, _called(implementation, arguments))
 
 
 def begin_async(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any] | None:
-    """Call an asynchronous implementation, as far as its first wait.
+    """Run an asynchronous implementation up to its first wait.
 
-    Returns the rest of the call, to be awaited at once and in the same task; None if the function has ended
-    without a wait, which has cost no more than a call. Raises as `call_async` does.
+    Returns the rest of the call, to be awaited at once in the same task; None if the function has ended
+    without a wait. Then it has cost no more than a call. Raises as `call_async` does.
     """
     called = _called(implementation, arguments)
     if type(called) is not CoroutineType:
@@ -146,9 +145,9 @@ def _raise(implementation: Implementation, error: BaseException) -> NoReturn:
 
 @types.coroutine
 def _resumed(begun: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Drive a coroutine that has begun and waits.
+    """Continue a coroutine that has begun and waits.
 
-    Its futures go to the loop, and the loop's answers to the coroutine (PEP 380).
+    Its futures are passed to the loop, and their results to the coroutine (PEP 380).
     """
     while True:
         try:
@@ -172,9 +171,9 @@ def _is_ctrl_c(error: BaseException) -> bool:
 
 
 class Predicate:
-    """A checked function of one object, behind the gate; made by `registry.predicate`.
+    """A checked function of one object, as a filter; made by `registry.predicate`.
 
-    Its result counts as Python's `filter` counts it: empty and zero are false.
+    The truth of its result counts, as for Python's `filter`.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -182,7 +181,7 @@ class Predicate:
         self._function = function
 
     def __call__(self, obj: ObjectView) -> bool:
-        """Whether the filter selects the object; raises FilterFailed for every exception of the function."""
+        """Whether the filter accepts the object. Raises FilterFailed for every exception of the function."""
         try:
             result = self._function(obj)
             if type(result) is not CoroutineType:
@@ -196,29 +195,30 @@ class Predicate:
 
 
 def describe(error: BaseException) -> str:
-    """Type and text of an exception, with the names of modules that people know: `KeyError: 'team'`."""
+    """Type and text of an exception, with the module names that users know: `KeyError: 'team'`."""
     text = exception_text(error)
     name = type(error).__name__
     return without_prefix(f"{name}: {text}" if text else name)
 
 
 def describe_with_place(error: BaseException) -> str:
-    """As `describe`, and the line of user code that raised it: `KeyError: 'team' (handlers.py:7)`."""
+    """As `describe`, with the line of user code: `KeyError: 'team' (handlers.py:7)`."""
     place = place_of(error)
     return f"{describe(error)} ({place})" if place else describe(error)
 
 
 def without_prefix(text: str) -> str:
-    """A text whose dotted names have lost the package of their generation."""
+    """A text without the private prefixes of module names."""
     return _PRIVATE_NAME.sub("", text)
 
 
 def place_of(error: BaseException) -> str:
     """The line of user code that raised, such as `handlers.py:7`; empty if there is none.
 
-    That is the innermost line of a handler file; of an installed plugin, the innermost outside of the host.
+    This is the innermost line in a handler file; for an installed plugin, the innermost line outside of
+    declctl.
     """
-    # Python could not compile a file: that file is at fault, and the trace only shows the import of it.
+    # A syntax error is in the file itself; the traceback only has its import.
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno or 1}"
     private, other = "", ""
@@ -233,17 +233,17 @@ def place_of(error: BaseException) -> str:
 
 
 class SourceLines:
-    """The lines of one generation's files, for tracebacks; they stay true when a file is edited.
+    """The source lines of one generation, for tracebacks; they stay correct when a file is edited.
 
-    Python's `linecache` has one text for each name. Two generations have different texts under the same name,
-    so the lines of a generation are put there when they are to be shown.
+    Python's `linecache` has one text for each name. Generations have different texts under the same name, so
+    the lines are put there just before they are shown.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[int, None, list[str], str]] = {}  # as linecache has them, by name
+        self._entries: dict[str, tuple[int, None, list[str], str]] = {}  # by name, in the form of linecache
 
     def add(self, name: str, text: str) -> None:
-        """Show this text for the name from now on."""
+        """Add a text, and show it under the name from now on."""
         self._entries[name] = (len(text), None, [f"{line}\n" for line in text.split("\n")], name)
         self.show(name)
 
@@ -253,16 +253,16 @@ class SourceLines:
             linecache.cache[name] = self._entries[name]
 
     def remove(self) -> None:
-        """Take the texts out of sight, but for those that another generation shows by now."""
+        """Remove the texts from linecache, unless another generation shows its own by now."""
         for name, entry in self._entries.items():
             if linecache.cache.get(name) is entry:
                 del linecache.cache[name]
 
 
 def readable_traceback(error: BaseException) -> str:
-    """The traceback of an exception of user code, from the first frame that is not the host's.
+    """The traceback of an exception of user code, from the first frame outside of declctl.
 
-    Its lines are those of the generation that raised, whatever stands in the files by now.
+    Its lines are those of the generation that raised, also if the files have changed.
     """
     cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
     trace = cause.__traceback__
@@ -281,12 +281,12 @@ def readable_traceback(error: BaseException) -> str:
 
 
 def _show_lines_of(error: BaseException) -> None:
-    """Show the lines of all generations that an exception, its causes and its group went through."""
+    """Show the lines of all generations in the traceback of an exception, its causes and its group."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         current = waiting.pop()
-        # User code may have made a circle of causes.
+        # Causes may form a ring.
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))

@@ -1,14 +1,14 @@
-"""A private namespace for each generation, in which handler modules are imported from memory.
+"""The private namespace of each generation, into which handler modules are imported from memory.
 
-Two generations of one module live side by side, each seeing its own siblings only, however and whenever it
-imports them. Sources are compiled where their bytes have changed: Python's own caches go by seconds and
-sizes, and would serve yesterday's code after a quick edit. Generations may share code objects, which nothing
-can change, and never what running them has made.
+Two generations of a module exist side by side. Each sees only the modules of its own generation, in every
+form of import and at any time. Sources are compiled when their bytes have changed: Python's own caches
+compare seconds and sizes, and would use old code after a quick edit. Generations may share code objects,
+which are immutable, and nothing else.
 
 Processes that handler code starts, such as those of a `ProcessPoolExecutor`, may need the modules, too. A
-process that is forked has them. One that is spawned, or forked from a server, imports them anew, by their
-names. For those processes a generation writes its sources into a file of a temporary folder, which only this
-user can read and which the environment names; it is gone when the generation is.
+forked process has them. A process that is spawned, or forked from a server, imports them by their names. For
+such processes a generation writes its sources into a file of a temporary folder, which only this user can
+read and whose path is in the environment. The file is removed with the generation.
 """
 
 import builtins
@@ -40,24 +40,24 @@ from declctl.hooks.calls import NAMESPACE, SourceLines
 from declctl.hooks.parser import LARGE_BYTES, NotCompiled, TooCostly, compile_apart
 from declctl.kit import yield_interpreter
 
-# By name and source, while a generation has it: compiling holds up events, and most files are as they were.
+# By name and source, while a generation uses it. Compiling delays events, and most files do not change.
 _codes: WeakValueDictionary[tuple[str, bytes], CodeType] = WeakValueDictionary()
 _counting = threading.Lock()
-_made: Counter[int] = Counter()  # by its number, how many generations this process has made
+_made: Counter[int] = Counter()  # the number of generations with a number that this process has made
 _VARIABLE = "DECLCTL_GENERATIONS"
-# Where a source has one of these, its functions may be given to other processes.
+# A source with one of these words may pass its functions to other processes.
 PROCESS_WORDS = (b"multiprocessing", b"ProcessPoolExecutor", b"joblib", b"loky")
-_folder: tempfile.TemporaryDirectory[str] | None = None  # of this process; it is removed at its end
+_folder: tempfile.TemporaryDirectory[str] | None = None  # of this process; removed at its end
 
 
 class BundleFinder(MetaPathFinder, Loader):
-    """Finds and loads the modules of a bundle below a prefix of its own.
+    """Finds and loads the modules of a bundle below a private prefix.
 
-    While a module is executed, and ever after, its `import` finds the bundle's top-level names
-    below the prefix, and everything else as usual.
+    The `import` of these modules finds the bundle's top-level names below the prefix, at any time, and
+    everything else as usual.
 
-    What is not a module is read from the folder of the bundle, as it is at that moment: `pkgutil.get_data`,
-    `importlib.resources`, and the names that `pkgutil.iter_modules` lists.
+    Other files are read from the folder of the bundle, in their present state: by `pkgutil.get_data`,
+    `importlib.resources` and `pkgutil.iter_modules`.
     """
 
     def __init__(self, prefix: str, bundle: Bundle) -> None:
@@ -68,7 +68,7 @@ class BundleFinder(MetaPathFinder, Loader):
         self._folder = bundle.place
         self.lines = SourceLines()
         self._codes: list[CodeType] = []
-        # The generation has `builtins` of its own, so that its modules may put names into it.
+        # A copy of `builtins` for the generation, so that its modules may put names into it.
         self._builtins = ModuleType("builtins", builtins.__doc__)
         vars(self._builtins).update(vars(builtins), __import__=self._import)
 
@@ -81,7 +81,7 @@ class BundleFinder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """The spec of a module of this bundle.
 
-        Raises NotInBundle for one that is in the folder of the bundle alone: no other finder may load it.
+        Raises NotInBundle for a module that only the folder of the bundle has: no other finder may load it.
         """
         if not fullname.startswith(self._prefix):
             return None
@@ -101,11 +101,11 @@ class BundleFinder(MetaPathFinder, Loader):
 
     @property
     def folders(self) -> list[str]:
-        """Where files beside the modules of the generation are."""
+        """The folders of the files beside the modules."""
         return [str(self._folder)]
 
     def make_package(self) -> ModuleType:
-        """The package of the whole generation: its modules are those beside the manifest."""
+        """The package of the whole generation, with the modules beside the manifest."""
         package = ModuleType(self._package)
         spec = package.__spec__ = ModuleSpec(self._package, self, is_package=True)
         spec.submodule_search_locations = package.__path__ = self.folders
@@ -114,7 +114,7 @@ class BundleFinder(MetaPathFinder, Loader):
         return package
 
     def get_data(self, path: str) -> bytes:
-        """What a file holds, for `pkgutil.get_data`; raises OSError."""
+        """The content of a file, for `pkgutil.get_data`; raises OSError."""
         return Path(path).read_bytes()
 
     def get_resource_reader(self, fullname: str) -> TraversableResources:
@@ -125,19 +125,19 @@ class BundleFinder(MetaPathFinder, Loader):
         return _Resources(folder if hasattr(module, "__path__") else folder.parent)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG002 - the signature of a loader
-        """An ordinary module."""
+        """None: Python makes an ordinary module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Compile the source and run it, with an `__import__` of the generation's own."""
+        """Compile the source and run it, with the `__import__` of the generation."""
         spec = module.__spec__
         file: str | None = spec.loader_state if spec is not None else None
         if file is None:
-            return  # a folder of modules without a front
-        yield_interpreter()  # events are in a hurry, and an import is not
+            return  # a folder of modules without an `__init__.py`
+        yield_interpreter()  # imports give way to events
         display = self._bundle.display(file)
         text = self._bundle.source(display) or ""
-        # Code has the name that people know, in tracebacks; where the module is, it can rely on.
+        # Code has the path that users know, for tracebacks; the module has the real path.
         place = vars(module)["__file__"] = str(self._folder / file)
         self.lines.add(display, text)
         self.lines.add(place, text)
@@ -155,7 +155,7 @@ class BundleFinder(MetaPathFinder, Loader):
                 raise NotInBundle(file, name)
 
     def close(self) -> None:
-        """Take the lines of this generation out of sight, and let go of its code."""
+        """Remove the source lines of this generation from tracebacks, and forget its code."""
         self._codes.clear()
         self.lines.remove()
 
@@ -176,7 +176,7 @@ class BundleFinder(MetaPathFinder, Loader):
             try:
                 return builtins.__import__(name, globals, locals, fromlist or (), 0)
             except ModuleNotFoundError as error:
-                if error.name == top:  # not a module that an installed one misses
+                if error.name == top:  # only for this module, not for one that it imports
                     self.require_no_file_of(top)
                 raise
         leaf = builtins.__import__(f"{self._prefix}{name}", globals, locals, fromlist or (), 0)
@@ -195,7 +195,7 @@ class _Resources(TraversableResources):
 
 
 def _code_of(source: bytes, display: str) -> CodeType:
-    """The code of a file: that of another generation, if it has the same bytes under the same name."""
+    """The code of a file, shared with other generations that have the same bytes under the same name."""
     code = _codes.get((display, source))
     if code is None:
         code = _codes[display, source] = _compiled(source, display)
@@ -204,7 +204,7 @@ def _code_of(source: bytes, display: str) -> CodeType:
 
 def _compiled(source: bytes, display: str) -> CodeType:
     try:
-        # Of text Python counts columns in characters, of bytes not always.
+        # Python counts the columns of text in characters, but not always those of bytes.
         text = decode_source(source)
         if len(source) > LARGE_BYTES:
             return compile_apart(text, display)
@@ -219,12 +219,12 @@ def _compiled(source: bytes, display: str) -> CodeType:
     except (SyntaxError, ValueError, OverflowError) as error:
         if isinstance(error, SyntaxError) and error.filename is not None:
             raise
-        # Not a text, for example: Python has no place for it, and it is wrong all the same.
+        # Not a text, for example: Python names no line.
         raise SyntaxError(str(error) or type(error).__name__, (display, 1, 1, None)) from error
 
 
 class CodeTrace:
-    """Tells whether any code of a generation is left, without keeping it.
+    """Shows whether any code of a generation is still referenced, without a reference to it.
 
     Every function refers to the names of its module, and these to the module's loader.
     """
@@ -235,16 +235,16 @@ class CodeTrace:
 
     @property
     def is_alive(self) -> bool:
-        """Whether something is left, or has not been collected."""
+        """Whether something of it is referenced, or was not collected yet."""
         return self._finder() is not None
 
 
 class GenerationNamespace:
-    """The modules of one generation, under `_declctl_gen.g<number>`.
+    """The modules of one generation, in the package `_declctl_gen.g<number>`.
 
-    A module sees the bundle's top-level names as its own generation's, and everything else as
-    usual. `close` forgets all of it; what has no reference any more can then be collected. `rest` is
-    called between two modules, so that more urgent threads can run.
+    A module sees the bundle's top-level names as those of its own generation, and everything else as usual.
+    `close` forgets all modules, so that unreferenced ones can be collected. `rest` is called between two
+    modules, so that more urgent threads can run.
     """
 
     def __init__(self, number: int, bundle: Bundle) -> None:
@@ -258,9 +258,9 @@ class GenerationNamespace:
         sys.meta_path.insert(0, self._finder)
 
     def module(self, name: str) -> ModuleType:
-        """Import a module: of the bundle if it has one of that name, else an installed one.
+        """Import a module: that of the bundle, if it has one of this name, else an installed one.
 
-        Raises EntryPointError, located in the handler file where the fault is in one.
+        Raises EntryPointError with the place of the fault, if it is in a handler file.
         """
         inside = name.partition(".")[0] in self.bundle.names
         full = f"{self.prefix}.{name}" if inside else name
@@ -270,8 +270,8 @@ class GenerationNamespace:
             return importlib.import_module(full)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # user code: whatever it raises is a fault of the entry point
-            # The module itself is missing, or a package that it is in; not a module that it imports.
+        except BaseException as error:  # user code: any exception is a fault of the entry point
+            # The module itself is missing, or one of its packages; not a module that it imports.
             if (
                 isinstance(error, ModuleNotFoundError)
                 and not inside
@@ -282,7 +282,7 @@ class GenerationNamespace:
             raise faults.of_import(error, f"importing {name}", self.bundle) from error
 
     def resolve(self, text: str) -> Any:
-        """The module of `module`, or the attribute of `module:attribute`; raises EntryPointError."""
+        """The module of `module`, or the attribute of `module:attribute`. Raises EntryPointError."""
         name, _, attribute = text.partition(":")
         module = self.module(name)
         if not attribute:
@@ -297,15 +297,15 @@ class GenerationNamespace:
             raise faults.of_import(error, f"reading {text}", self.bundle) from error
 
     def share(self) -> None:
-        """Let processes that its code starts import its modules."""
+        """Allow processes that its code starts to import its modules."""
         share(self.prefix, self.bundle)
 
     def trace(self) -> CodeTrace:
-        """What tells later whether its code is gone."""
+        """The trace of its code."""
         return CodeTrace(self.prefix, self._finder)
 
     def close(self) -> None:
-        """Forget every module of this generation, and the loggers that are named after them."""
+        """Forget all modules of this generation, and the loggers that are named after them."""
         withdraw(self.prefix)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
@@ -329,7 +329,7 @@ class GenerationNamespace:
         )
 
     def _instead_of(self, name: str) -> str:
-        """What to write instead of a module that there is not."""
+        """A suggestion for a missing module."""
         module, _, attribute = name.rpartition(".")
         if module:
             known = self._names_in(module)
@@ -342,7 +342,7 @@ class GenerationNamespace:
         )
 
     def _names_in(self, module: str) -> list[str]:
-        """The functions and classes of a module of the bundle, or of one that is imported already."""
+        """The functions and classes of a module of the bundle, or of an imported module."""
         path = self.bundle.path_of(module)
         if path is not None:
             return faults.defined_in(self.bundle.source(self.bundle.display(path)) or "")
@@ -366,8 +366,8 @@ class GenerationNamespace:
 
 
 def _new_prefix(number: int) -> str:
-    """A name that no generation of this process has had: it identifies what remains of an old one."""
-    # A refused generation and the one after it have the same number, and so have those of several runtimes.
+    """A package name that no generation of this process has had, so that it identifies this one."""
+    # A refused generation and the next one have the same number, as have those of several runtimes.
     with _counting:
         _made[number] += 1
         count = _made[number]
@@ -376,13 +376,13 @@ def _new_prefix(number: int) -> str:
 
 
 def _below(prefix: str, names: Iterable[str]) -> list[str]:
-    """A module's name and those of what is in it. There are thousands of names, and events wait meanwhile."""
+    """A module name and all names below it. There are thousands of names, and events wait meanwhile."""
     inside = f"{prefix}."
     return [name for name in names if name.startswith(prefix) and (name == prefix or name.startswith(inside))]
 
 
 def _forget_loggers(prefix: str) -> None:
-    """Drop `logging.getLogger(__name__)` of modules that are gone: logging itself keeps loggers for ever."""
+    """Forget the loggers of removed modules (`getLogger(__name__)`), which `logging` never does."""
     known = logging.Logger.manager.loggerDict
     for name in _below(prefix, known):
         logger = known.pop(name)
@@ -392,30 +392,30 @@ def _forget_loggers(prefix: str) -> None:
 
 
 def share(prefix: str, bundle: Bundle) -> None:
-    """Let processes that are started from now on import the modules of a generation.
+    """Allow processes that are started from now on to import the modules of a generation.
 
-    Does nothing where no source mentions processes, and where no file can be written: a process that needs it
-    says so. `prefix` is the private package of the generation. Blocks; not from two threads at once.
+    Does nothing if no source mentions processes, or if no file can be written; then the import in such a
+    process names the reason. `prefix` is the private package of the generation. Blocks. Not thread-safe.
     """
     global _folder  # noqa: PLW0603 - the environment, which names it, is of the process as well
     if not any(word in source for source in bundle.files.values() for word in PROCESS_WORDS):
         return
     with suppress(OSError):
-        if _folder is None or not Path(_folder.name).is_dir():  # something may clean up old folders
+        if _folder is None or not Path(_folder.name).is_dir():  # another program may have removed the folder
             _folder = tempfile.TemporaryDirectory(prefix="declctl-generations-", ignore_cleanup_errors=True)
         os.environ[_VARIABLE] = _folder.name
         Path(_folder.name, prefix).write_bytes(msgspec.msgpack.encode(bundle))
 
 
 def withdraw(prefix: str) -> None:
-    """Processes that are started from now on can't import the modules of a generation any longer."""
+    """Allow the import of a generation's modules no longer in processes that are started from now on."""
     if _folder is not None:
         with suppress(OSError):
             Path(_folder.name, prefix).unlink(missing_ok=True)
 
 
 def withdraw_all() -> None:
-    """Remove the temporary folder: this process becomes another one, without an end at which that is done."""
+    """Remove the temporary folder at once: this process is about to execute another program."""
     global _folder  # noqa: PLW0603 - as above
     if _folder is not None:
         _folder.cleanup()
@@ -423,9 +423,9 @@ def withdraw_all() -> None:
 
 
 class SharedGenerations(MetaPathFinder):
-    """Finds the packages of generations that the process which started this one has shared.
+    """Finds the packages of generations that the parent process has shared.
 
-    Each is found once, and is then served from memory. `namespace` is the package in which they are.
+    Each is read once, and then served from memory. `namespace` is the package of all generations.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -438,7 +438,7 @@ class SharedGenerations(MetaPathFinder):
         target: ModuleType | None = None,  # noqa: ARG002
         /,
     ) -> ModuleSpec | None:
-        """The package of a generation; raises ModuleNotFoundError, which says why, where it is not shared."""
+        """The package of a generation. Raises ModuleNotFoundError with the reason if it is not shared."""
         if fullname.rpartition(".")[0] != self._namespace:
             return None
         file = Path(os.environ.get(_VARIABLE, ""), fullname)

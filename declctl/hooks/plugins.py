@@ -1,7 +1,7 @@
 """Installed plugins: found by the entry-point group `declctl`, loaded one by one, and their configs checked.
 
-A plugin that can't be loaded is one fault with its reason, and the others are loaded all the same. Listing
-plugins imports none of them. A plugin's own JSON Schema decides what its config must look like.
+A plugin that can't be loaded is one fault with its reason, and does not affect the others. Listing plugins
+imports none of them. Each plugin's own JSON Schema describes its config.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe, describe_with_place
 
 _MOST_FAULTS = 50  # of one config
-# These speak of names only. All others quote the value, and that may have come from a Secret.
+# Their messages have only names. All others quote the value, which may come from a Secret.
 _SAFE_MESSAGES = frozenset({"required", "dependentRequired", "additionalProperties", "unevaluatedProperties"})
 _SENTENCES: Mapping[str, str] = {
     "type": "this is not of type {}",
@@ -34,13 +34,14 @@ _SENTENCES: Mapping[str, str] = {
 }
 HOOKSPEC_VERSION = "1.0"
 _RESCUE = "DECLCTL_LOAD_PLUGINS"
-_loaded: dict[str, tuple[ModuleType, str]] = {}  # modules of plugins, with the version when they were loaded
+# modules of plugins, with their versions at the time of loading
+_loaded: dict[str, tuple[ModuleType, str]] = {}
 
 
 class ConfigFault(NamedTuple):
-    """One place where a config does not fit its schema.
+    """One place at which a config does not match its schema.
 
-    `path` leads there from the config; `at_key` says that the key is at fault, not its value.
+    `path` is the place within the config. `at_key`: the key is at fault, not its value.
     """
 
     path: tuple[str | int, ...]
@@ -50,7 +51,7 @@ class ConfigFault(NamedTuple):
 
 
 class PluginConfigError(Exception):
-    """A plugin's config does not fit its schema; `faults` has every place, `_MOST_FAULTS` at most."""
+    """A plugin's config does not match its schema. `faults` has the places, `_MOST_FAULTS` at most."""
 
     def __init__(self, found: Sequence[ConfigFault]) -> None:
         super().__init__("; ".join(fault.message for fault in found))
@@ -58,23 +59,20 @@ class PluginConfigError(Exception):
 
 
 def check_config(schema: Mapping[str, Any], config: Any) -> None:
-    """Raise PluginConfigError with all places where a config doesn't fit the plugin's schema.
+    """Raise PluginConfigError with all places at which a config does not match the plugin's schema.
 
-    The messages never show a value of the config. Raises EntryPointError for a schema that is
-    itself wrong.
+    Messages never show values of the config. Raises EntryPointError for an invalid schema.
     """
-    from jsonschema import exceptions, validators  # 140 ms that only a plugin with a schema is worth
+    from jsonschema import exceptions, validators  # late: 140 ms, only for plugins with a schema
 
     try:
         plain = dict(schema)
         kind = validators.validator_for(plain, default=validators.Draft202012Validator)
         kind.check_schema(plain)
         errors = itertools.islice(kind(plain).iter_errors(config), _MOST_FAULTS)
-        # Of alternatives (anyOf, oneOf) the best match says more than that none fits.
+        # For alternatives (anyOf, oneOf) the best match is a better message than that none matches.
         found = [fault for error in errors for fault in _faults(exceptions.best_match([error]))]
-    except (
-        Exception
-    ) as error:  # the schema comes from the plugin: it may be of any shape, or refer to nothing
+    except Exception as error:  # the schema comes from the plugin: it may have any shape, or refer to nothing
         reason = error.message if isinstance(error, exceptions.SchemaError) else describe(error)
         raise EntryPointError(
             f"what its declctl_config_schema returns is not a JSON Schema: {reason}",
@@ -94,7 +92,7 @@ def _faults(error: Any) -> Iterator[ConfigFault]:
 
 
 def _unknown_keys(error: Any, path: tuple[str | int, ...]) -> Iterator[ConfigFault]:
-    """One fault for each key that the schema does not have, at that key."""
+    """One fault at each key that the schema does not have."""
     known = [str(name) for name in error.schema.get("properties", {})]
     patterns = error.schema.get("patternProperties", {})
     for key in error.instance:
@@ -120,7 +118,7 @@ def _sentence(error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPlugin:
-    """A plugin that a distribution announces; nothing of it has been imported."""
+    """A plugin that an installed distribution declares; it is not imported."""
 
     name: str
     distribution: str
@@ -130,10 +128,10 @@ class InstalledPlugin:
 
 
 def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin, ...]:
-    """Every installed plugin, by name.
+    """All installed plugins, by name.
 
-    `DECLCTL_LOAD_PLUGINS` narrows them to a comma-separated list, empty for none: the way out when
-    one breaks everything.
+    `DECLCTL_LOAD_PLUGINS` limits them to a comma-separated list, empty for none: a remedy if one plugin
+    breaks every command.
     """
     allowed = (os.environ if environ is None else environ).get(_RESCUE)
     names = None if allowed is None else {name.strip() for name in allowed.split(",")}
@@ -141,7 +139,7 @@ def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin
 
 
 def find(name: str, version: str | None) -> InstalledPlugin:
-    """The installed plugin of that name, if its version is in the range; raises EntryPointError."""
+    """The installed plugin of a name. Raises EntryPointError if none has the name and the version range."""
     found = [plugin for plugin in installed() if plugin.name == name]
     if not found:
         raise _not_installed(name)
@@ -169,7 +167,7 @@ def load(plugin: InstalledPlugin) -> object:
     """
     try:
         if plugin.entry.module not in sys.modules:
-            importlib.invalidate_caches()  # it may have been installed a moment ago
+            importlib.invalidate_caches()  # it may have been installed since the start of the process
         loaded: Any = plugin.entry.load()
         _remember(plugin)
         loaded = loaded() if isinstance(loaded, type) else loaded
@@ -192,13 +190,13 @@ def load(plugin: InstalledPlugin) -> object:
 
 
 def loaded_version(plugin: InstalledPlugin) -> str:
-    """The version of the code that this process has loaded, which an upgrade on disk does not change."""
+    """The version of the code that this process has loaded; an upgrade on disk does not change it."""
     module, version = _loaded.get(plugin.entry.module, (None, plugin.version))
     return version if module is sys.modules.get(plugin.entry.module) else plugin.version
 
 
 def require_loaded(plugin: InstalledPlugin, version: str | None) -> None:
-    """Raise EntryPointError if what is loaded is older than what the range `version` wants."""
+    """Raise EntryPointError if the loaded code is older than the range `version`."""
     loaded = loaded_version(plugin)
     if version is not None and loaded != plugin.version and not _is_in(loaded, version):
         raise EntryPointError(
@@ -249,8 +247,8 @@ def _not_installed(name: str) -> EntryPointError:
 
 
 def _is_in(version: str, allowed: str) -> bool:
-    """Whether a version is in a range; one that can't be read never is."""
-    # Late: 10 ms that only a plugin with a range is worth.
+    """Whether a version is in a range; False for an invalid version."""
+    # Late: 10 ms, only for plugins with a range.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion
 

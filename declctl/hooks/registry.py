@@ -1,7 +1,7 @@
 """The plugin table of one generation: all user code, in manifest order, checked against the hooks.
 
-A table is built anew for each generation and never changed: to register a plugin again would move it to the
-front of pluggy's order, so that an edit of one handler would change the order of all.
+Each generation has a new table. A changed table would not do: pluggy puts a plugin that is registered again
+first, so that an edit of one handler would change the order of all.
 """
 
 import inspect
@@ -25,9 +25,9 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 """The arguments of every hook, in the order of its specification."""
 
 _SPECIFIED = {name: pluggy.PluginManager(PROJECT).parse_hookspec_opts(specs, name) for name in ARGUMENTS}
-_MARK = f"{PROJECT}_impl"  # the attribute that `hookimpl` gives to a function
+_MARK = f"{PROJECT}_impl"  # the attribute that `hookimpl` sets on a function
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
-# The parameter and the expression for what other frameworks pass as a parameter.
+# The expressions for values that other frameworks pass as parameters.
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     **{name: ("obj", f'obj["{name}"]') for name in ("spec", "status", "metadata")},
     **{name: ("obj", f"obj.{name}") for name in ("name", "namespace", "uid", "labels", "annotations")},
@@ -39,26 +39,26 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class GenerationPlugins:
-    """Which plugin implements which hook, in manifest order; `tryfirst` and `trylast` are honoured.
+    """The implementations of hooks by plugins, in manifest order, with `tryfirst` and `trylast`.
 
-    `add_entry` and `add_plugin` raise EntryPointError for what breaks the contract, and then nothing of it is
-    registered. Used in one thread.
+    `add_entry` and `add_plugin` raise EntryPointError for a broken contract, and register nothing then. Used
+    in one thread.
     """
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._manager = _Manager()
-        # The implementations of each plugin, by its name, in the order in which plugins were added.
+        # By plugin name, in the order of registration.
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
-        # By identity: the name of a plugin, and the plugin, which is kept so that its identity stays its own.
+        # By identity: the name of a plugin and the plugin, whose reference keeps the identity unique.
         self._objects: dict[int, tuple[str, object]] = {}
-        self._names: dict[str, str] = {}  # the name of a plugin, by the text of its entry point
-        self._instances: dict[type, Any] = {}  # of each class that is an entry point, the one instance
+        self._names: dict[str, str] = {}  # plugin names, by the text of their entry points
+        self._instances: dict[type, Any] = {}  # the only instance of each class that is an entry point
 
     def add_entry(self, text: str, target: Any) -> str:
         """Register the target of an entry point: a module, a class, an object or a plain function.
 
-        Returns the name of the plugin. A class is instantiated once for the generation, and what is named
+        Returns the name of the plugin. A class is instantiated once in a generation. A target that is named
         twice is registered once.
         """
         if text not in self._names:
@@ -66,7 +66,7 @@ class GenerationPlugins:
         return self._names[text]
 
     def add_plugin(self, name: str, plugin: object) -> None:
-        """Register an object whose marked functions implement hooks; nothing if the name is known."""
+        """Register an object whose marked functions implement hooks. No effect for a known name."""
         if name in self._implementations:
             return
         if id(plugin) in self._objects:
@@ -79,12 +79,12 @@ class GenerationPlugins:
         self._add(name, plugin, self._members(plugin))
 
     def discard(self, name: str) -> None:
-        """Forget a plugin that has turned out to be unusable: none of its hooks is called."""
+        """Forget an unusable plugin: none of its hooks is called."""
         self._implementations.pop(name, None)
         self._objects = {key: owner for key, owner in self._objects.items() if owner[0] != name}
 
     def names(self) -> tuple[str, ...]:
-        """The plugins in the order in which they were added."""
+        """The plugin names in the order of registration."""
         return tuple(self._implementations)
 
     def target(self, name: str) -> EventTarget:
@@ -100,13 +100,13 @@ class GenerationPlugins:
         return EventTarget(listening)
 
     def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
-        """The implementations of a hook, of some plugins or of all, in their order."""
+        """The implementations of a hook, of some plugins or of all, in order."""
         wanted = self._implementations if names is None else dict.fromkeys(names)
         found = [i for name in wanted for i in self._implementations.get(name, ()) if i.hook == hook]
         return tuple(sorted(found, key=lambda i: i.rank))
 
     def implement(self, hook: str, name: str, function: Callable[..., Any]) -> Implementation:
-        """A function that a manifest names for a hook without being a plugin; raises EntryPointError."""
+        """A function that a manifest names for a hook, outside of a plugin. Raises EntryPointError."""
         return implementation(hook, name, function, self._bundle)
 
     def _add_target(self, text: str, target: Any) -> str:
@@ -123,18 +123,18 @@ class GenerationPlugins:
                     code=faults.WRONG_KIND,
                     suggestion="name a module, a class or a function",
                 )
-            # A function that is an entry point by itself: without a mark it is `declctl_event`.
+            # A function that is itself an entry point and has no mark implements `declctl_event`.
             called = getattr(target, "__name__", "function")
             members = [_marked(called, target) or _HookFunction(called, "declctl_event", target, {})]
-        # An installed plugin may have the very name that a module beside the manifest has.
+        # An installed plugin may have the name of a module beside the manifest.
         name = text if text not in self._implementations else f"{text} (beside the manifest)"
         self._add(name, target, members)
         return name
 
     def _add(self, name: str, plugin: object, members: "list[_HookFunction]") -> None:
         found = tuple(self._implementation(name, member) for member in members)
-        # pluggy sees the marked functions and nothing else. The namespace is an object of its own: pluggy
-        # takes plugins that are equal for one and the same.
+        # pluggy sees only the marked functions. They are in a new namespace, as pluggy takes equal plugins
+        # for the same one.
         shown = _MarkedFunctions({member.name: member.function for member in members if member.options})
         try:
             self._manager.register(shown, name=name)
@@ -145,9 +145,10 @@ class GenerationPlugins:
         self._objects[id(plugin)] = (name, plugin)
 
     def _members(self, plugin: object) -> "list[_HookFunction]":
-        """The marked functions of a plugin, in the order in which they are defined.
+        """The marked functions of a plugin, in the order of their definition.
 
-        Raises EntryPointError for a function with a hook's name and no mark: it would never be called.
+        Raises EntryPointError for a function that has the name of a hook and no mark: it would never be
+        called.
         """
         try:
             functions = _functions(plugin)
@@ -163,7 +164,7 @@ class GenerationPlugins:
             members = [found for name, each in functions if (found := _marked(name, each))]
         except (EntryPointError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # user code: an attribute may be computed
+        except BaseException as error:  # user code: a computed attribute may raise
             raise faults.of_import(error, "looking for hooks", self._bundle) from error
         return [m for m in members if m.hook in ARGUMENTS or not m.options.get("optionalhook")]
 
@@ -197,9 +198,9 @@ class GenerationPlugins:
 
 
 class _Manager(pluggy.PluginManager):
-    """Looks at each specification once for all generations, and at no name of a plugin that is no hook's.
+    """A pluggy manager that parses each hook specification once, and reads only names of hooks.
 
-    Such looks were most of what the import of a small bundle took.
+    Without this, parsing the specifications takes most of the time of a small import.
     """
 
     def __init__(self) -> None:
@@ -224,7 +225,7 @@ class _MarkedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class _HookFunction:
-    """One function that implements a hook, with the options of its mark; without a mark, none."""
+    """A function that implements a hook, with the options of its mark, if it has one."""
 
     name: str
     hook: str
@@ -244,13 +245,13 @@ def _functions(plugin: object) -> list[tuple[str, Callable[..., Any]]]:
     if isinstance(plugin, ModuleType):
         names = list(vars(plugin))
     else:
-        # Of an object, base classes come first, so that a method keeps its place when it is overridden.
+        # Base classes of an object come first, so that an overridden method keeps its place.
         bases = [kind for kind in reversed(type(plugin).__mro__) if kind is not object]
         found = (name for holder in (*bases, plugin) for name in getattr(holder, "__dict__", {}))
         names = list(dict.fromkeys(found))
     functions: list[tuple[str, Callable[..., Any]]] = []
     for name in names:
-        # A property may compute anything, so it is not read.
+        # Properties may compute anything, so they are not read.
         if isinstance(inspect.getattr_static(plugin, name, None), property):
             continue
         value: Any = getattr(plugin, name, None)
@@ -262,10 +263,10 @@ def _functions(plugin: object) -> list[tuple[str, Callable[..., Any]]]:
 def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle: Bundle) -> Implementation:
     """The function as an implementation of the hook.
 
-    A parameter with a default of its own may have any name; `**kwargs` takes every argument. Raises
-    EntryPointError where the function takes what the hook doesn't give, or can't be called as the hook is.
+    A parameter with a default may have any name; `**kwargs` takes every argument. Raises EntryPointError if
+    the function takes an argument that the hook does not give, or can't be called as the hook is.
     """
-    # An object may be called asynchronously, too.
+    # An object may have an asynchronous `__call__`.
     called = (function, getattr(function, "__call__", None))  # noqa: B004
     is_async = any(map(inspect.iscoroutinefunction, called))
     name = getattr(function, "__name__", repr(function))
@@ -286,7 +287,7 @@ def _taken(hook: str, function: Callable[..., Any], bundle: Bundle) -> tuple[str
     known = ARGUMENTS[hook]
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature gets every argument
+    except (TypeError, ValueError):  # a builtin without a signature: every argument
         return known
     taken: list[str] = []
     for parameter in parameters:
@@ -323,26 +324,26 @@ def _unknown(
 
 
 def _instead_of(name: str, known: tuple[str, ...]) -> str:
-    """What to write for a parameter that a hook does not give: the beginning of a sentence, or nothing."""
+    """A suggestion for a parameter that a hook does not give: the beginning of a sentence, or nothing."""
     parameter, read = _ELSEWHERE.get(name, ("", ""))
     if parameter in known:
         return f'write "{parameter}" and read {read}; '
     near = faults.closest(name, known)
     if near is not None and near[0] == name[0]:
         return f'did you mean "{near}"? '
-    # Likely the kind of the object, such as pod; or the word of another framework, such as body.
+    # Often the kind of the object, such as pod, or the word of another framework, such as body.
     return 'write "obj" for the object, whatever its kind; ' if "obj" in known else ""
 
 
 def predicate(name: str, function: Callable[..., Any], bundle: Bundle) -> Predicate:
-    """The function that an entry point names, as a filter.
+    """The function of an entry point, as a filter.
 
-    Raises EntryPointError, located at the function, where it is asynchronous, a generator or a class, or
+    Raises EntryPointError with the place of the function if it is asynchronous, a generator or a class, or
     can't be called with one object.
     """
     called = getattr(function, "__name__", name)
     code = faults.WRONG_KIND
-    # An object may be called asynchronously, too.
+    # An object may have an asynchronous `__call__`.
     each = (function, getattr(function, "__call__", None))  # noqa: B004
     if inspect.isclass(function):
         message, advice = f"{called} is a class, and a filter is a function", "write module:function"
