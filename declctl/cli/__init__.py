@@ -1,8 +1,8 @@
 """The command line: parse, call, print, exit status.
 
-A command decides nothing that a program could want too: what it does is done by the rooms below, and
-`app` imports the module of a command when it is called, so that `declctl --help` and a shell that completes
-a word load the parser alone. Errors become sentences and exit statuses in one place, `main`.
+The rooms below do the work of a command, so that programs can do the same. `app` imports the module of a
+command when it is called, so that `declctl --help` and shell completion load only the parser. `main` turns
+errors into sentences and exit statuses.
 """
 
 from declctl.cli.main import main

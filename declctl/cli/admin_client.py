@@ -1,4 +1,4 @@
-"""How to reach a running process: where its admin address is, and what it answers."""
+"""Requests to a running process: its admin address, and its answers."""
 
 import http.client
 import json
@@ -50,7 +50,7 @@ class AdminAnswer(msgspec.Struct, frozen=True):
 
 
 def parse_admin(text: str) -> Address:
-    """The address that `--admin` names; raises UsageError."""
+    """The address in `--admin`; raises UsageError."""
     try:
         return parse_address(text)
     except BadValue as error:
@@ -165,7 +165,7 @@ def _of_manifest() -> Address:
 
 
 def _as_far_as_it_can_be_read() -> Address | None:
-    """The address that the Controllers of this folder name, if it is one; faults beside it do not matter."""
+    """The valid address in the Controllers of this folder; other faults of the manifest do not matter."""
     try:
         source = ManifestSource.read(".")
     except ManifestErrors:
@@ -181,5 +181,5 @@ def _addresses(data: bytes) -> list[Address]:
             if document["kind"] == "Controller" and str(document["apiVersion"]).startswith("declctl.dev/"):
                 found.append(parse_address(document["spec"]["admin"]["bindAddress"]))  # noqa: PERF401
     except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
-        return found  # what stands before the fault counts
+        return found  # the part before the fault counts
     return found

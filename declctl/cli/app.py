@@ -1,7 +1,7 @@
-"""The command line: the arguments and options of each command, and which function does it.
+"""The command line: the arguments and options of each command, and the function that does it.
 
-Each command imports what it needs when it is called: `declctl --help`, and a shell that completes a word,
-load the parser alone. A command returns its exit status; None counts as 0.
+Each command imports its modules when it is called, so that `declctl --help` and shell completion load only
+the parser. A command returns its exit status; None counts as 0.
 """
 
 import os
@@ -22,7 +22,7 @@ from declctl.errors import UsageError
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 
-# Commands that are documented, and what to do until a version has them.
+# Documented commands that this version does not have, each with an alternative.
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
@@ -206,7 +206,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--exec-on-restart is for a process that stays: leave out --once, or it.")
     if exec_on_restart and manifest == "-":
         raise UsageError("--exec-on-restart can't read a manifest from standard input twice: name a file.")
-    # For a new process: of now, before code of the user could change it.
+    # For a new process: the present values, before user code can change them.
     environment, folder = dict(os.environ), Path().absolute() if exec_on_restart else None
     from declctl.runtime.checking.preflight_pool import PreflightPool
 
@@ -229,7 +229,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             log_level=log_level,
             admin=admin,
         )
-    # A run that has failed is not started again: its supervisor decides.
+    # A failed run is not started again: its supervisor decides.
     if restarts and not status:
         make_reprojection(sys.executable, sys.orig_argv[1:], environment=environment, folder=folder)
     return status
@@ -263,7 +263,7 @@ def validate(
 
         checked = check_all(manifests, children)
     faults = [fault for one in checked for fault in one.diagnostics]
-    # After the files: a manifest that is wrong by itself needs no cluster to say so.
+    # After the files: faults of the manifest need no cluster.
     if cluster:
         faults += check_in_cluster(checked, kubeconfig, context)
     print_faults(faults, checked, form=output)
@@ -489,7 +489,7 @@ def bench_reload(
 
 
 def _add_refusals(group: typer.Typer, instead: Mapping[str, str], *, prefix: str) -> None:
-    """Add commands that are documented and not done by this version, hidden from the help."""
+    """Add documented commands that this version does not have, hidden from the help."""
     anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": list[str]()}
     for name, advice in instead.items():
         refusal = UsageError(f"This version does not do `declctl {prefix}{name}` yet; {advice}.")
@@ -512,8 +512,8 @@ _add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
 def invoke(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name, and return its exit status.
 
-    What is wrong with the arguments is printed here: typer would print the command line as it was given,
-    escape sequences and line ends included. Raises what the command raises, and SystemExit.
+    Faults of the arguments are printed here, because typer would print control characters of the command line
+    unescaped. Raises the exceptions of the command, and SystemExit.
     """
     if not os.environ.get(_COMPLETION, "").isprintable():
         raise UsageError(f"{_COMPLETION} asks for no completion: unset it, or install completion again.")
@@ -531,7 +531,7 @@ def invoke(arguments: Sequence[str]) -> int:
 
 
 class _Context(Protocol):
-    """What is used of the context of a command."""
+    """The part of a command's context that is used."""
 
     @property
     def command_path(self) -> str: ...
@@ -543,7 +543,7 @@ class _Context(Protocol):
 
 @runtime_checkable
 class _WrongUsage(Protocol):
-    """What is used of typer's errors about a command line. The module of their classes differs by version."""
+    """The part of typer's usage errors that is used. The module of their classes depends on the version."""
 
     exit_code: int
 
@@ -551,7 +551,7 @@ class _WrongUsage(Protocol):
 
 
 def _show(error: _WrongUsage) -> None:
-    """Usage, a hint and the message, as typer prints them, with the user's text on one line."""
+    """Print usage, a hint and the message, as typer does, with the user's text on one line."""
     context: _Context | None = getattr(error, "ctx", None)
     message = error.format_message()
     if context is not None:

@@ -1,4 +1,4 @@
-"""`declctl bench reload`: what a restart costs, and what a reload does, measured here and now."""
+"""`declctl bench reload`: the costs of a restart and of a reload, measured on this machine."""
 
 import gc
 import signal
@@ -19,11 +19,11 @@ from declctl.runtime.checking.check import check
 def compare_restart_with_reload(
     manifest: str | None, *, handlers: int, objects: int, samples: Sequence[str], as_json: bool
 ) -> None:
-    """Measure both, and print them side by side. Without a manifest, one with that many handlers is made.
+    """Measure both ways, and print the costs. Without a manifest, a built-in one has `handlers` handlers.
 
     Raises UsageError, and typer.Exit for a manifest with faults.
     """
-    gc.enable()  # it was off for the start
+    gc.enable()  # it was off during the start
     bundle = built_in(handlers) if manifest is None else _copied(manifest)
     documents = read_objects(samples)
     with _sigterm_interrupts():
@@ -36,7 +36,7 @@ def compare_restart_with_reload(
 
 @contextmanager
 def _sigterm_interrupts() -> Generator[None]:
-    """What was started is ended, and the folder removed, as after Ctrl-C."""
+    """Make SIGTERM raise KeyboardInterrupt, so that child processes are ended and the folder is removed."""
     # As KeyboardInterrupt, the with statements around the children and the folder are left in order.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

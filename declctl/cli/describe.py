@@ -1,4 +1,4 @@
-"""`schema`, `explain` and `plugins`: what may be written in a manifest, and which plugins are installed."""
+"""`schema`, `explain` and `plugins list`: the fields of a manifest, and the installed plugins."""
 
 import json
 from contextlib import closing
@@ -17,7 +17,7 @@ def show_schema(kind: str | None) -> None:
 
 
 def show_explanation(path: str) -> None:
-    """Print what a field of the manifest, or an error code, means."""
+    """Print the description of a manifest's field, or of an error code."""
     if CODE_PATTERN.fullmatch(path.strip()):
         block(explain_code(path.strip()))
         return
@@ -48,16 +48,16 @@ def _facts(found: Explanation) -> list[str]:
 
 
 def _written(value: object) -> str:
-    """As a person would write it on one line of YAML."""
+    """The value in one line of YAML."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def show_plugins(*, as_json: bool) -> None:
-    """Print the installed plugins, their hooks, and what is wrong with those that can't be used.
+    """Print the installed plugins, their hooks, and the faults of unusable ones.
 
-    No code of a plugin is imported into this process. Raises UsageError where no child can be started.
+    No code of a plugin is imported into this process. Raises UsageError if no child process can be started.
     """
     # Late: `explain` and `schema` need no children.
     from declctl.runtime.checking.preflight import list_plugins

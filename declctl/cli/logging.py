@@ -265,7 +265,7 @@ _WATCHER = "watchfiles"  # it logs how many files have changed; declctl logs the
 _GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # the package of the handler modules of a generation
 
 
-_CLIENT = "kubernetes"  # the official client: below INFO it logs whole answers, Secrets among them
+_CLIENT = "kubernetes"  # the official client: below INFO it logs whole answers, which may have Secrets
 _OF_RECORDS = {
     *vars(logging.makeLogRecord({})),
     "message",
@@ -282,7 +282,7 @@ def _standard(level: int) -> str:
 
 
 class ControllerName:
-    """The value of `controller` in JSON lines; empty until the manifest has been read."""
+    """The value of `controller` in JSON lines; empty until the manifest is read."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -332,10 +332,10 @@ def set_up_logs(
     clock: Clock,
     controller: ControllerName | None = None,
 ) -> Any:
-    """Send all logs to `screen`; returns the logger to begin with.
+    """Send all logs to `screen`; returns the first logger.
 
-    `form` is `text` or `json`, `level` the name of the least important level that is written. JSON lines
-    have the name of the `controller`.
+    `form` is `text` or `json`, `level` the lowest level that is written. JSON lines have the name of the
+    `controller`.
     """
     lowest = logging.getLevelNamesMapping()[level.upper()]
     renderer: Renderer
@@ -352,7 +352,7 @@ def set_up_logs(
     )
     log = structlog.get_logger()
     root = logging.getLogger()
-    # All handlers are replaced: one that another library has added would write lines of its own.
+    # All handlers are replaced, as a handler of another library would write its own lines.
     root.handlers[:] = [LibraryLogs(log)]
     root.setLevel(lowest)
     logging.getLogger(_CLIENT).setLevel(max(lowest, logging.INFO))
@@ -381,7 +381,7 @@ def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:
 
 
 def _keep_fields(_logger: object, _method: str, entry: Entry) -> Entry:
-    """A field of a handler that is named as one of every line gets another name, so that neither is lost."""
+    """Rename a handler's field that has the name of a field of every line, so that neither is lost."""
     for name in _OF_LINES:
         if name in entry:
             entry[f"{name}_"] = entry.pop(name)
@@ -389,7 +389,7 @@ def _keep_fields(_logger: object, _method: str, entry: Entry) -> Entry:
 
 
 def _traceback(_logger: object, _method: str, entry: Entry) -> Entry:
-    """Structlog calls it `exception`, declctl `traceback`."""
+    """Rename the field of an exception from structlog's `exception` to `traceback`."""
     if "exception" in entry:
         entry.setdefault("traceback", entry.pop("exception"))
     return entry

@@ -31,7 +31,7 @@ _REPORT = (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (by default the process's) name, and exit with its status."""
-    gc.disable()  # what imports make is not garbage: looking for it costs a tenth of a short command's time
+    gc.disable()  # imports make no garbage: a search for it takes a tenth of a short command's time
     sys.exit(status_of(arguments))
 
 
@@ -49,7 +49,7 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if arguments in (["version"], ["--version"]):
-        # Without the parser, which costs ten times as much as the answer.
+        # Without the parser, which takes ten times as long as the answer.
         from declctl.cli.version import version
 
         version()
@@ -64,7 +64,7 @@ def _reported(error: Exception) -> ExitStatus:
         case ManifestErrors():
             _show(error.diagnostics)
             return ExitStatus.FAILED
-        case UsageError() | ApiError():  # the cluster that is configured doesn't answer, or not to us
+        case UsageError() | ApiError():  # no answer of the cluster, or a refusal
             _say(error)
             return ExitStatus.USAGE
         case DeclctlError():
@@ -101,7 +101,7 @@ def _internal(error: Exception) -> ExitStatus:
 
     from declctl.cli.terminal import block, line
 
-    # Indented, so that no line of the message looks like one of ours.
+    # Indented, so that no line of the message looks like a line of declctl.
     block(indent("".join(traceback.format_exception(error)), "  "), err=True)
     line(err=True)
     line(f"declctl: {_REPORT}", err=True)

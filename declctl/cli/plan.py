@@ -1,4 +1,4 @@
-"""`declctl plan`: what a manifest would change, and what it costs."""
+"""`declctl plan`: the changes of a manifest, and their costs."""
 
 from urllib.parse import quote, urlencode
 
@@ -31,7 +31,7 @@ _READING = {
 
 
 def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str | None) -> int:
-    """Print what a manifest would change, against `running`, another manifest or nothing; the exit status.
+    """Print the changes of a manifest `against` another state, and return the exit status.
 
     Raises typer.Exit for a manifest with faults.
     """
@@ -42,7 +42,7 @@ def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str |
         else:
             old = None if against is None else _checked(against)
             found = compare_plans(new, against=old, objects=_objects(new, admin))
-    except UsageError as fault:  # of the address; 2 would say that there are changes
+    except UsageError as fault:  # a fault of the address; the status 2 would mean changes
         line(f"declctl: {fault}", err=True)
         return 1
     if as_json:
@@ -106,7 +106,7 @@ def _target(checked: CheckResult, admin: str | None) -> AdminAddress:
 
 
 def _objects(checked: CheckResult, admin: str | None) -> dict[str, int]:
-    """How many objects of each resource the running process of this name has; nothing if none answers."""
+    """The objects of each resource in the running process of this name; empty without an answer."""
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller
     bound = controller.admin.bind_address
@@ -119,7 +119,7 @@ def _objects(checked: CheckResult, admin: str | None) -> dict[str, int]:
         if admin is not None:
             raise
         return {}
-    # Another controller answers at this address: its numbers do not belong to this manifest.
+    # Another controller answers at this address: its numbers are for another manifest.
     if document.get("name") != controller.name:
         return {}
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
@@ -161,7 +161,7 @@ def _footer(found: PlanComparison) -> str:
 
 
 def _imports(found: PlanComparison) -> str:
-    """How long the import took, if that makes a reload slow; else an empty text."""
+    """The duration of the import, if it makes a reload slow; else an empty text."""
     twice = ImportSeconds(found.import_seconds, found.import_seconds)
     if not twice.are_slow:
         return ""

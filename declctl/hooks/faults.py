@@ -1,6 +1,6 @@
-"""Where user code is at fault.
+"""The places of faults in user code.
 
-Exceptions and functions led back to a file, a line and a column. Columns count characters from 1.
+Exceptions and functions are traced to a file, a line and a column. Columns count characters from 1.
 """
 
 import ast
@@ -43,22 +43,22 @@ _Place = tuple[str, int, int]
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that was probably meant."""
+    """The choice that the user probably meant; None if none is close."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
 def defined_in(source: str) -> list[str]:
-    """The public functions and classes that a source defines at its top.
+    """The public functions and classes that a source defines at its top level.
 
-    They are found by the look of lines, as parsing costs too much for a suggestion: a line of a text may look
-    like a definition.
+    They are found by the beginnings of lines, because parsing is too expensive for a suggestion. A line of a
+    text may be taken for a definition.
     """
     return _DEFINITION.findall(source)
 
 
 def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointError:
-    """The fault behind an exception that came out of `doing`, such as "importing handlers.pods"."""
+    """The fault for an exception of an activity (`doing`), such as "importing handlers.pods"."""
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
         place: _Place | None = (error.filename, error.lineno or 1, max(1, error.offset or 1))
         if isinstance(error, NotCompiled):
@@ -82,11 +82,11 @@ def of_function(
     bundle: Bundle,
     parameter: str | None = None,
 ) -> EntryPointError:
-    """A fault of a function, located at its name in the `def`, or at the name of a parameter."""
+    """The fault of a function, at its name in the `def`, or at the name of a parameter."""
     place = _place(function, parameter, bundle)
     target = getattr(inspect.unwrap(function), "__code__", None)
     if place is None and target is not None:
-        # The function is not in the bundle, but in an installed plugin, for example.
+        # The function is not in the bundle; it may belong to an installed plugin.
         message = f"{message} ({target.co_filename}:{target.co_firstlineno})"
     return _located(message, code, place, suggestion)
 
@@ -106,7 +106,8 @@ def _advice(error: BaseException, bundle: Bundle) -> str | None:
             f"other code has put {error.name} into Python's builtins, of which each generation has its own: "
             "import it, or assign it in this module"
         )
-    # What one generation has taken of the process, another one can't have; see `declctl.hooks.lint`.
+    # A resource of the process that one generation has taken is not free for another; see
+    # `declctl.hooks.lint`.
     if "Duplicated timeseries" in describe(error):
         return (
             "the generation that runs has registered it at its import, if these files do it once: give it a "
@@ -166,7 +167,7 @@ def _place(function: Callable[..., Any], parameter: str | None, bundle: Bundle) 
 def _definition(source: str, name: str, first: int) -> _Function | None:
     """The function that begins at line `first` with its decorators; None for a lambda.
 
-    Only its own lines are parsed: the whole source may be large, or nested deeper than `ast` goes.
+    Only its own lines are parsed: the whole source may be large, or nested too deeply for `ast`.
     """
     try:
         lines = inspect.getblock([f"{line}\n" for line in source.split("\n")[first - 1 :]])
@@ -192,5 +193,5 @@ def _line(source: str, line: int) -> str:
 
 
 def _column(source: str, line: int, offset: int) -> int:
-    """The column of an offset in bytes, which is how Python counts."""
+    """The column, in characters, of an offset in bytes, as Python counts."""
     return len(_line(source, line).encode()[:offset].decode("utf-8", "replace")) + 1

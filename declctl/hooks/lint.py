@@ -1,14 +1,15 @@
-"""Lint rules for handler files: what an import does to the process, and no reload undoes.
+"""Lint rules for handler files: effects of an import on the process that no reload undoes.
 
-A generation is imported while the one before still runs, and again at each edit. An import that only defines
-things can be repeated; these rules find, in the source alone, the usual things that can't, or that stay when
-their generation is gone. What runs at import is the body of a module, of its classes, and of the functions of
-the same file that it calls. Two rules are about the whole file: modules that are looked up past the bundle,
-by a place or by a name in a text. Names are followed through import statements and plain assignments, but not
-into other modules of the bundle.
+A generation is imported while the previous one still runs, and again after each edit. An import that only
+defines things can be repeated. These rules read the sources, and find common effects that can't be repeated,
+or that remain after their generation. The body of a module runs at its import, with the bodies of its classes
+and of functions of the same file that it calls. Two rules concern the whole file: modules that are looked up
+outside of the bundle, by a path or by a name in a text. Names are followed through import statements and
+plain assignments, but not into other modules of the bundle.
 
-A source does not show what its imports do: a helper in another module, or a library, may open a port, start a
-thread or register a metric. `ImportAudit` sees that as it happens, in the child process of a pre-flight.
+A source does not show the effects of its imports: a helper in another module, or a library, may open a port,
+start a thread or register a metric. `ImportAudit` notices these effects when they happen, in the child
+process of a pre-flight.
 """
 
 import ast
@@ -158,7 +159,7 @@ _ADVICE_OF: Final[Mapping[str, str]] = {
     "multiprocessing.set_start_method": "use multiprocessing.get_context(…), which sets nothing",
 }
 
-# Collections of the process: to change them is what a rule is about, by any of these methods or by an item.
+# Collections of the process. A rule reports each change of them, by these methods or by an item.
 _COLLECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "os.environ": ("changes the environment of the process", _ENVIRON_ADVICE),
     "sys.path": ("changes sys.path", _PATH_ADVICE),
@@ -166,7 +167,7 @@ _COLLECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "sys.meta_path": ("changes how the process imports", _STARTUP),
     "sys.path_hooks": ("changes how the process imports", _STARTUP),
 }
-# What takes the name of a module as a text, and knows no generation.
+# Functions that take the name of a module as a text, and know no generation.
 _BY_NAME = frozenset(
     {
         "importlib.import_module",
@@ -183,7 +184,7 @@ _BY_NAME = frozenset(
         "unittest.mock.patch",
     }
 )
-# What loads a file by its place.
+# Functions that load a file by its path.
 _FILES = frozenset(
     {
         "importlib.util.spec_from_file_location",
@@ -202,7 +203,7 @@ _CHANGES = frozenset(
 
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-_Rule = tuple[ast.expr | ast.stmt, str, str, str]  # where; code; what it does; what to do instead
+_Rule = tuple[ast.expr | ast.stmt, str, str, str]  # place; code; the effect; what to do instead
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _EVENTS = {
     "socket.bind": (PORT, "socket.bind"),
@@ -214,7 +215,7 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an import does, at a line and a column (counted from 1, in characters) of a file."""
+    """An effect of an import, at a line and a column (counted from 1, in characters) of a file."""
 
     code: str
     message: str
@@ -222,19 +223,19 @@ class Finding:
     file: str
     line: int
     column: int
-    last: int = 0  # the line in which it ends, if that is another one
+    last: int = 0  # the last line of the statement; 0 if it is `line`
 
     def covers(self, other: "Finding") -> bool:
-        """Whether the other one is about the same."""
+        """Whether the other finding is about the same statement."""
         same = (self.code, self.file) == (other.code, other.file)
         return same and self.line <= other.line <= max(self.line, self.last)
 
 
 def lint(bundle: Bundle) -> list[Finding]:
-    """What the modules of a bundle do when they are imported that no reload undoes.
+    """The effects of importing the modules of a bundle that no reload undoes.
 
-    A line that ends in `# noqa: DCL093` is left out, with the code of the rule. Sources that are no valid
-    Python, and those that are too large to be parsed here (64 KiB), have no findings.
+    A line that ends in `# noqa: DCL093`, with the code of the rule, is left out. Invalid sources, and sources
+    that are too large to be parsed here (64 KiB), have no findings.
     """
     found, own = list[Finding](), bundle.names
     for path, source in bundle.files.items():
@@ -242,7 +243,7 @@ def lint(bundle: Bundle) -> list[Finding]:
             continue
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import of it says what is wrong
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import reports the fault
             continue
         display = bundle.display(path)
         lines = (bundle.source(display) or "").split("\n")
@@ -256,7 +257,7 @@ def lint(bundle: Bundle) -> list[Finding]:
 
 
 def finding_at(bundle: Bundle, file: str, line: int, code: str, what: str) -> Finding | None:
-    """What a line of a bundle was seen to do at import; None where it is meant (`# noqa`)."""
+    """The finding for an effect that was seen at a line of a bundle; None if it is intended (`# noqa`)."""
     lines = (bundle.source(file) or "").split("\n")
     text = lines[line - 1] if line <= len(lines) else ""
     if _is_meant(text, code):
@@ -271,11 +272,11 @@ def _is_meant(text: str, code: str) -> bool:
 
 
 def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
-    """The modules that are files below the folder of a bundle, and were imported past it, as all others are.
+    """Findings for modules below the folder of a bundle that were imported outside of the bundle.
 
-    `sys.path`, `PYTHONPATH` or a `.pth` file leads to them. They are of the process, not of a generation, and
-    their changes are not noticed. `known` are the names of modules that were imported before. Installed
-    packages in an environment below the folder are not meant.
+    `sys.path`, `PYTHONPATH` or a `.pth` file leads to them. They belong to the process, not to a generation,
+    and their changes are not noticed. `known` are the names of modules that were imported before. Installed
+    packages in an environment below the folder are left out.
     """
     folder, found = os.path.realpath(bundle.place), list[Finding]()
     for name, module in list(sys.modules.items()):
@@ -292,7 +293,7 @@ def ordinary_modules(bundle: Bundle, known: Collection[str]) -> list[Finding]:
 
 
 def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
-    """File, line and column of the first statement in a bundle that imports a module, or what is in it."""
+    """File, line and column of the first statement in a bundle that imports a module, or a name of it."""
     for path, source in bundle.files.items():
         if name.partition(".")[0].encode() not in source or len(source) > LARGE_BYTES:
             continue
@@ -310,18 +311,18 @@ def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
 
 
 class _ModuleRules:
-    """What one module does when it is imported."""
+    """Applies the rules to one module."""
 
     def __init__(self, own: frozenset[str]) -> None:
         self._own = own  # the top-level names of the bundle
-        self._names: dict[str, str] = {}  # what a name of the module stands for, as a dotted name
-        self._bases: dict[str, str | None] = {}  # of classes of the module, the first that is known
+        self._names: dict[str, str] = {}  # the dotted name for which a name of the module stands
+        self._bases: dict[str, str | None] = {}  # the first known base of each class of the module
         self._functions: dict[str, ast.FunctionDef] = {}
         self._called: set[str] = set()
 
     def of(self, tree: ast.Module) -> Iterator[_Rule]:
-        """All that its body does."""
-        for node in ast.walk(tree):  # a name may be used before it is bound in another function
+        """All findings of the module."""
+        for node in ast.walk(tree):  # a function may use a name that is bound later
             self._bind_import(node)
         self._functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         for statement in tree.body:
@@ -331,7 +332,7 @@ class _ModuleRules:
             yield from self._look_up(node)
 
     def _look_up(self, node: ast.AST) -> Iterator[_Rule]:
-        """Modules that are looked up past the bundle, whenever that is."""
+        """Report modules that are looked up outside of the bundle, at any time."""
         if isinstance(node, ast.Call):
             name = self._dotted(node.func)
             written = node.args[0] if node.args else None
@@ -368,7 +369,7 @@ class _ModuleRules:
                 self._names[alias.asname or alias.name] = f"{module}.{alias.name}"
 
     def _run(self, node: ast.AST) -> Iterator[_Rule]:
-        """What runs when a statement or an expression runs; not what it only defines."""
+        """Report the effects of a statement or an expression; definitions have none."""
         if isinstance(node, _Scope):
             for each in (*getattr(node, "decorator_list", ()), *node.args.defaults, *node.args.kw_defaults):
                 if each is not None:
@@ -443,7 +444,7 @@ class _ModuleRules:
                     yield from self._patch(target.value, target.attr, target)
 
     def _bind(self, name: str, value: ast.expr) -> None:
-        """A plain assignment: the name stands for what it is given, if that is known."""
+        """Note a plain assignment: the name stands for the value, if that is known."""
         dotted = self._dotted(value)
         if dotted is None:
             self._names.pop(name, None)
@@ -457,13 +458,13 @@ class _ModuleRules:
             yield from self._patch(call.args[0], attribute, call)
 
     def _patch(self, base: ast.expr, attribute: str, where: ast.expr) -> Iterator[_Rule]:
-        """An attribute is set, of a module or class from elsewhere; not of an instance."""
+        """Report an attribute that is set on a foreign module or class; instances are left out."""
         name = self._dotted(base)
         if name is not None and "(" not in name and name != "builtins":
             yield where, PROCESS_STATE, f"sets {name}.{attribute} for the whole process", _PATCH_ADVICE
 
     def _dotted(self, node: ast.expr) -> str | None:
-        """`os.environ` for what has that name, through whatever it is imported as; `f()` for a call of f."""
+        """The dotted name of an expression, such as `os.environ`, under any import; `f()` for a call of f."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, "setattr" if node.id == "setattr" else None)
         if isinstance(node, ast.Attribute):
@@ -473,7 +474,7 @@ class _ModuleRules:
             called = self._dotted(node.func)
             if called is None and isinstance(node.func, ast.Name):
                 called = self._bases.get(node.func.id)
-            # `logging.getLogger(__name__)` is of the generation alone, and forgotten with it.
+            # `logging.getLogger(__name__)` belongs to the generation, and is forgotten with it.
             first = node.args[0] if node.args else None
             is_of_module = isinstance(first, ast.Name) and first.id == "__name__"
             return None if called is None or is_of_module else f"{called}()"
@@ -481,7 +482,7 @@ class _ModuleRules:
 
 
 def _is_never(test: ast.expr) -> bool:
-    """`if __name__ == "__main__"` and `if TYPE_CHECKING`: their bodies don't run in a bundle."""
+    """Whether the body of an `if` never runs in a bundle: `__name__ == "__main__"` and `TYPE_CHECKING`."""
     if isinstance(test, ast.Compare):
         is_name = isinstance(test.left, ast.Name) and test.left.id == "__name__"
         return is_name and isinstance(test.ops[0], ast.Eq)
@@ -489,7 +490,7 @@ def _is_never(test: ast.expr) -> bool:
 
 
 class ImportAudit:
-    """Writes down what the modules of a bundle do from now on, until `end`. One for each process."""
+    """Records the effects of the bundle's modules from now until `end`. One for each process."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -501,7 +502,7 @@ class ImportAudit:
             self._hear_of_metrics()
 
     def end(self, known: list[Finding]) -> list[Finding]:
-        """What was found beside the known ones; what happens later is not written down."""
+        """The findings that are not in `known`; later effects are not recorded."""
         self._listens = False
         return [one for one in self._found if not any(each.covers(one) for each in known)]
 
@@ -535,7 +536,7 @@ class ImportAudit:
         setattr(CollectorRegistry, "register", heard)  # noqa: B010 - as above
 
     def _write_down(self, code: str, what: str, frame: FrameType | None) -> None:
-        """At the innermost line of the bundle; what a library does when it is imported is done once."""
+        """Record an effect at the innermost line of the bundle, but none of a library's own import."""
         while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
             if str(frame.f_globals.get("__name__")).startswith(f"{NAMESPACE}."):
                 file, line = frame.f_code.co_filename, frame.f_lineno
@@ -547,7 +548,7 @@ class ImportAudit:
 
 
 def _is_nobodys(_: object, address: object) -> bool:
-    """Whether it takes nothing from others: a port that the system chooses, or an address of another kind."""
+    """Whether an address takes nothing from others: a free port of the system, or another family."""
     if isinstance(address, tuple):
         return len(address) < 2 or not isinstance(address[0], str) or address[1] == 0
     return not address

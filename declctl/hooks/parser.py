@@ -1,9 +1,9 @@
-"""Parses and compiles sources; large ones in a process of their own.
+"""Parses and compiles sources, large ones in a child process.
 
 The parser needs up to a thousand times the memory of a source, and holds the interpreter lock meanwhile. For
-a megabyte of short lines it takes 900 MB, and seconds in which no event is delivered. A process of its own
-gives the memory back when it ends. That process runs this file as a script, so this file imports the standard
-library only.
+a megabyte of short lines it takes 900 MB and some seconds, in which no event is delivered. A child process
+returns the memory when it ends. It runs this file as a script, so this file imports the standard library
+only.
 """
 
 import ast
@@ -24,8 +24,8 @@ SECONDS: Final = 60.0
 """How long that process may take, where the caller has no shorter limit."""
 
 _NICE = 5
-_TOO_MUCH = 3  # its exit status where memory was not enough
-_NESTED = b"#"  # its answer where a source is nested too deep to be compiled
+_TOO_MUCH = 3  # exit status of the child if the memory was not sufficient
+_NESTED = b"#"  # answer of the child for a source that is nested too deeply to be compiled
 
 Imports = list[tuple[list[str], str | None, int | None]]
 """`import names`, without module and level, or `from module import names`."""
@@ -39,41 +39,41 @@ _SPLIT = "split it: long chains of operators, calls or elif count as nesting, to
 
 
 class TooCostly(Exception):
-    """A source can't be parsed within the limits; the message says which limit, `suggestion` what to do."""
+    """A source can't be parsed within the limits. The message names the limit, `suggestion` what to do."""
 
     suggestion = _KEEP_DATA_ELSEWHERE
 
 
 class TooLate(TooCostly):
-    """The time limit was over."""
+    """The time limit was exceeded."""
 
 
 class NotCompiled(SyntaxError):
-    """Python can't compile a source, for another reason than its syntax; `suggestion` says what to do."""
+    """Python can't compile a source, for a reason other than its syntax. `suggestion` says what to do."""
 
     suggestion: str | None = None
 
     @classmethod
     def because(cls, reason: str, display: str, suggestion: str | None = None) -> "NotCompiled":
-        """The error for a whole file: `reason` says what keeps Python from it."""
+        """The error for a whole file, with the reason."""
         error = cls(f"it can't be compiled: {reason}", (display, 1, 1, None))
         error.suggestion = suggestion
         return error
 
     @classmethod
     def too_deep(cls, display: str) -> "NotCompiled":
-        """Expressions or blocks are nested deeper than Python's parser and compiler go."""
+        """The error for expressions or blocks that are nested too deeply for Python's parser and compiler."""
         return cls.because(_TOO_DEEP, display, _SPLIT)
 
 
 def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
-    """The imports of a source, the names that it mentions, and the attributes; nothing if it isn't Python."""
+    """The imports, mentioned names and attributes of a source; nothing for an invalid one."""
     imports: Imports = []
     names: set[str] = set()
     attributes: set[str] = set()
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # the import of it says what is wrong
+    except (SyntaxError, ValueError, RecursionError):  # its import reports the fault
         return [], [], []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -93,7 +93,7 @@ def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
 
 
 def _imported_by(call: ast.Call) -> tuple[list[str], str | None, int | None] | None:
-    """What `importlib.import_module("name")` or `__import__("name")` imports; None for a computed name."""
+    """The module of `importlib.import_module("name")` or `__import__("name")`; None for a computed name."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
     first = call.args[0] if call.args else None
@@ -106,12 +106,12 @@ def _imported_by(call: ast.Call) -> tuple[list[str], str | None, int | None] | N
 
 
 def scan_apart(source: bytes, *, seconds: float = SECONDS) -> tuple[Imports, list[str], list[str]]:
-    """`scan` in a process of its own. Blocks; raises TooCostly, and OSError if no process can be started."""
+    """`scan` in a child process. Blocks. Raises TooCostly, and OSError if no process can be started."""
     return json.loads(_run("scan", "", source, seconds))
 
 
 def compile_apart(source: str, display: str) -> CodeType:
-    """The code of a source, compiled in a process of its own. Blocks.
+    """The code of a source, compiled in a child process. Blocks.
 
     Raises SyntaxError as `compile` does, NotCompiled for deep nesting, TooCostly, and OSError if no process
     can be started.
@@ -154,7 +154,7 @@ def _compiled(source: bytes, display: str) -> bytes:
         return b"!" + json.dumps([error.msg, place]).encode()
     except RecursionError:
         return _NESTED
-    except (ValueError, OverflowError) as error:  # a zero byte, or an integer of too many digits
+    except (ValueError, OverflowError) as error:  # a zero byte, or an integer with too many digits
         return b"!" + json.dumps([str(error), (display, 1, 1, None)]).encode()
     return b"=" + marshal.dumps(code)
 
@@ -173,16 +173,16 @@ def _main(what: str, display: str) -> int:
     except MemoryError:
         if _has_needed(most // 2):
             return _TOO_MUCH
-        # The parser raises it for deep nesting as well. Where imports are looked for, such a source has none.
+        # The parser also raises it for deep nesting. For a search of imports, such a source has none.
         answer = json.dumps(scan(b"")).encode() if what == "scan" else _NESTED
     sys.stdout.buffer.write(answer)
     return 0
 
 
 def _has_needed(size: int) -> bool:
-    """Whether this process has had more than `size` bytes of address space at its peak.
+    """Whether the peak address space of this process was more than `size` bytes.
 
-    False where there is no /proc: there RLIMIT_AS has no effect either, and memory was not the reason.
+    False without /proc: RLIMIT_AS has no effect there either, so memory was not the reason.
     """
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 - no import
