@@ -319,7 +319,7 @@ def reload(
 ) -> int:
     """Make a running process read its files again.
 
-    It exits 0 if they are what runs then, 1 if they were refused, 2 if nobody answers, 3 for a fault in
+    It exits 0 if they are what runs then, 1 if they were refused, 2 if no process answers, 3 for a fault in
     declctl. If they change meanwhile, the newer ones count. With --no-wait, 0 says no more than that the
     order was given. Data files that handlers read by themselves are not noticed: use --force after an edit
     of one. Code that fails in its probation is taken back later: `declctl status` and `history`
@@ -342,8 +342,8 @@ def rollback(
 ) -> int:
     """Let an earlier generation run again.
 
-    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if nobody answers. One is
-    kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if no process answers. One
+    is kept for spec.reload.probationPeriod. The files are not tried again until they change.
     """
     from declctl.cli.remote import give_order
 

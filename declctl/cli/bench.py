@@ -92,11 +92,11 @@ def _print(found: Comparison) -> None:
 def _rows(one: ReloadCost) -> Iterator[tuple[str, str]]:
     yield "LISTs asked of the API server", f"{one.lists:,}"
     yield "WATCHes asked of the API server", f"{one.watches:,}"
-    yield "objects told to handlers again (Added)", f"{one.told_again:,}"
+    yield "objects delivered again (Added)", f"{one.told_again:,}"
     yield "retries lost", _of(one.retries_lost, one.retries)
     yield "memos lost", _of(one.memos_lost, one.memos)
-    yield "changes that were never told", _of(one.unheard, one.changes)
-    yield "until the edited code hears of changes", _seconds(one.effect)
+    yield "changes that were never delivered", _of(one.unheard, one.changes)
+    yield "until the edited code receives changes", _seconds(one.effect)
     yield "longest wait of a change meanwhile", _seconds(one.longest_wait)
 
 

@@ -75,11 +75,11 @@ def test_both_ways_stand_side_by_side(declctl: Callable, folder: Path, measured:
         "                                         RESTART        RELOAD",
         "LISTs asked of the API server            1              0",
         "WATCHes asked of the API server          2              0",
-        "objects told to handlers again (Added)   20,000         0",
+        "objects delivered again (Added)          20,000         0",
         "retries lost                             80 of 80       0 of 80",
         "memos lost                               300 of 300     none to lose",
-        "changes that were never told             168 of 1,376   0 of 184",
-        "until the edited code hears of changes   1.47 s         0.44 s",
+        "changes that were never delivered        168 of 1,376   0 of 184",
+        "until the edited code receives changes   1.47 s         0.44 s",
         "longest wait of a change meanwhile       2.50 s         36 ms",
     ]
 
