@@ -177,6 +177,9 @@ class LanesMachine(RuleBasedStateMachine):
     def hand_over(self, pick: int) -> None:
         old = pick % self.epoch
         self.queue.hand_over(old)
+        # What `old` had taken over goes on with it. What was taken from `old` before stays where it is.
+        for epoch in [epoch for epoch, owner in self.adopted.items() if owner == old]:
+            self.adopted[epoch] = self.epoch
         self.adopted[old] = self.epoch
         assert self.queue.handed_over(old) == (self.queue.outstanding(old) > 0)
 
@@ -285,9 +288,7 @@ class LanesMachine(RuleBasedStateMachine):
     def _owner(self, epoch: int) -> int:
         if epoch == BACKING_OFF:
             return self.epoch
-        while epoch in self.adopted:
-            epoch = self.adopted[epoch]
-        return epoch
+        return self.adopted.get(epoch, epoch)
 
 
 TestKeyedQueue = LanesMachine.TestCase
