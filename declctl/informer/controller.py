@@ -142,6 +142,9 @@ class Controller:
                     await self._free.wait()
                 await self._process(batch)
                 self.queue.processed(batch)
+                del (
+                    batch
+                )  # the list of a first sync is not to stay in memory while the loop waits for changes
                 if not self.synced.is_open and self.queue.has_synced:
                     self.synced.open()
                 if len(self.queue):

@@ -33,7 +33,7 @@ from declctl.runtime.reloading.generation import (
     RuntimeServices,
 )
 from declctl.runtime.reloading.probation import Probation, Trial
-from declctl.runtime.reloading.retirement import Retirement
+from declctl.runtime.reloading.retirement import Retirement, trim_heap
 from declctl.runtime.reloading.stage import (
     Replays,
     Stage,
@@ -144,6 +144,8 @@ class Reloader:
                 "NotSynced until then, and is called again",
                 resource=name,
             )
+        # Imports and first lists leave free memory behind. Caches go on meanwhile; handlers wait a few ms.
+        await in_thread(trim_heap, name="declctl-trim")
         self._slots.resume()
 
     def _unsynced(self, *, missing: bool) -> Mapping[str, str]:

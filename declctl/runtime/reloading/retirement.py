@@ -6,12 +6,13 @@ searches for such references in a thread, after a full collection, and only if t
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import (
@@ -458,16 +459,10 @@ def give_memory_back() -> None:
     The freed memory lies between objects in use, and stays resident until glibc trims its heap.
     """
     gc.collect()
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
+    trim_heap()
 
 
-def _malloc_trim() -> Callable[[int], int] | None:
-    """The `malloc_trim` of glibc; None with another C library."""
-    import ctypes  # late: no start of a process pays for it
-
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):
-        return None
+def trim_heap() -> None:
+    """Return free memory to the system, if the C library is glibc. Called in a thread."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

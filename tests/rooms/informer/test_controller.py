@@ -1,6 +1,7 @@
 """Controller: a reflector, a queue and a function, without a cache."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_changes_reach_the_function_in_order():
             (DeltaType.DELETED, "demo/a"),
         ]
         assert controller.last_sync_resource_version == "3"
+
+    asyncio.run(scenario())
+
+
+def test_a_list_that_was_processed_is_not_kept():
+    """Objects that are deleted after a first sync leave the memory, however long no change comes."""
+
+    async def scenario():
+        sizes = []
+        clock, source, controller = bench(lambda batch: sizes.append(len(batch.records)))
+        source.add(pod("seen-only-here"))
+        task = asyncio.create_task(controller.run())
+        await rest(clock)
+        assert sizes == [1]
+        gc.collect()
+        lists = [value for value in gc.get_objects() if isinstance(value, Replacement)]
+        assert not any(record.key == "demo/seen-only-here" for kept in lists for record in kept.records)
+        task.cancel()
+        await asyncio.wait([task])
 
     asyncio.run(scenario())
 
@@ -155,7 +175,7 @@ def test_the_queue_is_filled_while_a_batch_is_processed():
         clock, source, controller = bench(slowly)
         task = asyncio.create_task(controller.run())
         await rest(clock)
-        source.add(pod("first"))
+        source.add(pod("seen-only-here"))
         await asyncio.sleep(0)
         for number in range(1500):
             source.add(pod(f"p{number}"))
