@@ -142,9 +142,7 @@ class Controller:
                     await self._free.wait()
                 await self._process(batch)
                 self.queue.processed(batch)
-                del (
-                    batch
-                )  # the list of a first sync is not to stay in memory while the loop waits for changes
+                del batch  # a list must not stay in memory until the next change comes
                 if not self.synced.is_open and self.queue.has_synced:
                     self.synced.open()
                 if len(self.queue):
