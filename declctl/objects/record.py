@@ -367,15 +367,14 @@ class FieldView(ObjectView, kw_only=True):
     _fields: KubeObject = msgspec.field(default_factory=dict[str, Any])  # those that were read
 
     def __getitem__(self, field: str) -> Any:
-        if self._body is not None:
-            return self._body[field]
         fields = self._fields
-        if field not in fields:
-            value = self._decoded_alone(field)
-            if value is msgspec.UNSET:
-                return self._decoded()[field]  # which fills in kind and apiVersion
-            fields[field] = read_only(value)
-        return fields[field]
+        if field in fields:
+            return fields[field]
+        value = msgspec.UNSET if self._body is not None else self._decoded_alone(field)
+        if value is msgspec.UNSET:
+            return self._decoded()[field]  # which fills in kind and apiVersion
+        value = fields[field] = read_only(value)
+        return value
 
     def _decoded_alone(self, field: str) -> Any:
         """The value of a field; UNSET if it is missing, or if no struct can have a field with this name."""

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from declctl.decoding.decoders import Transform
@@ -25,7 +26,7 @@ from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec
+from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec, Record
 from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
@@ -436,8 +437,8 @@ class StagedIndexBuild:
         """A refusal IndexTimeout that names the function and the last object."""
         return ReloadRefused("IndexTimeout", self._call.fault(why))
 
-    def _each(self, keys: Iterable[str]) -> Iterator[str]:
-        return self._call.objects(keys, str)
+    def _each(self, records: Iterable[Record]) -> Iterator[Record]:
+        return self._call.objects(records, attrgetter("key"))
 
     def publish(self) -> None:
         """Make the index readable, at the commit. Computes nothing if no object is stale."""

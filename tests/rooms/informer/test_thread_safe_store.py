@@ -180,7 +180,7 @@ def test_a_thread_asks_and_the_loop_writes_meanwhile():
     made, asked, keys = store(**dict.fromkeys("abcd", "n1")), [], []
     build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
     stale_objects = build.stale_objects(3)
-    answers = build.ask(stale_objects, each=lambda some: (keys.append(key) or key for key in some))
+    answers = build.ask(stale_objects, each=lambda some: (keys.append(each.key) or each for each in some))
     made.update("demo/a", record("a", 2))
     made.delete("demo/b")
     made.add("demo/e", record("e"))
