@@ -510,7 +510,7 @@ class Runtime:
 
         return [
             tasks.create_task(parts.observer.run(), name="observer"),
-            tasks.create_task(parts.reloader.first_sync(), name="first sync"),
+            tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),

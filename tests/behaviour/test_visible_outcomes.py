@@ -170,7 +170,8 @@ def test_nothing_to_go_back_to_is_told_to_who_asks(scene: Scene, ask: Run) -> No
     number, counted, logged = world_of(scene.text)["generation"], scene.text.metrics(), len(scene.text.err)
     ended = ask("rollback")
     why = (
-        "no earlier generation is in memory: one is kept for spec.reload.probationPeriod, and that is not set"
+        "no earlier generation is in memory: set spec.reload.probationPeriod, and one is kept for that time "
+        "after each reload"
     )
     line = f"rollback refused, generation {number} goes on: {why}"
     advice = "write the earlier files again: that is a reload"

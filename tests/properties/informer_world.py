@@ -400,7 +400,7 @@ class World:
         """A thread is asked about some objects as they are now; its answers come later."""
         if self.builds and self.asked is None:
             stale_objects = self.builds[0].stale_objects(most)
-            self.asked = self.builds[0], stale_objects, self.builds[0].ask(stale_objects)
+            self.asked = self.builds[0], stale_objects, self.builds[0].compute(stale_objects)
 
     @action(weight=2)
     def enter_into_index(self) -> None:

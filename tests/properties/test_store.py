@@ -261,7 +261,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A thread is asked about some objects, as they are now; what it says comes later."""
         build = self.building[data.draw(st.sampled_from(self.unasked_builds()))].build
         stale_objects = build.stale_objects(most)
-        self.asked.append((build, stale_objects, build.ask(stale_objects)))
+        self.asked.append((build, stale_objects, build.compute(stale_objects)))
 
     def unasked_builds(self) -> list[str]:
         """The builds that no thread is asked for: one at a time is. Nobody asks for a field."""

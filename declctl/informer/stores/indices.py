@@ -8,7 +8,7 @@ the loop.
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -182,11 +182,11 @@ class Index:
         if held != values:
             self._leave(key, [value for value in held if value not in values])
 
-    def answers(self, records: Sequence[Record], *, each: Each = iter) -> Iterator[Values]:
+    def compute(self, records: Sequence[Record], *, each: Each = iter) -> Iterator[Values]:
         """The values of many records. Each record's function call is made when its values are read.
 
-        `each` is that of `IndexBuild.ask`. The buckets stay as they are; faults are counted. From one thread
-        at a time.
+        `each` is that of `IndexBuild.compute`. The buckets stay as they are; faults are counted. From one
+        thread at a time.
         """
         function = self.function
         if not isinstance(function, FunctionIndex):
@@ -315,11 +315,11 @@ class IndexBuild:
     """An index that is being filled. It can be read when the build is finished.
 
     On the loop, `step` fills it in slices. A function that must not run on the loop, such as one of a staged
-    generation, is called in a thread: `stale_objects` returns objects, `ask` calls the function for them in
-    the thread, and `enter` puts the values into the index. When `stale` is 0, `finish` lets the index be
+    generation, is called in a thread: `stale_objects` returns objects, `compute` calls the function for them
+    in the thread, and `enter` puts the values into the index. When `stale` is 0, `finish` lets the index be
     read.
 
-    `ask` may be called by any thread, one at a time; all other methods belong to the loop.
+    `compute` may be called by any thread, one at a time; all other methods belong to the loop.
     """
 
     def __init__(self, known: Mapping[str, Record], *, index: Index, finish: Callable[[], None]) -> None:
@@ -329,7 +329,7 @@ class IndexBuild:
         self._by_field = isinstance(index.function, FieldIndex)  # no user code runs for its values
         # Keys of stored objects that are not in the index. No older state of them is in it either.
         self._stale: dict[str, None] = dict.fromkeys(known)
-        self._given_up = False  # written by the loop, read by the thread of `ask`
+        self._given_up = False  # written by the loop, read by the thread of `compute`
 
     @property
     def stale(self) -> int:
@@ -344,7 +344,7 @@ class IndexBuild:
             for key in stale_objects.keys:
                 del self._stale[key]
         else:
-            self.enter(stale_objects, self.ask(stale_objects))
+            self.enter(stale_objects, self.compute(stale_objects))
         if self._stale:
             return False
         self.finish()
@@ -355,7 +355,7 @@ class IndexBuild:
         keys = tuple(islice(self._stale, most))
         return StaleObjects(keys, [self._known[key] for key in keys])
 
-    def ask(self, stale_objects: StaleObjects, *, each: Each = iter) -> Sequence[Values]:
+    def compute(self, stale_objects: StaleObjects, *, each: Each = iter) -> Sequence[Values]:
         """Call the function for these objects; returns their values, in order.
 
         An object on which the function fails has no values; the failure is counted. `each` wraps the iterable
@@ -364,10 +364,14 @@ class IndexBuild:
         """
         found: list[Values] = []
         records = stale_objects.records
+
+        def until_given_up(part: Iterable[Record]) -> Iterable[Record]:
+            return each(takewhile(lambda _: not self._given_up, part))
+
         for start in range(0, len(records), _TOGETHER):
-            if self._given_up or len(found) < start:
-                break
-            found += self._index.answers(records[start : start + _TOGETHER], each=each)
+            if len(found) < start:
+                break  # it has ended early
+            found += self._index.compute(records[start : start + _TOGETHER], each=until_given_up)
         return found
 
     def enter(self, stale_objects: StaleObjects, values: Sequence[Values]) -> None:
@@ -379,7 +383,7 @@ class IndexBuild:
                 del stale[key]
 
     def give_up(self) -> None:
-        """End the build. A thread within `ask` stops after its present object."""
+        """End the build. A thread within `compute` stops after its present object."""
         self._given_up = True
         self._stale.clear()
 

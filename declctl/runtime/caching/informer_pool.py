@@ -37,7 +37,7 @@ from declctl.runtime.caching.managed_informer import (
     ResourceIndex,
     ResourceRequirement,
     StagedIndexBuild,
-    ask,
+    call_for_objects,
     detector_of,
     make_informer,
     paths_of,
@@ -120,7 +120,7 @@ class _StagedChanges:
     """What the commit of the staged generation changes in the pool. No other generation uses it before."""
 
     requirements: frozenset[ResourceRequirement] = frozenset()  # of the staged generation
-    fresh: Sequence[ManagedInformer] = ()  # caches that only this generation uses
+    new_informers: Sequence[ManagedInformer] = ()  # caches that only this generation uses
     # Existing caches, each with the identity that it gets at the commit.
     conversions: dict[ManagedInformer, CacheIdentity] = field(
         default_factory=dict[ManagedInformer, CacheIdentity]
@@ -188,7 +188,7 @@ class InformerPool:
             if existing is not None and existing != identity:
                 # The running generation reads it as it is: it is converted at the commit.
                 staged.conversions[cached] = identity
-            cached.users += 1
+            cached.user_count += 1
             if cached.closing is not None:
                 cached.closing.cancel()  # it lingered, and is used again
                 cached.closing = None
@@ -199,9 +199,9 @@ class InformerPool:
             self._used[requirement] = tuple(serving[identity] for identity in requirement.identities)
         return [*made.values()]
 
-    def start(self, fresh: Iterable[ManagedInformer]) -> None:
+    def start(self, new_informers: Iterable[ManagedInformer]) -> None:
         """Start the list and watch of new informers."""
-        for cached in fresh:
+        for cached in new_informers:
             if cached.task is None:
                 cached.started_at = self._clock.monotonic()
                 name = f"informer {cached.identity.watch}"
@@ -231,7 +231,7 @@ class InformerPool:
             for cached in self.of(requirement):
                 for index in requirement.indexes:
                     built += await self._build_index(cached, index, requirement)
-        await ask(self.staged_indexes, timeout=timeout)
+        await call_for_objects(self.staged_indexes, timeout=timeout)
         return built
 
     @property
@@ -268,7 +268,7 @@ class InformerPool:
         # Indexes first: handlers of the new generation read them from this moment on.
         for index in staged.indexes.values():
             index.publish()
-        for cached in staged.fresh:
+        for cached in staged.new_informers:
             cached.commit(self._users(cached))
         for cached, reprojection in staged.reprojections.items():
             del self._cached[cached.identity]
@@ -276,7 +276,7 @@ class InformerPool:
             self._cached[cached.identity] = cached
             codec = reprojection.projection.layout.codec
             if codec is not cached.codec:
-                cached.codec, cached.mutations = codec, detector_of(codec, after=cached.mutations)
+                cached.codec, cached.mutations = codec, detector_of(codec, before=cached.mutations)
             cached.informer.take_over(reprojection)
 
     def release(self, requirements: Iterable[ResourceRequirement], *, linger: float) -> None:
@@ -294,12 +294,12 @@ class InformerPool:
             self._used.pop(requirement, None)
         until = asyncio.get_running_loop().time() + linger
         for cached in released:
-            cached.users -= 1
+            cached.user_count -= 1
             if not was_staged:
                 cached.lingers_until = until
-            if cached.users:
+            if cached.user_count:
                 # The code of the released generation is freed: functions of the others take over.
-                cached.call_those_of(self._users(cached))
+                cached.use_functions_of(self._users(cached))
             else:
                 cached.failed_before = cached.failed
                 self._close_at(max(until, cached.lingers_until), cached)
@@ -339,7 +339,7 @@ class InformerPool:
             filled_by=informers,
         )
 
-    def asked(self) -> RequestCounts:
+    def request_counts(self) -> RequestCounts:
         """The requests to the server since `prepare`, and those of them that were not planned."""
         return self._requests.until_now(cached.informer for cached in self.all())
 

@@ -11,6 +11,7 @@ commit.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
-from declctl.runtime.threads import UserCall
+from declctl.runtime.threads import CallGivenUp, UserCall
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -105,7 +106,7 @@ class Exchangeable(Generic[A, R]):
         return self.function(argument)
 
 
-def exchangeable(function: IndexFunc) -> IndexFunc:
+def replaceable_copy(function: IndexFunc) -> IndexFunc:
     """A copy of an index function that can call another one later; field paths have no user code."""
     return function_index(function.function) if isinstance(function, FunctionIndex) else function
 
@@ -142,11 +143,12 @@ class StagedTransform:
         await self._turn.acquire()
         loop, call = asyncio.get_running_loop(), self._new_call()
         self._call = call
-        # The thread and a cancellation race for this one item. The winner releases the turn.
-        unbegun = [True]
+        # Locked once: by the thread, or by a cancellation that comes before it. That one releases the turn.
+        owned = threading.Lock()
 
         def decode() -> T:
-            unbegun.pop()  # raises IndexError, which no one awaits, after a cancellation
+            if not owned.acquire(blocking=False):
+                raise CallGivenUp  # nobody awaits this thread
             try:
                 return work()
             finally:
@@ -156,8 +158,7 @@ class StagedTransform:
         try:
             return await call.run(decode)
         except BaseException:
-            with suppress(IndexError):
-                unbegun.pop()
+            if owned.acquire(blocking=False):
                 self._turn.release()  # the thread has not begun, and never will
             raise
 
@@ -209,7 +210,7 @@ class ManagedInformer:
     transform: Exchangeable[KubeObject, KubeObject | None] | None = None
     mutations: MutationDetector | None = None  # checks objects that readers share; None for frames
     task: asyncio.Task[None] | None = None  # None until the informer is started
-    users: int = 0  # the number of requirements that it serves, of all generations
+    user_count: int = 0  # the number of requirements that it serves, of all generations
     # Loop time: the end of the linger time that the last released generation has set, if it was committed.
     lingers_until: float = 0.0
     closing: asyncio.TimerHandle | None = None  # set while it lingers without users
@@ -226,7 +227,7 @@ class ManagedInformer:
     @property
     def is_spoiled(self) -> bool:
         """Whether it has lost objects while it had no users: the code of its transform was freed then."""
-        return not self.users and self.transform is not None and self.failed > self.failed_before
+        return not self.user_count and self.transform is not None and self.failed > self.failed_before
 
     def commit(self, users: Sequence[ResourceRequirement]) -> None:
         """Decode on the loop from now on: the generation that it was made for is committed."""
@@ -234,7 +235,7 @@ class ManagedInformer:
             return
         self.staged = None
         self._decode_in(None)
-        self.call_those_of(users)
+        self.use_functions_of(users)
 
     def stage(self, transform: StagedTransform) -> None:
         """Decode in a thread until the commit, if the source supports that."""
@@ -247,7 +248,7 @@ class ManagedInformer:
         assert isinstance(source, SupportsDecodeRunner)
         source.decode_runner = decode_runner
 
-    def call_those_of(self, users: Sequence[ResourceRequirement]) -> None:
+    def use_functions_of(self, users: Sequence[ResourceRequirement]) -> None:
         """Exchange the user functions for those of `users`; of equal functions, the first user's is taken.
 
         Called when a generation goes, as its code is freed.
@@ -295,7 +296,7 @@ def make_informer(
         # The shortest timeout serves all users.
         options=ReflectorOptions(idle_timeout=min(user.plan.idle_timeout for user in users)),
         indexers={
-            index.internal: exchangeable(index.function)
+            index.internal: replaceable_copy(index.function)
             for user in users
             for index in user.indexes
             if not staged or isinstance(index.function, FieldIndex)
@@ -307,13 +308,13 @@ def make_informer(
     return cached
 
 
-def detector_of(codec: Codec, *, after: MutationDetector | None = None) -> MutationDetector | None:
-    """The mutation detector for a codec, if readers share its objects; it continues the counts of `after`."""
+def detector_of(codec: Codec, *, before: MutationDetector | None = None) -> MutationDetector | None:
+    """The mutation detector for a codec, if readers share its objects; counts go on from `before`."""
     if not isinstance(codec, ObjectCodec):
         return None
     detector = MutationDetector(codec)
-    if after is not None:
-        detector.count, detector.last = after.count, after.last
+    if before is not None:
+        detector.count, detector.last = before.count, before.last
     return detector
 
 
@@ -332,7 +333,7 @@ def paths_of(users: Iterable[ResourceRequirement]) -> frozenset[FieldPath]:
     )
 
 
-class Question(Protocol):
+class StagedFunction(Protocol):
     """A user function that has to be called for all objects of some caches. Used on the machinery loop."""
 
     @property
@@ -345,8 +346,8 @@ class Question(Protocol):
         """The number of objects for which it was not called in their present state."""
         ...
 
-    async def ask_some(self) -> None:
-        """Call it for some of them, in a thread. A cancellation abandons the thread."""
+    async def call_some(self) -> None:
+        """Call it for some of them, in a thread. A cancellation gives the thread up."""
         ...
 
     def refusal(self, why: str) -> ReloadRefused:
@@ -354,23 +355,23 @@ class Question(Protocol):
         ...
 
 
-async def ask(questions: Iterable[Question], *, timeout: float) -> None:
-    """Ask about all cached objects, except the last few that change meanwhile (`ask_the_rest`).
+async def call_for_objects(functions: Iterable[StagedFunction], *, timeout: float) -> None:
+    """Call functions for all cached objects, except the last that change meanwhile (`call_for_last_objects`).
 
-    Raises ReloadRefused after `timeout` seconds in all, and what `ask_some` raises.
+    Raises ReloadRefused after `timeout` seconds in all, and what `call_some` raises.
     """
-    question: Question | None = None
+    function: StagedFunction | None = None
     try:
         async with asyncio.timeout(timeout):
-            for question in questions:
+            for function in functions:
                 late = 0  # batches of objects that have changed meanwhile
-                while question.stale and late < _MOST_BATCHES:
+                while function.stale and late < _MOST_BATCHES:
                     # Less than a whole batch is left: from here on, only objects that have changed meanwhile.
-                    late += question.stale < BATCH
-                    await question.ask_some()
+                    late += function.stale < BATCH
+                    await function.call_some()
     except TimeoutError as error:
-        assert question is not None
-        raise question.refusal(f"took longer than {timeout:g} s") from error
+        assert function is not None
+        raise function.refusal(f"took longer than {timeout:g} s") from error
 
 
 @contextmanager
@@ -382,23 +383,24 @@ def pause_caches(caches: Iterable[ManagedInformer]) -> Generator[None]:
         yield
 
 
-async def ask_the_rest(questions: Sequence[Question]) -> None:
-    """Ask about all objects that are left, while their caches are paused.
+async def call_for_last_objects(functions: Sequence[StagedFunction]) -> None:
+    """Call functions for all objects that are left, while their caches are paused.
 
-    A commit in the same turn of the loop therefore finds nothing stale. Raises as `ask` does, after a second.
+    A commit in the same turn of the loop therefore finds nothing stale. Raises as `call_for_objects` does,
+    after a second.
     """
-    question: Question | None = None
+    function: StagedFunction | None = None
     # Only the caches with stale objects are paused; all others go on.
-    with pause_caches(c for question in questions if question.stale for c in question.caches):
+    with pause_caches(c for function in functions if function.stale for c in function.caches):
         try:
             async with asyncio.timeout(LONGEST_PAUSE):
-                for question in questions:
-                    while question.stale:
-                        await question.ask_some()
+                for function in functions:
+                    while function.stale:
+                        await function.call_some()
         except TimeoutError as error:
-            assert question is not None
+            assert function is not None
             why = f"is slower than objects change: for the last of them {LONGEST_PAUSE:g} s were too short"
-            raise question.refusal(why) from error
+            raise function.refusal(why) from error
 
 
 class StagedIndexBuild:
@@ -410,7 +412,7 @@ class StagedIndexBuild:
     def __init__(self, cached: ManagedInformer, index: ResourceIndex, *, resource: str) -> None:
         self.caches = (cached,)
         self.internal = index.internal
-        self._build = cached.informer.build_index(index.internal, exchangeable(index.function))
+        self._build = cached.informer.build_index(index.internal, replaceable_copy(index.function))
         self._call = UserCall(name="declctl-index", what=f"the index {index.name} of {resource}")
 
     @property
@@ -418,11 +420,11 @@ class StagedIndexBuild:
         """The number of objects that are not indexed in their present state."""
         return self._build.stale
 
-    async def ask_some(self) -> None:
+    async def call_some(self) -> None:
         """Index some of them. A cancellation gives the index up."""
         stale_objects = self._build.stale_objects(_BATCH_OF_A_THREAD)
         try:
-            values = await self._call.run(lambda: self._build.ask(stale_objects, each=self._each))
+            values = await self._call.run(lambda: self._build.compute(stale_objects, each=self._each))
             for start in range(0, len(values), BATCH):
                 part = slice(start, start + BATCH)
                 self._build.enter(

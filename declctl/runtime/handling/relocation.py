@@ -33,9 +33,9 @@ from declctl.runtime.caching.managed_informer import (
     BATCH,
     LONGEST_PAUSE,
     ManagedInformer,
-    Question,
-    ask,
-    ask_the_rest,
+    StagedFunction,
+    call_for_last_objects,
+    call_for_objects,
     pause_caches,
 )
 from declctl.runtime.handling.binding import Filter
@@ -375,7 +375,7 @@ class Refilter(Move):
         """The caches of the objects."""
         return (*self.before, *self.after)
 
-    async def ask_some(self) -> None:
+    async def call_some(self) -> None:
         """Judge some of the stale objects in a thread. A cancellation ends it after the present object.
 
         Raises ReloadRefused if the new filter raises.
@@ -435,14 +435,14 @@ async def follow(moves: Sequence[Move], *, timeout: float) -> None:
     for move in moves:
         for _ in move.begin():
             await asyncio.sleep(0)
-    await ask(_refilters(moves), timeout=timeout)
+    await call_for_objects(_refilters(moves), timeout=timeout)
 
 
 async def until_ready(
     moves: Sequence[Move],
     proofs: Sequence[FreshnessProof],
     listening: Mapping[str, Collection[Registration]],
-    indexes: Sequence[Question] = (),
+    indexes: Sequence[StagedFunction] = (),
     *,
     clock: Clock,
     timeout: float,
@@ -456,16 +456,16 @@ async def until_ready(
     Waits for `timeout` seconds at most. Then it raises CacheLags if a proof has not succeeded, and
     ReloadRefused for the other conditions. Raises ReloadRefused if a filter raises.
     """
-    questions = (*indexes, *_refilters(moves))
+    functions = (*indexes, *_refilters(moves))
     deadline = clock.monotonic() + timeout
     catch_up = _CatchUp(clock)
     while True:
         late = await _first_late_joiner(listening, deadline, clock=clock)
         gap = _first_gap(proofs)
         if late is None and gap is None:
-            if any(question.stale for question in questions):
-                await ask(questions, timeout=timeout)
-                await ask_the_rest(questions)
+            if any(function.stale for function in functions):
+                await call_for_objects(functions, timeout=timeout)
+                await call_for_last_objects(functions)
             # The calls have taken turns of the loop, in which newer changes may have come.
             if _first_gap(proofs) is None:
                 return
@@ -474,8 +474,8 @@ async def until_ready(
                 raise gap.refusal(timeout)
             raise ReloadRefused("NotSynced", f"{late} has not received all objects yet, after {timeout:g} s")
         elif gap is not None and catch_up.is_endless(gap):
-            await ask(questions, timeout=timeout)
-            if await _catch_up_while_paused(proofs, questions, clock=clock):
+            await call_for_objects(functions, timeout=timeout)
+            if await _catch_up_while_paused(proofs, functions, clock=clock):
                 return
             catch_up.begin_anew()
         elif gap is not None:
@@ -531,7 +531,7 @@ async def _first_late_joiner(
 
 
 async def _catch_up_while_paused(
-    proofs: Sequence[FreshnessProof], questions: Sequence[Question], *, clock: Clock
+    proofs: Sequence[FreshnessProof], functions: Sequence[StagedFunction], *, clock: Clock
 ) -> bool:
     """Let caches catch up while the sources are paused, for a second at most; returns whether they have."""
     began = clock.monotonic()
@@ -546,8 +546,8 @@ async def _catch_up_while_paused(
             if clock.monotonic() - began >= LONGEST_PAUSE:
                 return False
             await clock.sleep(_CHECK)
-        if any(question.stale for question in questions):
-            await ask_the_rest(questions)
+        if any(function.stale for function in functions):
+            await call_for_last_objects(functions)
         return _first_gap(proofs) is None
 
 

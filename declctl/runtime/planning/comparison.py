@@ -20,7 +20,7 @@ from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
-from declctl.runtime.reloading.stage import code_of, recoded_handlers
+from declctl.runtime.reloading.stage import handler_digests, recoded_handlers
 
 
 class ObjectSelection(NamedTuple):
@@ -326,7 +326,7 @@ def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequen
         before = against.handler_code
     else:
         assert against.inputs is not None
-        before = code_of(plan_of(against), against.inputs.bundle)
+        before = handler_digests(plan_of(against), against.inputs.bundle)
     return recoded_handlers(before, plan_of(checked), checked.inputs.bundle)
 
 

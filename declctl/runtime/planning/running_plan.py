@@ -21,7 +21,7 @@ from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
-from declctl.runtime.reloading.stage import code_of, restart_steps, snapshot
+from declctl.runtime.reloading.stage import handler_digests, restart_steps, snapshot
 
 
 class RunningCache(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class RunningSnapshot:
         """The complete plan. Blocks: parses the handler files, and looks for installed plugins."""
         return msgspec.structs.replace(
             self.known,
-            handler_code=code_of(self.known.plan, self.bundle),
+            handler_code=handler_digests(self.known.plan, self.bundle),
             restarts=restart_steps(self.plugins),
         )
 

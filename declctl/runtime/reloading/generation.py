@@ -227,19 +227,19 @@ class PluginLifetimes:
         )
         return True
 
-    async def prepare(self, generation: Generation, *, after: Generation | None) -> None:
+    async def prepare(self, generation: Generation, *, replaced: Generation | None) -> None:
         """Call the hooks of a generation before its commit; raises ReloadRefused if one fails.
 
-        `after` is the active generation. Without one, `declctl_startup` is called first. Code that is loaded
-        already was prepared before, and has its state.
+        `replaced` is the active generation. Without one, `declctl_startup` is called first. Code that is
+        loaded already was prepared before, and has its state.
         """
-        if after is None:
+        if replaced is None:
             await self._call_all(generation, "declctl_startup", "StartupFailed")
         await self._call_all(
-            generation, "declctl_prepare", "PrepareFailed", but=self._prepared(generation, after)
+            generation, "declctl_prepare", "PrepareFailed", but=self._prepared(generation, replaced)
         )
-        if after is not None and not self._is_loaded(generation):
-            await self._hand_over_state(after, generation)
+        if replaced is not None and not self._is_loaded(generation):
+            await self._hand_over_state(replaced, generation)
 
     async def _call_all(
         self, generation: Generation, hook: str, reason: str, *, but: frozenset[str] = frozenset()
@@ -270,13 +270,15 @@ class PluginLifetimes:
                 message = f"the state of {importer.plugin} was not handed over: {why}"
                 raise ReloadRefused("StateNotImported", message) from error
 
-    def _prepared(self, generation: Generation, after: Generation | None) -> frozenset[str]:
+    def _prepared(self, generation: Generation, replaced: Generation | None) -> frozenset[str]:
         """The plugins that were prepared with the config of this generation.
 
         A plugin that the active generation has with another config is not among them.
         """
         other = (
-            generation.loaded_code.reconfigured(after.loaded_code) if after is not None else frozenset[str]()
+            generation.loaded_code.reconfigured(replaced.loaded_code)
+            if replaced is not None
+            else frozenset[str]()
         )
         if self._is_loaded(generation):
             everybody = {i.plugin for i in generation.loaded_code.lifecycle("declctl_prepare")}

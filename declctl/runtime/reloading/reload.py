@@ -62,7 +62,7 @@ class Reloader:
         self.probation = Probation(slots, clock=clock)  # of the active generation
         # Called when a cache of the active generation has synced.
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
-        self._changed = asyncio.Event()  # wakes `first_sync`: a cache synced or failed, or a commit
+        self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
         self._files = files
         self._services = services
         self._slots = slots
@@ -105,12 +105,12 @@ class Reloader:
         """Make and commit the first generation; if it raises ManifestErrors or ReloadRefused, nothing runs.
 
         The commit comes at once, so that the status shows how the caches fill. No handler is called before
-        `first_sync`.
+        `start_handlers`.
         """
         async with self._attempt:
             staged = await self._staging.first(checked)
             self._warnings = checked.diagnostics
-            # Handlers may read any cache: none is called before all have synced (`first_sync`).
+            # Handlers may read any cache: none is called before all have synced (`start_handlers`).
             self._slots.pause()
             self.commit(staged)
             new = staged.generation
@@ -118,7 +118,7 @@ class Reloader:
                 Result.APPLIED, new.number, new.inputs.digest, reason="Started", imports=staged.imports
             )
 
-    async def first_sync(self) -> None:
+    async def start_handlers(self) -> None:
         """Start the handlers when every cache has synced, or after `warmTimeout`.
 
         A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
@@ -206,12 +206,12 @@ class Reloader:
                     checked = await import_in_child(checked, self._children)
                     if checked.errors:
                         raise refusal(checked)
-                    staged = await self._staging.next(checked, self._next_number, after=self.active)
+                    staged = await self._staging.next(checked, self._next_number, replaced=self.active)
             except ReloadRefused as refused:
                 self._last_digest = digest  # not after a cancellation: the files were not tried then
                 return self._refused(refused, digest, began)
             known, self._warnings = self._warnings, checked.diagnostics
-            return self._applied(staged, began, warnings=new_among(checked.diagnostics, known))
+            return self._commit_and_report(staged, began, warnings=new_among(checked.diagnostics, known))
 
     def forget(self, digest: str) -> None:
         """Try files of this digest again when they come back: their refusal was not reported."""
@@ -238,21 +238,21 @@ class Reloader:
             before = trial.before
             try:
                 with self._own_faults():
-                    staged = await self._staging.again(before, self._next_number, after=active)
+                    staged = await self._staging.again(before, self._next_number, replaced=active)
             except ReloadRefused as refused:
                 trial.refused = True
                 return self._refused(refused, active.inputs.digest, began)
             message = f"rolled back from generation {active.number} to {before.number}: {why}"
-            return self._applied(staged, began, back=message)
+            return self._commit_and_report(staged, began, back=message)
 
     @property
     def loaded(self) -> tuple[int, ...]:
         """The numbers of the generation that may come back, if there is one, and of the active one."""
         return tuple(each.number for each in (self.probation.before, self.active) if each is not None)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until every replaced generation is retired."""
-        await self._retiring.drained()
+        await self._retiring.wait_until_drained()
 
     async def close(self, *, timeout: float) -> None:
         """Tear down every generation, `timeout` seconds for each hook: the process ends."""
@@ -338,11 +338,12 @@ class Reloader:
                 hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=timeout
             )
 
-    def _applied(
+    def _commit_and_report(
         self, staged: StagedGeneration, began: float, *, back: str = "", warnings: Sequence[Diagnostic] = ()
     ) -> Outcome:
+        """Commit a staged generation; return the outcome. `back` is the log line of a rollback."""
         self.commit(staged, back=bool(back))
-        asked = self._services.caches.asked()
+        requests = self._services.caches.request_counts()
         result = Result.ROLLED_BACK if back else Result.APPLIED
         return Outcome(
             result,
@@ -352,9 +353,9 @@ class Reloader:
             message=back,
             seconds=self._clock.monotonic() - began,
             steps=staged.steps,
-            lists=asked.lists,
-            watches=asked.watches,
-            unplanned=asked.unplanned,
+            lists=requests.lists,
+            watches=requests.watches,
+            unplanned=requests.unplanned,
             imports=staged.imports,
             diagnostics=warnings,
         )
@@ -381,7 +382,7 @@ def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None
     if trial is not None:
         message += f"generation {trial.before.number} is"
     elif not active.plan.reload.probation_period:
-        message += "one is kept for spec.reload.probationPeriod, and that is not set"
+        message += "set spec.reload.probationPeriod, and one is kept for that time after each reload"
     else:
         message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
     return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)

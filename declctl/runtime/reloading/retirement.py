@@ -272,7 +272,7 @@ class Retirement:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until every replaced generation is retired."""
         while self._tasks:
             await asyncio.wait(self._tasks)

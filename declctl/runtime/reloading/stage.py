@@ -3,9 +3,9 @@
     manifest ─ plan ──────────────┬─ resources → ResourceRequirement → informers
     handler files → LoadedCode ───┘  handlers  → HandlerBinding → slots (queue, workers) on the informers
 
-`assemble` joins the parts of a generation. It starts nothing, and only counts informers as used. `Stage` then
-calls `declctl_prepare`, fills new caches, builds new indexes, and prepares the changes of the commit.
-`Replays` delivers the cache again to handlers with new code, if the manifest says so (`replay`).
+`assemble` imports the code, joins the parts of a generation, and counts informers as used. `Stage` then calls
+`declctl_prepare`, fills new caches, builds new indexes, and prepares the changes of the commit. `Replays`
+delivers the cache again to handlers with new code, if the manifest says so (`replay`).
 """
 
 import asyncio
@@ -110,19 +110,19 @@ def handlers_with_replay(plan: Plan) -> tuple[HandlerPlan, ...]:
 def recoded_handlers(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> tuple[str, ...]:
     """The handlers of a plan with `replay: OnCodeChange` whose code has changed; new handlers do not count.
 
-    `before` has the digests of `code_of`. The code of a handler is its function or module, with the modules
-    beside the manifest that it imports.
+    `before` is the result of `handler_digests`. The code of a handler is its function or module, with the
+    modules beside the manifest that it imports.
     """
-    after = _code_of([handler for handler in handlers_with_replay(plan) if handler.name in before], bundle)
+    after = _digests_of([handler for handler in handlers_with_replay(plan) if handler.name in before], bundle)
     return tuple(name for name, code in after.items() if before[name] != code)
 
 
-def code_of(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
+def handler_digests(plan: Plan, bundle: Bundle) -> Mapping[str, str]:
     """A digest of the code of each handler."""
-    return _code_of(plan.handlers, bundle)
+    return _digests_of(plan.handlers, bundle)
 
 
-def _code_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, str]:
+def _digests_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str, str]:
     modules: dict[str, str] = {}  # digest by module: handlers may share one
     found: dict[str, str] = {}
     for handler in handlers:
@@ -210,10 +210,10 @@ def snapshot(generation: Generation) -> PlanSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AssembledGeneration:
-    """A generation whose parts are joined, and nothing of it is started."""
+    """A generation whose parts are joined. Its new informers and its handlers have not started."""
 
     generation: Generation
-    fresh: Sequence[ManagedInformer]  # the new informers, not started yet
+    new_informers: Sequence[ManagedInformer]
     imports: ImportSeconds  # of its code; 0 if the code was loaded before
 
 
@@ -252,10 +252,10 @@ class _HandlerImport:
 async def assemble(
     checked: CheckResult, number: int, services: RuntimeServices, *, clock: Clock
 ) -> AssembledGeneration:
-    """Make generation `number` of a checked bundle, without starting anything.
+    """Import the code of a checked bundle, and make generation `number` of it.
 
-    Raises ManifestErrors if its code can't be imported here, and ReloadRefused (ImportTimeout) if the import
-    takes longer than `warmTimeout`. `clock` measures the import.
+    Starts no informer and no handler. Raises ManifestErrors if the code can't be imported here, and
+    ReloadRefused (ImportTimeout) if the import takes longer than `warmTimeout`. `clock` measures the import.
     """
     assert checked.inputs is not None
     assert checked.declaration is not None
@@ -325,7 +325,7 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     imports: ImportSeconds,
     loop: LoopThread,
 ) -> AssembledGeneration:
-    fresh = services.caches.prepare(requirements)
+    new_informers = services.caches.prepare(requirements)
     try:
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
@@ -336,7 +336,7 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
             for handler in resolved.handlers
         }
         generation = Generation(number, inputs, resolved, loaded_code, requirements, listers, bindings, loop)
-        return AssembledGeneration(generation, fresh, imports)
+        return AssembledGeneration(generation, new_informers, imports)
     except BaseException:
         # `prepare` has counted informers as used. They have not started, and are closed at once.
         services.caches.release(requirements, linger=0.0)
@@ -388,20 +388,20 @@ class _CodeDigests:
 
     def __init__(self, inputs: Inputs, loaded_code: LoadedCode) -> None:
         self._inputs = inputs
-        self._foreign = loaded_code
+        self._loaded_code = loaded_code
 
     def of(self, origin: str | None) -> str:
         """The digest of the module of an entry point, with its imports; for None, of all code."""
         module = (origin or "").partition(":")[0]
         code = self._inputs.modules.get(module, self._inputs.code)
-        return _stamp(code, self._foreign.versions, self._inputs.forced)
+        return _code_digest(code, self._loaded_code.versions, self._inputs.forced)
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
         """The digest of the transforms of a watch; empty without any. As in `PlanSnapshot.identities`."""
-        if resource.name not in self._foreign.transforms:
+        if resource.name not in self._loaded_code.transforms:
             return ""
         # A hook may use all of the code; an entry point uses its module with its imports.
-        by_hooks = self._foreign.from_hooks.transforms.get(resource.name)
+        by_hooks = self._loaded_code.from_hooks.transforms.get(resource.name)
         entry = watch.transform.entry_point
         return self.of(None if by_hooks or entry is None else entry.module)
 
@@ -428,7 +428,7 @@ def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _CodeDigests
         )
 
 
-def _stamp(code: str, versions: str, forced: int) -> str:
+def _code_digest(code: str, versions: str, forced: int) -> str:
     """A digest of the user's code, the versions of plugins, and the last forced reload."""
     return hashlib.sha256(f"{code}\0{versions}\0{forced}".encode()).hexdigest()[:16]
 
@@ -447,8 +447,9 @@ class StagedGeneration:
 class Stage:
     """Makes generations ready, one at a time. Used on the machinery loop.
 
-    The result has to be committed in the same turn of the loop. Each method raises ReloadRefused, or
-    CancelledError, after everything that was made is undone.
+    The result has to be committed in the same turn of the loop. `replaced` is the active generation. Each
+    method raises ReloadRefused, or CancelledError, after everything that was made is undone. Between its
+    steps, `sleep(0)` lets events pass and cancellations in.
     """
 
     def __init__(
@@ -468,15 +469,15 @@ class Stage:
 
     async def first(self, checked: CheckResult) -> StagedGeneration:
         """The first generation, number 1. Its caches fill after the commit."""
-        return await self._ready(await self._assemble(checked, 1), after=None)
+        return await self._ready(await self._assemble(checked, 1), replaced=None)
 
-    async def next(self, checked: CheckResult, number: int, *, after: Generation) -> StagedGeneration:
+    async def next(self, checked: CheckResult, number: int, *, replaced: Generation) -> StagedGeneration:
         """The generation of a checked bundle."""
-        return await self._ready(await self._assemble(checked, number), after=after)
+        return await self._ready(await self._assemble(checked, number), replaced=replaced)
 
-    async def again(self, before: Generation, number: int, *, after: Generation) -> StagedGeneration:
+    async def again(self, before: Generation, number: int, *, replaced: Generation) -> StagedGeneration:
         """A new generation with the code of `before`, which is still loaded."""
-        return await self._ready(await assemble_again(before, number, self._services), after=after)
+        return await self._ready(await assemble_again(before, number, self._services), replaced=replaced)
 
     async def _assemble(self, checked: CheckResult, number: int) -> AssembledGeneration:
         try:
@@ -485,30 +486,32 @@ class Stage:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
             raise refusal(CheckResult((*checked.diagnostics, *found))) from error
 
-    async def _ready(self, assembled: AssembledGeneration, *, after: Generation | None) -> StagedGeneration:
+    async def _ready(
+        self, assembled: AssembledGeneration, *, replaced: Generation | None
+    ) -> StagedGeneration:
         new, caches = assembled.generation, self._services.caches
         timeout = new.plan.reload.warm_timeout
         proofs: Sequence[FreshnessProof] = ()
         self._lifetimes.enter(new)
         try:
-            await self._lifetimes.prepare(new, after=after)
+            await self._lifetimes.prepare(new, replaced=replaced)
             # Before new caches are listed: a proof needs the versions that handlers have received until then.
             proofs = self._slots.begin_proofs(new.bindings)
-            caches.start(assembled.fresh)
-            if after is not None:
-                await self._warm(new, after, timeout)
+            caches.start(assembled.new_informers)
+            if replaced is not None:
+                await self._warm(new, replaced, timeout)
             await caches.build_indexes(new.requirements, timeout=timeout)
             # Another version of a plugin may be installed now, which only a new process loads.
             plugins = new.loaded_code.plugins
             restarts = await asyncio.to_thread(restart_steps, plugins) if plugins else ()
-            replayed = await self._replayed(after, new)
+            replayed = await self._replayed(replaced, new)
             await asyncio.sleep(0)
             steps = (
-                (*_changes(after, new), *state_steps(after.loaded_code.plugins, plugins), *restarts)
-                if after is not None
+                (*_changes(replaced, new), *state_steps(replaced.loaded_code.plugins, plugins), *restarts)
+                if replaced is not None
                 else ()
             )
-            same_code = after is not None and _code(after) == _code(new)
+            same_code = replaced is not None and _code(replaced) == _code(new)
             await asyncio.sleep(0)
             prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
             await self._follow(prepared, new, timeout)
@@ -523,25 +526,25 @@ class Stage:
             new, prepared, steps, [name for name in replayed if name in staying], assembled.imports
         )
 
-    async def _replayed(self, after: Generation | None, new: Generation) -> Sequence[str]:
-        if after is None or not handlers_with_replay(new.plan):
+    async def _replayed(self, replaced: Generation | None, new: Generation) -> Sequence[str]:
+        if replaced is None or not handlers_with_replay(new.plan):
             return ()
         # A forced reload is for changes that digests do not show, so all code counts as new.
-        if after.inputs.forced != new.inputs.forced:
+        if replaced.inputs.forced != new.inputs.forced:
             return [
                 handler.name for handler in handlers_with_replay(new.plan) if handler.entry_point is not None
             ]
         # In threads: digests of large bundles would delay events.
-        before = await asyncio.to_thread(code_of, after.plan, after.inputs.bundle)
+        before = await asyncio.to_thread(handler_digests, replaced.plan, replaced.inputs.bundle)
         return await asyncio.to_thread(recoded_handlers, before, new.plan, new.inputs.bundle)
 
-    async def _warm(self, new: Generation, after: Generation, timeout: float) -> None:
+    async def _warm(self, new: Generation, replaced: Generation, timeout: float) -> None:
         """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not."""
         deadline = self._clock.monotonic() + timeout  # one for all caches together
-        moved = _moved_to(new, after)
+        moved = _moved_to(new, replaced)
         for requirement in new.requirements:
             name = requirement.plan.name
-            before = after.resource(name)
+            before = replaced.resource(name)
             # Caches of the active generation have synced; those to which a handler moves are waited for
             # anyway.
             known = self._services.caches.of(before) if before is not None and name not in moved else ()
@@ -610,19 +613,19 @@ class Stage:
         await asyncio.sleep(0)  # released informers close now, so that the next attempt does not use them
 
 
-def _changes(after: Generation, new: Generation) -> Sequence[Step]:
-    before, now = snapshot(after), snapshot(new)
-    return changes(before.forced(after.inputs.forced), now.forced(new.inputs.forced))
+def _changes(replaced: Generation, new: Generation) -> Sequence[Step]:
+    before, now = snapshot(replaced), snapshot(new)
+    return changes(before.forced(replaced.inputs.forced), now.forced(new.inputs.forced))
 
 
 def _code(generation: Generation) -> tuple[str, int]:
     return generation.inputs.code, generation.inputs.forced
 
 
-def _moved_to(new: Generation, after: Generation) -> frozenset[str]:
+def _moved_to(new: Generation, replaced: Generation) -> frozenset[str]:
     """The names of the resources to which a handler moves from another one (`resourceRef`).
 
     Their kinds have to be served: the handler would lose the objects that it has received.
     """
-    before = {handler.name: handler.resource for handler in after.plan.handlers}
+    before = {handler.name: handler.resource for handler in replaced.plan.handlers}
     return frozenset(h.resource for h in new.plan.handlers if before.get(h.name, h.resource) != h.resource)

@@ -17,7 +17,7 @@ from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked
 from declctl.runtime.reloading.changes import Step, StepKind
-from declctl.runtime.reloading.stage import code_of
+from declctl.runtime.reloading.stage import handler_digests
 from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
 from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
@@ -205,7 +205,7 @@ def _running(guard: Path, *, objects: int = 1000, **more: object) -> dict:
         cluster_scoped=(),
         caches=tuple(caches),
         objects={"pods": 2 * objects},
-        handler_code=code_of(resolved, checked.inputs.bundle),
+        handler_code=handler_digests(resolved, checked.inputs.bundle),
         modules=checked.inputs.modules,
     )
     return structs.replace(told, **more).document()

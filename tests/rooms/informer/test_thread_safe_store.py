@@ -180,13 +180,13 @@ def test_a_thread_asks_and_the_loop_writes_meanwhile():
     made, asked, keys = store(**dict.fromkeys("abcd", "n1")), [], []
     build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
     stale_objects = build.stale_objects(3)
-    answers = build.ask(stale_objects, each=lambda some: (keys.append(each.key) or each for each in some))
+    answers = build.compute(stale_objects, each=lambda some: (keys.append(each.key) or each for each in some))
     made.update("demo/a", record("a", 2))
     made.delete("demo/b")
     made.add("demo/e", record("e"))
     build.enter(stale_objects, answers)
     assert (build.stale, keys) == (3, ["demo/a", "demo/b", "demo/c"])
-    build.enter(rest := build.stale_objects(9), build.ask(rest))
+    build.enter(rest := build.stale_objects(9), build.compute(rest))
     asked.clear()
     build.finish()
     assert asked == []
@@ -210,7 +210,7 @@ def test_a_thread_asks_no_more_when_its_build_is_given_up():
 
     build = made.build_index("byName", function_index(by_name))
     stale_objects = build.stale_objects(4)
-    build.enter(stale_objects, build.ask(stale_objects))
+    build.enter(stale_objects, build.compute(stale_objects))
     assert len(set(asked)) == 1
     assert build.step(1)
     assert "byName" not in made.get_indexers()
@@ -299,9 +299,9 @@ def test_a_change_without_a_record_is_named_and_the_others_are_made():
 class Meeting:
     """Where an index function, in the middle of a batch of writes, lets a reader in another thread ask."""
 
-    def __init__(self, ask):
+    def __init__(self, compute):
         self.asked, self.answers = threading.Event(), []
-        self._ask = ask
+        self._ask = compute
         self._reader = threading.Thread(target=self._read)
 
     def __call__(self, obj):

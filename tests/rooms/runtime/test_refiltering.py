@@ -17,7 +17,7 @@ from declctl.kit import ManualClock
 from declctl.manifest.model import FilterSpec, filters_differ
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType
-from declctl.runtime.caching.managed_informer import ask_the_rest
+from declctl.runtime.caching.managed_informer import call_for_last_objects
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.handling.relocation import Refilter
@@ -138,7 +138,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
 
     new = Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
     refilter = begun(Refilter("notify", None, new, before=[cache], after=[cache], clock=CLOCK))
-    asyncio.run(ask_the_rest([refilter]))
+    asyncio.run(call_for_last_objects([refilter]))
     assert threads == ["declctl-filter"]
     assert cache.pauses == refilter.stale == 0
     assert [str(n.type) for n in refilter.notifications] == ["Deleted"]
