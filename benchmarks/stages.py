@@ -153,7 +153,9 @@ def delivering(notifications: Sequence[Notification]) -> tuple[float, float, flo
         pairs = [(n.key, n) for n in notifications]
 
         def wait() -> None:
-            queue = KeyedQueue(clock=SystemClock(), weigh=Notification.weight, merge=merge, limit=1 << 40)
+            queue = KeyedQueue(
+                clock=SystemClock(), weigh=Notification.weight, merge=merge, merge_above=1 << 40
+            )
             for start in range(0, len(pairs), 100):
                 queue.add_all(pairs[start : start + 100])
 

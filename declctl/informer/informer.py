@@ -309,7 +309,7 @@ class SharedIndexInformer:
         listener.ended.on_open(lambda: self._workers.pop(listener, None))
         registration = self._register(listener, resync_period, synced=listener.synced)
         # The listener has synced when the handler was called for its whole first sync, not when it is queued.
-        registration.given.on_open(listener.initial_complete)
+        registration.received_initial.on_open(listener.initial_complete)
         self._slices.start(self._introduction(registration))
         return registration
 
@@ -319,14 +319,14 @@ class SharedIndexInformer:
         *,
         resync_period: float | None = None,
         initial: bool = True,
-        at_once: bool = True,
+        deferred: bool = False,
     ) -> Registration:
         """Notify a listener of each cached object, then of each change. On the loop.
 
         - `resync_period`: as in `add_event_handler`.
         - `initial`: False for changes only.
-        - `at_once`: False defers the first notification to a later turn of the loop, so that this call takes
-          the same time for a large cache as for a small one.
+        - `deferred`: the first notification comes in a later turn of the loop, so that this call takes the
+          same time for a large cache as for a small one.
 
         Returns the registration. Raises CacheError when the informer has stopped.
         """
@@ -334,12 +334,12 @@ class SharedIndexInformer:
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
             self._give_with_sync(registration)
-        elif at_once:
-            self._slices.start(self._introduction(registration))
-        else:
+        elif deferred:
             # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
             self._slices.start_later(self._introduction(registration))
+        else:
+            self._slices.start(self._introduction(registration))
         return registration
 
     def request_relist(self) -> None:
@@ -453,10 +453,10 @@ class SharedIndexInformer:
         self._give_with_sync(registration)
 
     def _give_with_sync(self, registration: Registration) -> None:
-        """Open `given` of a registration when the cache has synced; it has received all cached objects."""
+        """Open `received_initial` when the cache has synced; the registration has all cached objects."""
         if registration.removed:
             return
-        given = registration.given.open
+        given = registration.received_initial.open
         self.synced.on_open(given)
         registration.ended.on_open(lambda: self.synced.forget(given))
 

@@ -90,7 +90,7 @@ class ProcessorListener:
         self.ended = Latch(f"worker of {self.name}")
         self.closed = False
         self.queue: KeyedQueue[Notification] = KeyedQueue(
-            clock=clock, weigh=Notification.weight, merge=merge, limit=limit
+            clock=clock, weigh=Notification.weight, merge=merge, merge_above=limit
         )
         self._home = running_loop()  # the loop on which the latches open; None until `bind`
         self._loop = loop  # the loop of async methods; None for the home loop

@@ -41,9 +41,9 @@ class Registration:
 
     The latches, none of which opens for a registration that is removed before, except `ended`:
 
-    - `given`: the listener has received the whole first sync.
+    - `received_initial`: the listener has received the whole first sync.
     - `synced`: the handler was called for the whole first sync. For listeners without a handler, it is
-      `given`.
+      `received_initial`.
     - `joined`: the listener has received all objects that were cached when it was added.
     - `ended`: the registration was removed.
     """
@@ -53,8 +53,8 @@ class Registration:
     ) -> None:
         self.listener = listener
         self.processor = processor
-        self.given = Latch(f"registration {type(listener).__name__}")
-        self.synced = self.given if synced is None else synced
+        self.received_initial = Latch(f"registration {type(listener).__name__}")
+        self.synced = self.received_initial if synced is None else synced
         self.joined = Latch(f"introduction of {type(listener).__name__}")
         self.ended = Latch(f"end of registration {type(listener).__name__}")
         self.period = 0.0  # seconds between two resyncs, 0 for none
@@ -89,7 +89,7 @@ class Registration:
             return ""
         if self.removed:
             return "it was removed"
-        if not self.given.is_open:
+        if not self.received_initial.is_open:
             return "the cache has not synced"
         left = self.listener.unfinished() if isinstance(self.listener, ProcessorListener) else 0
         return f"{left} changes of the first sync are not dealt with"

@@ -218,7 +218,7 @@ class InformerWatcher:
         self.informer = informer
         self._runs = runs
         self._queue: KeyedQueue[Notification] = KeyedQueue(
-            clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, limit=_LIMIT
+            clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, merge_above=_LIMIT
         )
         self._changed = asyncio.Event()  # set when the reader has to look again
         self._registration: Registration | None = None  # at the informer, from the beginning of the block

@@ -1,8 +1,9 @@
-"""The keyed queue: pending values in order of arrival, one at a time for each key, bounded by weight.
+"""The keyed queue: pending values in order of arrival, one at a time for each key.
 
 Every notification that waits for a handler is a `QueueItem` of such a queue. The queue decides and never
-waits; any thread may call it. The caller defines the weight of a value and the merge of two values. An epoch
-is the time between two reloads: each value belongs to the epoch in which it was added.
+waits; any thread may call it. The caller defines the weight of a value, and the merge of two values of one
+key, which limits the weight of the queue. An epoch is the time between two reloads: each value belongs to the
+epoch in which it was added.
 """
 
 import heapq
@@ -34,7 +35,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
     gone: bool = False  # merged into another value: its turn is skipped
     passed: bool = False  # its turn came while its key was held: it is released when the key is free
     fixed: bool = False  # a worker has taken it: no value may be merged into it
-    overlooked: bool = False  # taken, and not counted as running any longer
+    excluded: bool = False  # taken, and no longer counted towards `max_running`
     retry: Any = None  # for the worker, which stores here what the next attempt needs
     # The previous and the next value of the same key; both are neither done nor gone.
     before: "QueueItem[T] | None" = None
@@ -144,11 +145,11 @@ class KeyedQueue(Generic[T]):
       is passed over until the key is free.
     - A key is held from `take` until `done`. After `retry`, it stays held until the value was due, taken and
       done.
-    - At most `at_once` values are running at the same time, without the overlooked ones. After a decrease of
-      `at_once`, no value is handed out until enough are done.
-    - Below `limit`, in the unit of `weigh`, no value is merged. Beyond it, and always if `keyed`, a new value
-      is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the values
-      that remain: none, one, or both. A value that was attempted before can't be merged to none.
+    - At most `max_running` values are running at the same time, without those of `exclude_from_limit`. After
+      a decrease of `max_running`, no value is handed out until enough are done.
+    - Up to the weight `merge_above` of all values, none is merged. Beyond it, and always if `keyed`, a new
+      value is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the
+      values that remain: none, one, or both. A value that was attempted before can't be merged to none.
     - `cut` begins a new epoch. A waiting value belongs to its epoch until it is retried or handed over; a
       value in back-off will belong to the epoch in which it is due. So a reload separates old and new values
       in one step, without touching the queue.
@@ -161,14 +162,14 @@ class KeyedQueue(Generic[T]):
         clock: Clock,
         weigh: Callable[[T], int],
         merge: Callable[[T, T, bool], Sequence[T]],
-        limit: int,
+        merge_above: int,
         keyed: bool = False,
-        at_once: int = sys.maxsize,
+        max_running: int = sys.maxsize,
         epochs: EpochCounter | None = None,
     ) -> None:
-        self.limit = limit
+        self.merge_above = merge_above
         self.keyed = keyed
-        self.at_once = at_once
+        self.max_running = max_running
         self._now = clock.monotonic
         self._weigh = weigh
         self._merge = merge
@@ -185,7 +186,7 @@ class KeyedQueue(Generic[T]):
         self._due: list[tuple[float, int, QueueItem[T]]] = []  # a heap of the items in back-off
         self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
-        self._running = self._overlooked = 0  # taken and not done; each such item counts as one of both
+        self._running = self._excluded = 0  # taken and not done; each such item counts as one of both
 
     def add(self, key: str, value: T) -> None:
         """Append a value of `key`."""
@@ -199,7 +200,7 @@ class KeyedQueue(Generic[T]):
             self._added += len(values)
             for key, value in values:
                 tail = self._tail.get(key)
-                full = self.keyed or self._weight >= self.limit
+                full = self.keyed or self._weight >= self.merge_above
                 # Only the last value of a key may be merged with a newer one, so that the order is kept.
                 if full and tail is not None and self._merge_into(tail, value, epoch):
                     continue
@@ -214,7 +215,7 @@ class KeyedQueue(Generic[T]):
     def take(self) -> QueueItem[T] | None:
         """Take the next item, and hold its key; None if no item may be taken now."""
         with self._lock:
-            if self._running >= self.at_once:
+            if self._running >= self.max_running:
                 return None
             if self._due:
                 self._wake_due()
@@ -271,13 +272,13 @@ class KeyedQueue(Generic[T]):
             heapq.heapify(self._due)
         return found
 
-    def overlook(self, item: QueueItem[T]) -> None:
-        """Do not count a taken item towards `at_once` any longer. Its key stays held."""
+    def exclude_from_limit(self, item: QueueItem[T]) -> None:
+        """Do not count a taken item towards `max_running` any longer. Its key stays held."""
         with self._lock:
-            if not item.overlooked:
-                item.overlooked = True
+            if not item.excluded:
+                item.excluded = True
                 self._running -= 1
-                self._overlooked += 1
+                self._excluded += 1
 
     def cut(self) -> int:
         """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
@@ -342,10 +343,10 @@ class KeyedQueue(Generic[T]):
     def next_due(self) -> float | None:
         """Seconds until an item may be taken: 0 if one may be taken now, else until the first back-off ends.
 
-        None if no item waits or backs off, or if `at_once` items are running.
+        None if no item waits or backs off, or if `max_running` items are running.
         """
         with self._lock:
-            if self._running >= self.at_once:
+            if self._running >= self.max_running:
                 return None
             if self._released or self._ready:
                 return 0.0
@@ -372,7 +373,7 @@ class KeyedQueue(Generic[T]):
         """The figures of this moment."""
         with self._lock:
             pending = sum(self._epochs.pending.values())
-            backing_off, running = len(self._due), self._running + self._overlooked
+            backing_off, running = len(self._due), self._running + self._excluded
             return KeyedQueueStatistics(
                 added=self._added,
                 taken=self._taken,
@@ -387,9 +388,9 @@ class KeyedQueue(Generic[T]):
     # The methods below are called under the lock.
 
     def _come_back(self, item: QueueItem[T]) -> None:
-        if item.overlooked:
-            item.overlooked = False
-            self._overlooked -= 1
+        if item.excluded:
+            item.excluded = False
+            self._excluded -= 1
         else:
             self._running -= 1
 

@@ -356,7 +356,7 @@ class World:
         self.handlers.append(handler)
         handler.seconds = seconds
         handler.registration = self.informer.add_event_handler(handler, resync_period=period)
-        handler.listener.queue.limit = limit
+        handler.listener.queue.merge_above = limit
 
     @action(which=(0, 1, 2))
     def handle_no_more(self, which: int) -> None:
@@ -455,7 +455,7 @@ class World:
             told = _TOLD.get(handler.listener, 0)
             assert told == figures.delivered + figures.merged + figures.dropped + figures.waiting
             # Beyond its limit a buffer holds, of each key, what runs, a delete and an add at most.
-            held = handler.listener.queue.limit // _SMALLEST + 1 + 3 * len(NAMES)
+            held = handler.listener.queue.merge_above // _SMALLEST + 1 + 3 * len(NAMES)
             assert figures.waiting <= held
         assert self.informer.processor.faults == 0
         assert not self.task.done()

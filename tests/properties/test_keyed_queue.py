@@ -59,18 +59,23 @@ class Item:
     due: float | None = None
     fixed: bool = False
     delayed: bool = False
-    overlooked: bool = False
+    excluded: bool = False
     taken: QueueItem[Value] | None = None
 
 
 class LanesMachine(RuleBasedStateMachine):
     """Everything that may be done to queue, in any order."""
 
-    @initialize(keyed=st.booleans(), limit=st.sampled_from([0, 20, 60, 10_000]), at_once=ROOM)
-    def start(self, keyed: bool, limit: int, at_once: int) -> None:
+    @initialize(keyed=st.booleans(), merge_above=st.sampled_from([0, 20, 60, 10_000]), max_running=ROOM)
+    def start(self, keyed: bool, merge_above: int, max_running: int) -> None:
         self.clock = ManualClock()
         self.queue: KeyedQueue[Value] = KeyedQueue(
-            clock=self.clock, weigh=lambda v: v.weight, merge=merge, limit=limit, keyed=keyed, at_once=at_once
+            clock=self.clock,
+            weigh=lambda v: v.weight,
+            merge=merge,
+            merge_above=merge_above,
+            keyed=keyed,
+            max_running=max_running,
         )
         self.items: list[Item] = []
         self.adopted: dict[int, int] = {}
@@ -142,7 +147,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert item.taken is not None
         self.queue.retry(item.taken, delay)
         item.taken, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
-        item.overlooked = False
+        item.excluded = False
         item.due = self.clock.monotonic() + delay
         if not self.queue.keyed:
             return
@@ -157,11 +162,11 @@ class LanesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._running())
     @rule(pick=PICKS)
-    def overlook(self, pick: int) -> None:
+    def exclude_from_limit(self, pick: int) -> None:
         item = self._pick(pick)
         assert item.taken is not None
-        self.queue.overlook(item.taken)
-        item.overlooked = True
+        self.queue.exclude_from_limit(item.taken)
+        item.excluded = True
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
     def time_passes(self, seconds: float) -> None:
@@ -191,9 +196,9 @@ class LanesMachine(RuleBasedStateMachine):
         self.taken -= sum(1 for item in left if item.attempts)
         self.items = [item for item in self.items if item.taken is not None]
 
-    @rule(keyed=st.booleans(), limit=st.sampled_from([0, 40, 10_000]), at_once=ROOM)
-    def reconfigure(self, keyed: bool, limit: int, at_once: int) -> None:
-        self.queue.keyed, self.queue.limit, self.queue.at_once = keyed, limit, at_once
+    @rule(keyed=st.booleans(), merge_above=st.sampled_from([0, 40, 10_000]), max_running=ROOM)
+    def reconfigure(self, keyed: bool, merge_above: int, max_running: int) -> None:
+        self.queue.keyed, self.queue.merge_above, self.queue.max_running = keyed, merge_above, max_running
 
     @invariant()
     def figures(self) -> None:
@@ -244,7 +249,7 @@ class LanesMachine(RuleBasedStateMachine):
     def _model_add(self, key: str, value: Value) -> None:
         tail = next(iter(reversed(self._of(key))), None)
         weight = sum(item.value.weight for item in self.items)
-        full = self.queue.keyed or weight >= self.queue.limit
+        full = self.queue.keyed or weight >= self.queue.merge_above
         if full and tail is not None and not tail.fixed and self._owner(tail.epoch) == self.epoch:
             remaining = merge(tail.value, value, tail.attempts > 0)
             if len(remaining) == 1:
@@ -269,7 +274,7 @@ class LanesMachine(RuleBasedStateMachine):
         return [item for item in self.items if item.taken is not None]
 
     def _has_room(self) -> bool:
-        return sum(1 for item in self._running() if not item.overlooked) < self.queue.at_once
+        return sum(1 for item in self._running() if not item.excluded) < self.queue.max_running
 
     def _pick(self, pick: int) -> Item:
         running = self._running()

@@ -27,7 +27,7 @@ _SHOWN = 10  # keys that a message names
 _log = logging.getLogger("declctl.informer")
 _Identity = tuple[str, str]  # uid and version
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every object.
-_ADDED, _MODIFIED = EventType.ADDED, EventType.MODIFIED
+_ADDED_EVENT, _MODIFIED_EVENT = EventType.ADDED, EventType.MODIFIED
 
 PAGE_SIZE, BUFFER = 500, 10  # objects on a page and pages ahead, as in client-go
 PageFunc = Callable[[ListOptions], Awaitable[ListPage]]
@@ -238,7 +238,7 @@ async def initial_events(
         metrics.counts.last_event_at = deadline.touch()
         for position, event in enumerate(batch):
             record = event.record
-            if record is not None and (event.type is _ADDED or event.type is _MODIFIED):
+            if record is not None and (event.type is _ADDED_EVENT or event.type is _MODIFIED_EVENT):
                 records[record.key] = record
             elif event.initial_events_end:
                 return list(records.values()), event.resource_version, batch[position + 1 :]

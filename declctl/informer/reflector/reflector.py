@@ -59,15 +59,15 @@ from declctl.objects import (
     version_order,
 )
 
-SHORTEST_WATCH = 300  # seconds: a server is never asked to end watches sooner
-_SHORT_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
+MIN_WATCH_SECONDS = 300  # seconds: a server is never asked to end watches sooner
+_FAULTY_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a fault (client-go 120)
 _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming list is given up
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
 _PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
 _RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
 _EVENTS_PER_TURN = 256  # events until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
-_ADDED, _MODIFIED, _DROPPED = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
+_ADDED_EVENT, _MODIFIED_EVENT, _DROPPED_EVENT = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
 _LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never initial events of a watch
 _log = logging.getLogger("declctl.informer")
@@ -91,7 +91,7 @@ class ReflectorOptions:
     idle_timeout: float = 90.0
     page_size: int | None = None
     watch_list: bool = True
-    min_watch_timeout: int = SHORTEST_WATCH
+    min_watch_timeout: int = MIN_WATCH_SECONDS
     backoff: BackoffFactory = ExponentialBackoff
     check_consistency: bool = False
 
@@ -384,7 +384,7 @@ class Reflector:
         lasted = self._clock.monotonic() - opened.since
         brought = opened.streamed or self.last_sync_resource_version != version
         # A fault, so that a back-off follows: a server may end each watch at once.
-        if lasted < _SHORT_WATCH_SECONDS and not brought:
+        if lasted < _FAULTY_WATCH_SECONDS and not brought:
             raise ShortWatch(f"the watch ended after {lasted:.2f} s and brought nothing new")
         if not self.last_sync_resource_version:
             return Starting()  # without a version, only a list shows which objects were deleted meanwhile
@@ -407,8 +407,10 @@ class Reflector:
         except ApiError as fault:
             found = Continuity(None, str(fault))
         self._unproven = False
-        goes_on = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
-        _log.debug("%s: it goes on from %s: %s (%s)", self.source.description, version, goes_on, found.why)
+        verdict = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
+        _log.debug(
+            "%s: the history since %s is %s (%s)", self.source.description, version, verdict, found.why
+        )
         if found.holds is False:
             raise self._found_rollback(found.why)
 
@@ -456,7 +458,7 @@ class Reflector:
 
     def _open(self, version: str, *, streaming: bool = False) -> OpenWatch:
         self._metrics.counts.watches += 1
-        shortest = max(self.options.min_watch_timeout, SHORTEST_WATCH)
+        shortest = max(self.options.min_watch_timeout, MIN_WATCH_SECONDS)
         seconds = shortest + int(self._clock.random() * (shortest + 1))  # so that watches do not end together
         options = WatchOptions(
             resource_version=version, timeout_seconds=seconds, send_initial_events=streaming
@@ -483,11 +485,11 @@ class Reflector:
             kind, record = event.type, event.record
             if record is not None:
                 # An object that the transform dropped leaves the cache: it is DROPPED, and out of scope.
-                change = _UPDATED if kind is _MODIFIED else _APPEARED if kind is _ADDED else _GONE
-                deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED))
+                change = _UPDATED if kind is _MODIFIED_EVENT else _APPEARED if kind is _ADDED_EVENT else _GONE
+                deltas.append(Delta(change, record.key, record, False, False, kind is _DROPPED_EVENT))
             if event.decode_warning:
                 self._metrics.decode_warning(
-                    event.decode_warning, stored=record is not None and kind is not _DROPPED
+                    event.decode_warning, stored=record is not None and kind is not _DROPPED_EVENT
                 )
         self._metrics.batch(batch)
         last = batch[-1]

@@ -220,9 +220,9 @@ class DeliveryPolicy(NamedTuple):
 
     types: frozenset[ChangeType]  # changes of other types are not queued
     skips_initial: bool  # changes of the first sync are not queued
-    limit: int  # bytes; above it, changes of one object are merged
+    merge_above: int  # bytes; above it, changes of one object are merged
     keyed: bool  # changes of one object are always merged
-    at_once: int  # the most changes that are delivered at the same time
+    max_running: int  # the most changes that are delivered at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +247,9 @@ class CallBinding:
         policy = DeliveryPolicy(
             events if self.filter is None else self.filter.judged_types,
             skips_initial=plan.initial_sync is InitialSync.SKIP,
-            limit=plan.buffer_bytes,
+            merge_above=plan.buffer_bytes,
             keyed=plan.delivery is Delivery.KEYED,
-            at_once=plan.queue.concurrency,
+            max_running=plan.queue.concurrency,
         )
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "backoff", Backoff(retry.initial_backoff, retry.max_backoff))

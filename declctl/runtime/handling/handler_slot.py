@@ -58,7 +58,7 @@ class HandlerSlot:
             clock=clock,
             weigh=Notification.weight,
             merge=self._merge,
-            limit=binding.policy.limit,
+            merge_above=binding.policy.merge_above,
             epochs=epochs,
         )
         self._loop = loop  # the machinery's
@@ -71,7 +71,7 @@ class HandlerSlot:
         self._initial_lock = threading.Lock()
         self._initial_complete = False  # all of them were added
         self._synced = False  # all of them were handled; never false again
-        self._settling: dict[int | None, Latch] = {}  # the latches of `settled`, by epoch
+        self._latches: dict[int | None, Latch] = {}  # those of `end_of`, by epoch
         self.invocations = Invocations(
             self.name,
             self.queue,
@@ -81,15 +81,17 @@ class HandlerSlot:
             binding_of=self._binding_of,
             memo=self.memo,
             ended=self._ended,
-            finished=self._look_settled,
+            finished=self._open_latches,
             wake=lambda: self.wake(),  # noqa: PLW0108 - `wake` changes with the workers
         )
         self.work = self.invocations.deliver
         self.work_async = self.invocations.deliver_async
+        # A slot that shares its epochs begins with the next one, at the commit.
+        first = self.queue.epoch if epochs is None else self.queue.epoch + 1
         # By epoch. A worker may need the binding of an epoch as soon as the epoch begins.
-        self._bindings = {self.queue.epoch + (epochs is not None): binding}
+        self._bindings = {first: binding}
         self.workers = self.make_workers(binding)  # the owner of the slot starts them
-        self.take_in(binding)
+        self.apply_policy(binding)
 
     # Bindings and epochs
 
@@ -108,15 +110,15 @@ class HandlerSlot:
         else:
             self._bindings[self.queue.epoch + 1] = binding
 
-    def take_in(self, binding: HandlerBinding) -> None:
+    def apply_policy(self, binding: HandlerBinding) -> None:
         """Queue changes by the policy of a binding from now on."""
         queue = self.queue
-        self._types, self._skips_initial, queue.limit, queue.keyed, queue.at_once = binding.policy
+        self._types, self._skips_initial, queue.merge_above, queue.keyed, queue.max_running = binding.policy
 
     def hand_over(self, epoch: int) -> None:
         """Give the waiting changes of an ended epoch to the newest binding; running calls go on."""
         self.queue.hand_over(epoch)
-        self._look_settled()  # after that, only the running calls of the epoch are outstanding
+        self._open_latches()  # after that, only the running calls of the epoch are outstanding
         self.wake()
 
     def abandon(self, epoch: int) -> int:
@@ -143,13 +145,13 @@ class HandlerSlot:
             return len(self.invocations.of(self._bindings.get(epoch)))
         return self.queue.outstanding(epoch)
 
-    def settled(self, epoch: int | None) -> Latch:
+    def end_of(self, epoch: int | None) -> Latch:
         """A latch that opens when no change of an ended epoch is outstanding; for None, when no call runs."""
-        latch = self._settling.get(epoch)
+        latch = self._latches.get(epoch)
         if latch is None:
-            latch = self._settling[epoch] = Latch(f"epoch {epoch} of {self.name}")
+            latch = self._latches[epoch] = Latch(f"epoch {epoch} of {self.name}")
         self.invocations.has_waiters = True
-        self._look_settled()
+        self._open_latches()
         return latch
 
     def forget(self, epoch: int) -> None:
@@ -164,7 +166,7 @@ class HandlerSlot:
         """
         self.invocations.close()
         dropped = self.queue.clear()
-        self._look_settled()
+        self._open_latches()
         return dropped
 
     # Changes
@@ -175,7 +177,7 @@ class HandlerSlot:
         """Listen to informers. With `initial`, an Added for each cached object comes first."""
         for managed in informers:
             self.registrations[managed] = managed.informer.add_listener(
-                self, resync_period=binding.plan.resync_period, initial=initial, at_once=False
+                self, resync_period=binding.plan.resync_period, initial=initial, deferred=True
             )
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
@@ -210,15 +212,15 @@ class HandlerSlot:
     @property
     def has_received_all(self) -> bool:
         """Whether the slot has received the first objects of all its caches."""
-        return all(registration.given.is_open for registration in self.registrations.values())
+        return all(registration.received_initial.is_open for registration in self.registrations.values())
 
     def notice_first_sync(self) -> None:
         """Call `initial_complete` when the slot has received the first objects of all its caches."""
         for registration in self.registrations.values():
-            registration.given.on_open(self._given)
-        self._given()  # the slot may have no cache
+            registration.received_initial.on_open(self._look_received)
+        self._look_received()  # the slot may have no cache
 
-    def _given(self) -> None:
+    def _look_received(self) -> None:
         if self.has_received_all:
             self.initial_complete()
 
@@ -332,16 +334,16 @@ class HandlerSlot:
             with self._lock:
                 self._memos.pop(change.obj.uid, None)
 
-    def _look_settled(self) -> None:
-        for epoch, latch in tuple(self._settling.items()):
+    def _open_latches(self) -> None:
+        for epoch, latch in tuple(self._latches.items()):
             if not (self.invocations.keys() if epoch is None else self.outstanding(epoch)):
-                self._settling.pop(epoch, None)
+                self._latches.pop(epoch, None)
                 with suppress(RuntimeError):  # the loop is closed, and its waiters are gone
                     self._loop.call_soon_threadsafe(self._open_settled, latch)
 
     def _open_settled(self, latch: Latch) -> None:
         # On the machinery loop, as `settled` is: no new waiter can come between the two.
-        self.invocations.has_waiters = bool(self._settling)
+        self.invocations.has_waiters = bool(self._latches)
         latch.open()
 
     def _look_synced(self) -> None:

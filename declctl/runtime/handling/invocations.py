@@ -415,7 +415,7 @@ class Invocations:
                 return
             run.overdue = True
             self._counts.zombies += 1
-            self._queue.overlook(run.item)
+            self._queue.exclude_from_limit(run.item)
         self._log.warning(
             f"{self._name}: the call for {run.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",

@@ -75,7 +75,7 @@ class Move:
         for cached in caches:
             keys = iter(tuple(cached.informer.indexer.known()))
             while part := tuple(islice(keys, _SLICE)):
-                self.compare(part)
+                self.recheck(part)
                 yield
 
     def close(self) -> None:
@@ -86,10 +86,10 @@ class Move:
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Compare the objects that have changed in one of the caches."""
-        self.compare([notification.key for notification in notifications])
+        self.recheck([notification.key for notification in notifications])
 
-    def compare(self, keys: Iterable[str]) -> None:
-        """Compare the present states of these objects."""
+    def recheck(self, keys: Iterable[str]) -> None:
+        """Bring the notifications of these objects up to their present states."""
         found_at = self._clock.now().timestamp()
         for key in keys:
             old, new = self.current_pair(key)
@@ -117,32 +117,29 @@ def difference(
     new: Record | None,
     *,
     received_at: float,
-    was: bool | None = True,
-    now: bool = True,
+    may_be_unknown: bool = False,
 ) -> Notifications:
     """The notifications that take a handler from one state of an object to another.
 
-    Either state is None if no cache has the object. `was` and `now`: the filter accepts the state. `was` is
-    None if the filter raised: the handler may not know this object, so no Deleted is delivered. `received_at`
-    is the time of the comparison, in seconds since the epoch.
+    Either state is None if no cache has the object, or if the filter refuses it. With `may_be_unknown`, the
+    handler may not know the old state, so no Deleted is delivered. `received_at` is the time of the
+    comparison, in seconds since the epoch.
     """
-    known = old if was is not False else None
-    passing = new if now else None
     # The same object on both sides: an update, unless the new cache has nothing newer.
-    if known is not None and passing is not None and known.uid == passing.uid:
-        if version_order(passing.resource_version) <= version_order(known.resource_version):
+    if old is not None and new is not None and old.uid == new.uid:
+        if version_order(new.resource_version) <= version_order(old.resource_version):
             return ()
         reason = ChangeReason.RELIST
-        return (Notification(ChangeType.MODIFIED, passing, known, reason=reason, received_at=received_at),)
+        return (Notification(ChangeType.MODIFIED, new, old, reason=reason, received_at=received_at),)
     # Objects of one name and two uids are two objects: the one is deleted, the other added.
     notifications: list[Notification] = []
-    if known is not None and was:
+    if old is not None and not may_be_unknown:
         reason = ChangeReason.OUT_OF_SCOPE
-        notifications.append(Notification(ChangeType.DELETED, known, reason=reason, received_at=received_at))
-    if passing is not None:
+        notifications.append(Notification(ChangeType.DELETED, old, reason=reason, received_at=received_at))
+    if new is not None:
         reason = ChangeReason.INITIAL
         notifications.append(
-            Notification(ChangeType.ADDED, passing, initial=True, reason=reason, received_at=received_at)
+            Notification(ChangeType.ADDED, new, initial=True, reason=reason, received_at=received_at)
         )
     return tuple(notifications)
 
@@ -255,14 +252,13 @@ class FreshnessProof:
         elif record.key not in self._due:
             self._due[record.key] = version, _Expectation.IF_STORED
 
-    def find_gap(self) -> FreshnessGap | None:
-        """The first change that the target lacks; None if it lacks none. Forgets the changes that it has."""
+    def remaining_gap(self) -> FreshnessGap | None:
+        """Forget the changes that the target has by now; return the first that it lacks, or None."""
         seen, received = _reached(self.target), self._received
         if NO_ORDER in (seen, received):
             return None  # versions that are no numbers can't be compared
-        if (
-            received < self._floor
-        ):  # the server was restored from a backup: older changes do not exist any more
+        # The server was restored from a backup: older changes do not exist any more.
+        if received < self._floor:
             self._floor = received
             self._due.clear()
         if seen < self._floor:
@@ -355,8 +351,8 @@ class Refilter(Move):
         self._stale: dict[str, None] = {}  # keys of objects to which the filters have to be applied
         self._call = UserCall(name="declctl-filter", what=f"the filter of {name}")
 
-    def compare(self, keys: Iterable[str]) -> None:
-        """Mark these objects as stale."""
+    def recheck(self, keys: Iterable[str]) -> None:
+        """Mark these objects: the filters have to judge their present states (`call_some`)."""
         for key in keys:
             old, new = self.current_pair(key)
             if old is None and new is None:
@@ -381,7 +377,7 @@ class Refilter(Move):
         Raises ReloadRefused if the new filter raises.
         """
         pairs = self.unjudged()
-        self.settle(await self._call.run(lambda: self.judge(pairs)))
+        self.enter_judged(await self._call.run(lambda: self.judge(pairs)))
 
     def refusal(self, why: str) -> ReloadRefused:
         """A refusal FilterTimeout that names the function and the last object."""
@@ -395,7 +391,7 @@ class Refilter(Move):
         """The notifications for these objects. Raises ReloadRefused if the new filter raises."""
         return [(pair, self._notifications(pair)) for pair in self._call.objects(pairs, attrgetter("key"))]
 
-    def settle(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
+    def enter_judged(self, judged: Iterable[tuple[Pair, Notifications]]) -> None:
         """Enter the notifications of objects that have not changed since they were judged."""
         for pair, notifications in judged:
             if self.current_pair(pair.key) == (pair.old, pair.new):
@@ -403,28 +399,22 @@ class Refilter(Move):
                 self._stale.pop(pair.key, None)
 
     def _notifications(self, pair: Pair) -> Notifications:
-        notifications = difference(
-            pair.old,
-            pair.new,
-            received_at=self._clock.now().timestamp(),
-            was=pair.old is not None and self._was(pair.old),
-            now=pair.new is not None and self._is(pair.new),
-        )
+        old, new, may_be_unknown = pair.old, pair.new, False
+        try:
+            if old is not None and self._old is not None and not self._old.passes(field_view(old)):
+                old = None
+        except FilterFailed:
+            may_be_unknown = True
+        try:
+            if new is not None and self._new is not None and not self._new.passes(field_view(new)):
+                new = None
+        except FilterFailed as failure:
+            message = f"{self.name}: {failure} on {pair.key}"
+            raise ReloadRefused("FilterFailed", message) from failure
+        now = self._clock.now().timestamp()
+        notifications = difference(old, new, received_at=now, may_be_unknown=may_be_unknown)
         # `judged`: the worker that delivers them must not apply the filter again.
         return tuple(msgspec.structs.replace(n, judged=True) for n in notifications if n.type in self._events)
-
-    def _was(self, record: Record) -> bool | None:
-        try:
-            return self._old is None or self._old.passes(field_view(record))
-        except FilterFailed:
-            return None
-
-    def _is(self, record: Record) -> bool:
-        try:
-            return self._new is None or self._new.passes(field_view(record))
-        except FilterFailed as failure:
-            message = f"{self.name}: {failure} on {record.key}"
-            raise ReloadRefused("FilterFailed", message) from failure
 
 
 async def follow(moves: Sequence[Move], *, timeout: float) -> None:
@@ -458,7 +448,7 @@ async def until_ready(
     """
     functions = (*indexes, *_refilters(moves))
     deadline = clock.monotonic() + timeout
-    catch_up = _CatchUp(clock)
+    relists = _Relists(clock)
     while True:
         late = await _first_late_joiner(listening, deadline, clock=clock)
         gap = _first_gap(proofs)
@@ -473,20 +463,21 @@ async def until_ready(
             if gap is not None:
                 raise gap.refusal(timeout)
             raise ReloadRefused("NotSynced", f"{late} has not received all objects yet, after {timeout:g} s")
-        elif gap is not None and catch_up.is_endless(gap):
+        elif gap is not None and relists.is_endless(gap):
             await call_for_objects(functions, timeout=timeout)
             if await _catch_up_while_paused(proofs, functions, clock=clock):
                 return
-            catch_up.begin_anew()
+            relists.start_over()
         elif gap is not None:
-            catch_up.help(gap)
+            relists.request(gap)
             await clock.sleep(_CHECK)
 
 
-class _CatchUp:
-    """Helps caches to catch up with others: lists a cache that does not catch up by itself.
+class _Relists:
+    """Requests a relist of a cache that stays behind what handlers have received.
 
-    This alone may never end: there are newer changes during a list.
+    Its watch has two seconds to catch up. A relist may not help, because newer changes come while it runs:
+    `is_endless` says so, and the caller pauses the other caches.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -495,7 +486,7 @@ class _CatchUp:
         self._late: FreshnessGap | None = None  # the first gap after two seconds
         self._requested: dict[ManagedInformer, float] = {}  # when a list was requested last
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Let caches catch up by themselves once more."""
         self._began, self._late = self._clock.monotonic(), None
 
@@ -503,7 +494,7 @@ class _CatchUp:
         """Whether the caches have closed an older gap, and have this one now."""
         return bool(gap.key) and self._is_late and self._late is not None and self._late.is_closed
 
-    def help(self, gap: FreshnessGap) -> None:
+    def request(self, gap: FreshnessGap) -> None:
         """Request a list of a cache that does not catch up by itself, at most every two seconds."""
         if gap.key:
             if not self._is_late:
@@ -539,7 +530,7 @@ async def _catch_up_while_paused(
     sources = (source for proof in proofs for source in proof.sources)
     with pause_caches(source for source in sources if source not in targets):
         for proof in proofs:
-            if (gap := proof.find_gap()) is not None:
+            if (gap := proof.remaining_gap()) is not None:
                 gap.target.informer.request_relist()
         # Polled: a bookmark raises the version of a cache without an event.
         while _first_gap(proofs) is not None:
@@ -552,7 +543,7 @@ async def _catch_up_while_paused(
 
 
 def _first_gap(proofs: Iterable[FreshnessProof]) -> FreshnessGap | None:
-    return next((gap for proof in proofs if (gap := proof.find_gap()) is not None), None)
+    return next((gap for proof in proofs if (gap := proof.remaining_gap()) is not None), None)
 
 
 def _refilters(moves: Sequence[Move]) -> Sequence[Refilter]:

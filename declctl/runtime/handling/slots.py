@@ -186,7 +186,7 @@ class Slots:
         for stranded in prepared.stranded:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.taking:
-            slot.take_in(binding)
+            slot.apply_policy(binding)
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
         self._leaving += prepared.leaving
@@ -221,8 +221,8 @@ class Slots:
             for each in ended:
                 if not each.closing:
                     each.slot.hand_over(each.epoch)
-        settled = [each.slot.settled(each.epoch) for each in ended]
-        await all_open(settled, clock=self._clock, timeout=timeout)
+        end_of = [each.slot.end_of(each.epoch) for each in ended]
+        await all_open(end_of, clock=self._clock, timeout=timeout)
         left = [self._give_up(each) for each in ended]
         return [each for each in left if each.waiting or each.running]
 
@@ -247,7 +247,7 @@ class Slots:
     async def finished(self, ended: Sequence[DrainingEpoch]) -> None:
         """Wait until the last call of these epochs has returned, and forget their bindings."""
         for each in ended:
-            await each.slot.settled(each.epoch).wait()
+            await each.slot.end_of(each.epoch).wait()
         for each in ended:
             each.slot.forget(each.epoch)
 
@@ -272,7 +272,7 @@ class Slots:
         for slot in slots:
             slot.detach()
             slot.workers.dismiss()
-        idle = [slot.settled(None) for slot in slots]
+        idle = [slot.end_of(None) for slot in slots]
         await all_open(idle, clock=self._clock, timeout=timeout)
         running = [f"{slot.name} {key}" for slot in slots for key in slot.running()]
         waited = {slot.name: slot.close() for slot in slots}

@@ -40,7 +40,7 @@ class Conduct:
     # call that timed out holds none.
     under_way: Sequence[tuple[float, bool]] = ()
     old_under_way: Sequence[tuple[float, bool]] = ()  # of the old code
-    at_once: int = 1  # `queue.concurrency`
+    concurrency: int = 1  # `queue.concurrency`
     timeout: float | None = None  # of the handler, in seconds
 
     @property
@@ -110,7 +110,7 @@ class Trial:
         hung = sum(now - began > limit for began in one.blocking)
         old_hung = sum(now - began > limit for began, _ in one.old_under_way)
         # All workers hang, and the old code did not do the same.
-        if hung >= one.at_once > old_hung:
+        if hung >= one.concurrency > old_hung:
             calls = "1 call hangs" if hung == 1 else f"{hung} calls hang"
             took = f"{before} none took longer than {old.longest:.3g} s"
             return f"{name}: {calls} for more than {limit:g} s, and nothing else gets through; {took}"
@@ -128,7 +128,7 @@ class Trial:
         """Whether calls that began within the period may still hang; the verdict waits for them."""
         end, limit = self.began + self.policy.probation_period, self.hangs_after(one)
         begun = [began for began in one.blocking if began < end]
-        return one.old is not None and len(begun) >= one.at_once and any(now - b <= limit for b in begun)
+        return one.old is not None and len(begun) >= one.concurrency and any(now - b <= limit for b in begun)
 
 
 def what_failed(each: Mapping[str, CallTally]) -> str:
@@ -211,7 +211,7 @@ class Probation:
                 None if before is None else before.tally,
                 under_way(binding),
                 () if before is None else under_way(before),
-                at_once=plan.queue.concurrency,
+                concurrency=plan.queue.concurrency,
                 timeout=plan.timeout,
             )
         return found

@@ -540,7 +540,7 @@ def test_who_joins_later_hears_the_cache_as_it_is_then():
     async def scenario():
         happen(informer, Delta(DeltaType.ADDED, "demo/a", record("a", 1)))
         happen(informer, Delta(DeltaType.ADDED, "demo/b", record("b", 2)))
-        registration = informer.add_listener(late, at_once=False)
+        registration = informer.add_listener(late, deferred=True)
         happen(informer, Delta(DeltaType.UPDATED, "demo/a", record("a", 3)))
         happen(informer, Delta(DeltaType.DELETED, "demo/b", record("b", 4)))
         happen(informer, Delta(DeltaType.ADDED, "demo/c", record("c", 5)))

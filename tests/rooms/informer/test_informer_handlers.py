@@ -612,7 +612,7 @@ def test_a_listener_that_leaves_while_it_hears_the_cache_has_not_synced():
             joining = registration.is_joining
             registration.remove()
             await rest(clock)
-            return joining, registration.given.is_open
+            return joining, registration.received_initial.is_open
 
     assert run(scenario) == (True, False)
 

@@ -23,7 +23,7 @@ def merge(waiting, new, attempted):
 
 
 def queue_of(clock=None, **options):
-    settings = {"limit": 1_000_000, "keyed": True} | options
+    settings = {"merge_above": 1_000_000, "keyed": True} | options
     return KeyedQueue(clock=clock or ManualClock(), weigh=len, merge=merge, **settings)
 
 
@@ -106,7 +106,7 @@ def test_finished_change_is_let_go_although_another_of_its_key_waits():
 
 def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
     """`bufferBytes` counts what waits and what runs."""
-    queue = queue_of(keyed=False, limit=6)
+    queue = queue_of(keyed=False, merge_above=6)
     for value in ("one", "two", "three", "four"):
         queue.add("k", value)
     assert drain(queue) == [("one", 0), ("four", 0)]
@@ -142,7 +142,7 @@ def test_backlog_keeps_its_epoch_until_it_is_handed_over():
 @pytest.mark.guarantee("G2", "G3")
 def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
     """Four workers and a feeder: nothing lost, nothing twice, never two of a key (G2, G3)."""
-    queue: KeyedQueue[str] = KeyedQueue(clock=SystemClock(), weigh=len, merge=merge, limit=1_000_000)
+    queue: KeyedQueue[str] = KeyedQueue(clock=SystemClock(), weigh=len, merge=merge, merge_above=1_000_000)
     seen: dict[str, list[int]] = {f"k{n}": [] for n in range(7)}
     busy: set[str] = set()
     faults: list[str] = []

@@ -126,7 +126,7 @@ def rebind(slot: HandlerSlot, binding: HandlerBinding) -> int:
     """Let what comes from now on go to a new binding, as a commit does; the epoch that ended."""
     slot.expect(binding)
     ended = slot.queue.cut()
-    slot.take_in(binding)
+    slot.apply_policy(binding)
     return ended
 
 

@@ -17,7 +17,7 @@ def _begun(source: MadeUpCache, target: MadeUpCache) -> FreshnessProof:
 
 
 def _open_keys(proof: FreshnessProof) -> str | None:
-    return None if proof.find_gap() is None else proof.find_gap().key
+    return None if proof.remaining_gap() is None else proof.remaining_gap().key
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def _open_keys(proof: FreshnessProof) -> str | None:
 )
 def test_a_target_has_to_reach_what_was_heard_before(heard, seen, version) -> None:
     """Versions are compared as numbers; what is no version says nothing."""
-    gap = _begun(MadeUpCache(seen=heard), MadeUpCache(seen=seen)).find_gap()
+    gap = _begun(MadeUpCache(seen=heard), MadeUpCache(seen=seen)).remaining_gap()
     assert (gap and gap.version) == version
     assert gap is None or not gap.key
 
@@ -35,10 +35,10 @@ def test_a_target_with_versions_that_are_no_numbers_is_not_waited_for() -> None:
     """Servers that count otherwise: nothing can be proven, and nothing is refused."""
     source, target = MadeUpCache(), MadeUpCache()
     source.indexer.last_store_sync_resource_version = "abc"
-    assert _begun(source, target).find_gap() is None
+    assert _begun(source, target).remaining_gap() is None
     source, target = MadeUpCache(), MadeUpCache()
     target.indexer.last_store_sync_resource_version = "abc"
-    assert _begun(source, target).find_gap() is None
+    assert _begun(source, target).remaining_gap() is None
 
 
 def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
@@ -114,9 +114,9 @@ def test_a_server_that_was_put_back_is_not_waited_for(record) -> None:
     proof = _begun(source, target)
     source.put(record("x", version=101))
     target.at(50)
-    assert proof.find_gap() is not None
+    assert proof.remaining_gap() is not None
     source.at(49)
-    assert proof.find_gap() is None
+    assert proof.remaining_gap() is None
 
 
 def test_a_proof_that_is_closed_listens_no_more(record) -> None:
@@ -130,7 +130,7 @@ def test_a_proof_that_is_closed_listens_no_more(record) -> None:
 
 def test_a_gap_says_which_cache_lags_and_why(record) -> None:
     """Which handlers, which cache, and where it is; in the same words, whatever was heard since."""
-    gap = _begun(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).find_gap()
+    gap = _begun(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).remaining_gap()
     assert gap is not None
     assert str(gap.refusal(3)) == (
         "tell would go back in time: after 3 s the cache of v1 Pod in b is at version 8, and they have "
@@ -252,7 +252,7 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
             new.advance()
         else:
             new.skip_what_is_out_of_scope()
-    while (gap := proof.find_gap()) is not None:
+    while (gap := proof.remaining_gap()) is not None:
         if new.is_done:
             assert not gap.key  # what it waits for by an object comes; else a list is requested
             new.at(int(gap.version))

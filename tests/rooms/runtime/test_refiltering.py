@@ -60,7 +60,7 @@ def broken(spec="m:f"):
 def asked(refilter):
     """The filters have been asked of all that is stale."""
     while refilter.stale:
-        refilter.settle(refilter.judge(refilter.unjudged()))
+        refilter.enter_judged(refilter.judge(refilter.unjudged()))
     return refilter
 
 
@@ -119,7 +119,7 @@ def test_what_changes_meanwhile_is_asked_again() -> None:
     judged = refilter.judge(refilter.unjudged())
     cache.put(pod("a", "api"))
     cache.remove("b")
-    refilter.settle(judged)
+    refilter.enter_judged(judged)
     assert refilter.stale == 1
     assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c")]
     asked(refilter)
@@ -272,7 +272,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             some = refilter.judge(refilter.unjudged())
             for happening in while_staging:
                 world.happen(*happening)
-            refilter.settle(some)
+            refilter.enter_judged(some)
             world.work(delivered)
             differences = asked(refilter).notifications
             refilter.close()

@@ -101,8 +101,8 @@ TIMED_OUT = (BEGAN, False)
         (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.0, Ruling.UNDECIDED),
         (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),
         (Conduct(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),  # it came to nothing more
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], at_once=2), 30.1, Ruling.UNDECIDED),
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, at_once=2), 30.1, Ruling.BREACHED),
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], concurrency=2), 30.1, Ruling.UNDECIDED),
+        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, concurrency=2), 30.1, Ruling.BREACHED),
         (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Ruling.UNDECIDED),  # usually slow
         (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Ruling.BREACHED),
         (Conduct(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Ruling.UNDECIDED),
