@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,16 @@ def running(*, objects: int, handlers: int, watch: bool = False) -> Iterator[Rig
     with tempfile.TemporaryDirectory() as home:
         bundle = BundleDir(Path(home) / "bundle", {"handlers.py": _CODE.format(version=0)})
         manifest = bundle.write("manifest.yaml", json.dumps(_manifest(handlers)))
+        # As in `declctl run`: what is imported is frozen, and the code of the first generation is not.
+        import_module("declctl.transport.auth_plugins")
+        gc.freeze()
         with (
             Server(program, kind="pods", objects=objects, folder=Path(home)) as server,
             _controller(manifest, server, watch=watch) as controller,
         ):
             controller.wait_ready(_PATIENCE)
-            gc.freeze()
             yield Rig(server, controller, bundle)
-            gc.unfreeze()
+        gc.unfreeze()
 
 
 def _controller(manifest: Path, server: Server, *, watch: bool) -> ControllerUnderTest:
