@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from declctl.objects import Change, ChangeReason, ChangeType, ObjectKey, ObjectView
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
-    from declctl.workqueue import WorkQueue
+    from declctl.workqueue import Cause, Priority, RateLimitingQueue, WorkQueue, run_workers
 
     __version__: str
 
@@ -88,11 +88,12 @@ _ROOMS = MappingProxyType(
         "objects": ("Change", "ChangeReason", "ChangeType", "ObjectKey", "ObjectView"),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
-        "workqueue": ("WorkQueue",),
+        "workqueue": ("Cause", "Priority", "RateLimitingQueue", "WorkQueue", "run_workers"),
     }
 )
 
 __all__ = [
+    "Cause",
     "Change",
     "ChangeReason",
     "ChangeType",
@@ -108,6 +109,8 @@ __all__ = [
     "ObjectEvent",
     "ObjectKey",
     "ObjectView",
+    "Priority",
+    "RateLimitingQueue",
     "ReflectorOptions",
     "Registration",
     "ResourceEventHandler",
@@ -127,6 +130,7 @@ __all__ = [
     "hookimpl",
     "hookspec",
     "informer_watcher",
+    "run_workers",
     "until",
     "until_with_sync",
     "wait_for_cache_sync",

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock
-from declctl.workqueue.queue import WorkQueue
+from declctl.workqueue.queue import Priority, WorkQueue
 from declctl.workqueue.rate_limit import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
@@ -79,16 +79,22 @@ class DelayingQueue(WorkQueue[K]):
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
         self._delays: Delays[K] = Delays(clock=self._clock)
+        self._priorities: dict[K, Priority] = {}  # of delayed items
         # The loop and the wake-up event of `run`, while it runs.
         self._wakeup: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
-    def add_after(self, item: K, seconds: float) -> None:
-        """Add an item in `seconds`, at once for 0 or less. No effect after shutdown (client-go 252)."""
+    def add_after(self, item: K, seconds: float, *, priority: Priority = Priority.LIVE) -> None:
+        """Add an item in `seconds`, at once for 0 or less. No effect after shutdown (client-go 252).
+
+        Of several delays the shortest counts, and of their priorities the highest.
+        """
         if self.shutting_down:
             return
         if seconds <= 0:
-            self.add(item)
+            self.add(item, priority=priority)
             return
+        with self._lock:
+            self._priorities[item] = min(priority, self._priorities.get(item, priority))
         self._delays.add(item, seconds)
         self._wake_run()
 
@@ -101,11 +107,16 @@ class DelayingQueue(WorkQueue[K]):
                 # Cleared before `take_due`, so that an item that is added in between ends the pause.
                 wakeup.clear()
                 for item in self._delays.take_due():
-                    self.add(item)
+                    with self._lock:
+                        priority = self._priorities.pop(item, Priority.LIVE)
+                    self.add(item, priority=priority)
                 await self._pause(wakeup)
         finally:
             self._wakeup = None
             self._delays.clear()
+            with self._lock:
+                self._priorities.clear()
+                self._failed.clear()
 
     def shut_down(self) -> None:
         """Accept no more items. Queued items are still handed out; items that are not due are dropped."""
@@ -149,15 +160,17 @@ class RateLimitingQueue(DelayingQueue[K]):
     `limiter` computes the delays; by default it is client-go's default for controllers. From any thread.
     """
 
-    def __init__(self, *, clock: Clock, limiter: RateLimiter | None = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, limiter: RateLimiter | None = None) -> None:
         super().__init__(clock=clock)
-        self._limiter = limiter if limiter is not None else default_rate_limiter(clock=clock)
+        self._limiter = limiter if limiter is not None else default_rate_limiter(clock=self._clock)
 
     def add_rate_limited(self, item: K) -> float:
-        """Add a failed item after the delay that the limiter computes; returns that delay in seconds."""
+        """Add a failed item after the delay that the limiter computes; returns that delay in seconds.
+
+        An item that a worker has, and has not called `done` for, keeps its priority and its causes.
+        """
         delay = self._limiter.when(item)
-        self.count_retry()
-        self.add_after(item, delay)
+        self.add_after(item, delay, priority=self._note_retry(item))
         return delay
 
     def forget(self, item: K) -> None:

@@ -1,20 +1,43 @@
 """A queue that has each key at most once and gives no key to two workers (client-go's queue.go).
 
+Keys have one of two priorities: changes of objects go before the objects of a first sync, a resync or a
+reload. These wait for a bounded number of other keys, however many changes come (controller-runtime's
+priority queue has no such bound). The queue also keeps why each key was added.
+
 Plain methods decide, and may be called from any thread; `get` and `shut_down_with_drain` wait for them on an
 event loop. `delay` adds delays and back-off.
 """
 
 import asyncio
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Generic, NamedTuple, TypeVar
 
 from declctl.kit import Clock, SystemClock
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+LIVE_IN_A_ROW = 4  # items of priority LIVE that are handed out before one of priority BACKGROUND has its turn
+MOST_CAUSES = 16  # that are kept for one item; further ones are left out
+
+
+class Priority(IntEnum):
+    """The priority of an item. A lower number goes first."""
+
+    LIVE = 0  # something has changed
+    BACKGROUND = 1  # a first sync, a resync or a reload: nothing is known to have changed
+
+
+class Cause(NamedTuple):
+    """Why an item was added."""
+
+    type: str  # such as Added, Modified, Deleted, Resync
+    resource: str  # the name of the resource of the object
+    key: str  # of the object
+    reason: str  # such as Watch, Initial, Relist
 
 
 class QueueEmpty(Exception):
@@ -45,6 +68,59 @@ class QueueStatistics:
     longest_running_processor_seconds: float
 
 
+@dataclass(slots=True)
+class _Request:
+    """One add of an item, or several: to be handed out, or handed out to a worker."""
+
+    since: float  # monotonic seconds: of the first add, or since the worker has it
+    priority: Priority
+    causes: dict[Cause, None] = field(default_factory=dict[Cause, None])  # a set that keeps the order
+
+    def add_causes(self, *causes: Cause) -> None:
+        for cause in causes:
+            if len(self.causes) < MOST_CAUSES:
+                self.causes[cause] = None
+
+
+class _Turns(Generic[K]):
+    """The items that can be taken now, in a row for each priority.
+
+    While both rows have items, each `LIVE_IN_A_ROW` items of the live row are followed by one of the other
+    row. So an item of priority BACKGROUND with `n` items before it in its row is handed out after at most
+    `n + (n + 1) * LIVE_IN_A_ROW` other items, and an item of priority LIVE after at most
+    `n + n // LIVE_IN_A_ROW + 1`.
+    """
+
+    def __init__(self) -> None:
+        self._live: deque[K] = deque()
+        self._background: OrderedDict[K, None] = OrderedDict()
+        self._in_a_row = 0  # live items that were handed out since the last one of the other row
+
+    def push(self, item: K, priority: Priority) -> None:
+        """Append an item, which must not be in a row, to the row of its priority."""
+        if priority is Priority.LIVE:
+            self._live.append(item)
+        else:
+            self._background[item] = None
+
+    def promote(self, item: K) -> None:
+        """Move an item from the background row to the end of the live row."""
+        del self._background[item]
+        self._live.append(item)
+
+    def pop(self) -> K:
+        """Remove and return the next item; raises IndexError if there is none."""
+        if self._background and (not self._live or self._in_a_row >= LIVE_IN_A_ROW):
+            self._in_a_row = 0
+            return self._background.popitem(last=False)[0]
+        item = self._live.popleft()
+        self._in_a_row += 1
+        return item
+
+    def __len__(self) -> int:
+        return len(self._live) + len(self._background)
+
+
 class WorkQueue(Generic[K]):
     """Keys in the order in which they were added (client-go's workqueue.Type). From any thread.
 
@@ -52,6 +128,8 @@ class WorkQueue(Generic[K]):
     - A key that is added again while a worker has it is handed out once more, after `done`, and not to a
       second worker before (client-go 233, 235, 237).
     - After `shut_down` no key is added; queued keys are still handed out (client-go 232, 239).
+    - Keys of priority BACKGROUND wait behind those of priority LIVE, but not for ever: after `LIVE_IN_A_ROW`
+      of these, one of them is handed out.
 
     `clock` is the clock of the statistics, by default the system's. `get` and `shut_down_with_drain` may be
     awaited on any loop.
@@ -60,26 +138,42 @@ class WorkQueue(Generic[K]):
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._waiting: deque[K] = deque()  # in the order in which they will be handed out
-        self._dirty: dict[K, float] = {}  # time of the add, by item to be handed out
-        self._processing: dict[K, float] = {}  # time of the get, by item that a worker has
+        self._waiting: _Turns[K] = _Turns()
+        self._dirty: dict[K, _Request] = {}  # by item to be handed out
+        self._processing: dict[K, _Request] = {}  # by item that a worker has
+        self._failed: dict[
+            K, tuple[Cause, ...]
+        ] = {}  # causes of failed calls, by item that waits for its delay
         self._shutting_down = False
         self._draining = False  # `shut_down_with_drain` waits
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
         self._adds = self._retries = self._taken = self._finished = 0  # counts of items
         self._waited = self._worked = 0.0  # seconds
 
-    def add(self, item: K) -> None:
-        """Queue an item. No effect if it is queued already, and after shutdown."""
+    def add(self, item: K, *, priority: Priority = Priority.LIVE, cause: Cause | None = None) -> None:
+        """Queue an item. An item that is queued already gets the cause, and the priority if that is higher.
+
+        No effect after shutdown.
+        """
         with self._lock:
-            if self._shutting_down or item in self._dirty:
+            if self._shutting_down:
                 return
-            self._adds += 1
-            self._dirty[item] = self._clock.monotonic()
             # An item that a worker has is queued by its `done`, so that no second worker gets it.
-            if item not in self._processing:
-                self._waiting.append(item)
-                self._wake()
+            is_free = item not in self._processing
+            request = self._dirty.get(item)
+            if request is None:
+                self._adds += 1
+                request = self._dirty[item] = _Request(self._clock.monotonic(), priority)
+                request.add_causes(*self._failed.pop(item, ()))
+                if is_free:
+                    self._waiting.push(item, priority)
+                    self._wake()
+            elif priority < request.priority:
+                request.priority = priority
+                if is_free:
+                    self._waiting.promote(item)
+            if cause is not None:
+                request.add_causes(cause)
 
     def get_nowait(self) -> K:
         """Take the next item; the caller has to call `done` for it.
@@ -92,12 +186,19 @@ class WorkQueue(Generic[K]):
                 if self._shutting_down and not any(item in self._dirty for item in self._processing):
                     raise QueueShutDown
                 raise QueueEmpty
-            item = self._waiting.popleft()
-            now = self._clock.monotonic()
+            item = self._waiting.pop()
+            request, now = self._dirty.pop(item), self._clock.monotonic()
             self._taken += 1
-            self._waited += now - self._dirty.pop(item)
-            self._processing[item] = now
+            self._waited += now - request.since
+            request.since = now
+            self._processing[item] = request
             return item
+
+    def causes_of(self, item: K) -> tuple[Cause, ...]:
+        """Why a worker has an item: `MOST_CAUSES` at most, the oldest first; none if no worker has it."""
+        with self._lock:
+            request = self._processing.get(item)
+            return () if request is None else tuple(request.causes)
 
     def done(self, item: K) -> None:
         """Note that a worker has finished an item. An item that was added meanwhile is queued again.
@@ -105,13 +206,13 @@ class WorkQueue(Generic[K]):
         No effect for an item that no worker has.
         """
         with self._lock:
-            since = self._processing.pop(item, None)
-            if since is None:
+            request = self._processing.pop(item, None)
+            if request is None:
                 return
             self._finished += 1
-            self._worked += self._clock.monotonic() - since
-            if item in self._dirty:
-                self._waiting.append(item)
+            self._worked += self._clock.monotonic() - request.since
+            if (again := self._dirty.get(item)) is not None:
+                self._waiting.push(item, again.priority)
             self._wake()
 
     def shut_down(self) -> None:
@@ -124,10 +225,18 @@ class WorkQueue(Generic[K]):
             self._draining = False
             self._wake()
 
-    def count_retry(self) -> None:
-        """Count a failed item that is added again, for the statistics."""
+    def _note_retry(self, item: K) -> Priority:
+        """Count a failed item that will be added again, and keep its causes; returns its priority."""
         with self._lock:
             self._retries += 1
+            request = self._processing.get(item)
+            if request is None:
+                return Priority.LIVE
+            if (again := self._dirty.get(item)) is not None:
+                again.add_causes(*request.causes)
+            elif not self._shutting_down:
+                self._failed[item] = tuple(request.causes)
+            return request.priority
 
     async def get(self) -> K:
         """Wait for the next item and take it; raises QueueShutDown. The caller has to call `done` for it."""
@@ -153,7 +262,7 @@ class WorkQueue(Generic[K]):
         """The figures of this moment."""
         with self._lock:
             now = self._clock.monotonic()
-            running = [now - since for since in self._processing.values()]
+            running = [now - request.since for request in self._processing.values()]
             return QueueStatistics(
                 depth=len(self._dirty),
                 adds_total=self._adds,

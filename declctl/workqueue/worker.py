@@ -11,6 +11,7 @@ from declctl.workqueue.delay import RateLimitingQueue
 from declctl.workqueue.queue import QueueShutDown
 
 K = TypeVar("K", bound=Hashable)
+OnFailure = Callable[[K, Exception, float | None], None]
 _log = logging.getLogger("declctl.workqueue")
 
 
@@ -19,17 +20,18 @@ async def run_workers(
     reconcile: Callable[[K], Awaitable[float | None]],
     *,
     concurrency: int = 1,
-    max_retries: int,
-    on_failure: Callable[[K, Exception, float | None], None],
+    max_retries: int | None = None,
+    on_failure: OnFailure[K] | None = None,
 ) -> None:
     """Call `reconcile` for the items of a queue; returns when the queue is shut down and empty.
 
     - `reconcile`: a coroutine function of an item. It returns None, or the seconds after which the item is
       queued again; either way the item's failures are forgotten. After an exception the item is queued with
-      the delay of the limiter, up to `max_retries` times, and then given up.
+      the delay of the limiter, up to `max_retries` times, and then given up; None, the default, for no limit.
     - `concurrency`: the number of workers, which are tasks of this loop.
     - `on_failure`: called for each failure with the item, the exception, and the seconds until the next
-      attempt, None if the item is given up. An exception of `on_failure` ends all workers and is raised.
+      attempt, None if the item is given up. By default, a warning is logged with the traceback. An exception
+      of `on_failure` ends all workers and is raised.
 
     No exception of `reconcile` ends a worker. A BaseException that is no Exception (SystemExit, a
     CancelledError of another task, a KeyboardInterrupt outside of the main thread) is passed to `on_failure`
@@ -37,7 +39,12 @@ async def run_workers(
     it before the queue is shut down. If other code cancels the task of a worker, another worker takes its
     place, and its item counts as failed.
     """
-    await _Workers(queue, reconcile, max_retries, on_failure).run(concurrency)
+    await _Workers(queue, reconcile, max_retries, on_failure or _log_failure).run(concurrency)
+
+
+def _log_failure(item: Hashable, error: Exception, delay: float | None) -> None:
+    following = "it is given up" if delay is None else f"the next attempt is in {delay:g} s"
+    _log.warning("the work on %s failed, %s", item, following, exc_info=error)
 
 
 class _Workers(Generic[K]):
@@ -47,8 +54,8 @@ class _Workers(Generic[K]):
         self,
         queue: RateLimitingQueue[K],
         reconcile: Callable[[K], Awaitable[float | None]],
-        max_retries: int,
-        on_failure: Callable[[K, Exception, float | None], None],
+        max_retries: int | None,
+        on_failure: OnFailure[K],
     ) -> None:
         self._queue = queue
         self._reconcile = reconcile
@@ -102,7 +109,7 @@ class _Workers(Generic[K]):
             fault = RuntimeError(f"it raised {type(error).__name__}{f': {text}' if text else ''}")
             fault.__cause__ = error
             error = fault
-        retried = self._queue.num_requeues(item) < self._max_retries
+        retried = self._max_retries is None or self._queue.num_requeues(item) < self._max_retries
         try:
             self._on_failure(item, error, self._queue.add_rate_limited(item) if retried else None)
         finally:

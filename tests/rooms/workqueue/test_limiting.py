@@ -3,7 +3,7 @@
 import asyncio
 
 from declctl.kit import ManualClock
-from declctl.workqueue import ItemExponentialFailureRateLimiter, RateLimitingQueue
+from declctl.workqueue import Cause, ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue
 
 
 def make(clock):
@@ -52,3 +52,30 @@ def test_delays_pass_while_somebody_runs_it():
 def test_the_default_limiter_is_client_gos():
     """5 ms for the first failure of an item."""
     assert RateLimitingQueue(clock=ManualClock()).add_rate_limited("a") == 0.005
+
+
+def test_a_retry_keeps_priority_and_causes():
+    """The log of the second attempt says what the first was for; a change meanwhile adds its own cause."""
+
+    async def scenario():
+        first, second = Cause("Added", "pods", "a", "Initial"), Cause("Modified", "pods", "a", "Watch")
+        clock = ManualClock()
+        queue = make(clock)
+        running = asyncio.create_task(queue.run())
+        queue.add("a", priority=Priority.BACKGROUND, cause=first)
+        assert queue.get_nowait() == "a"
+        queue.add_rate_limited("a")
+        queue.done("a")
+        await clock.advance(1)
+        queue.add("b")
+        assert [queue.get_nowait(), queue.get_nowait()] == ["b", "a"]
+        assert queue.causes_of("a") == (first,)
+        queue.add_rate_limited("a")
+        queue.done("a")
+        queue.add("a", cause=second)
+        assert queue.get_nowait() == "a"
+        assert queue.causes_of("a") == (first, second)
+        queue.shut_down()
+        await running
+
+    asyncio.run(scenario())

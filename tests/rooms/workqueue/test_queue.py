@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from declctl.kit import ManualClock
-from declctl.workqueue import QueueEmpty, QueueShutDown, WorkQueue
+from declctl.workqueue import Cause, Priority, QueueEmpty, QueueShutDown, WorkQueue
+from declctl.workqueue.queue import LIVE_IN_A_ROW, MOST_CAUSES
 
 
 @pytest.fixture(name="clock")
@@ -337,3 +338,123 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def taken(queue, count):
+    """The next items, each worked on to its end."""
+    found = []
+    for _ in range(count):
+        found.append(queue.get_nowait())
+        queue.done(found[-1])
+    return found
+
+
+def test_live_items_go_first_and_the_others_have_a_turn_after_four(queue):
+    """A restart with 10,000 objects does not delay a change, and changes do not starve the 10,000."""
+    for number in range(3):
+        queue.add(f"old{number}", priority=Priority.BACKGROUND)
+    for number in range(6):
+        queue.add(f"new{number}")
+    assert LIVE_IN_A_ROW == 4
+    order = ["new0", "new1", "new2", "new3", "old0", "new4", "new5", "old1", "old2"]
+    assert taken(queue, 9) == order
+
+
+def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queue):
+    """It is one item, at the end of the live ones; another add in the background does not push it back."""
+    for item in ("a", "b"):
+        queue.add(item, priority=Priority.BACKGROUND)
+    queue.add("c")
+    queue.add("b")
+    queue.add("b", priority=Priority.BACKGROUND)
+    assert taken(queue, 3) == ["c", "b", "a"]
+    assert queue.statistics().adds_total == 3
+
+
+def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
+    """What was added in the background meanwhile, and then changed, is live."""
+    queue.add("a")
+    queue.get_nowait()
+    queue.add("a", priority=Priority.BACKGROUND)
+    queue.add("b", priority=Priority.BACKGROUND)
+    queue.add("a")
+    queue.done("a")
+    assert taken(queue, 2) == ["a", "b"]
+
+
+def test_a_worker_is_told_why_it_has_an_item(queue):
+    """Each cause once, the oldest first; those that come meanwhile belong to the next turn."""
+    first, second = Cause("Modified", "pods", "demo/a", "Watch"), Cause("Deleted", "nodes", "n1", "Watch")
+    for cause in (first, second, first):
+        queue.add("a", cause=cause)
+    assert queue.causes_of("a") == ()
+    queue.get_nowait()
+    queue.add("a", cause=second)
+    assert queue.causes_of("a") == (first, second)
+    queue.done("a")
+    assert queue.causes_of("a") == ()
+    queue.get_nowait()
+    assert queue.causes_of("a") == (second,)
+
+
+def test_causes_of_one_item_are_bounded(queue):
+    """A node that changes brings all its pods: 10,000 causes would be a leak."""
+    for number in range(10 * MOST_CAUSES):
+        queue.add("a", cause=Cause("Modified", "pods", f"demo/{number}", "Watch"))
+    queue.get_nowait()
+    assert [cause.key for cause in queue.causes_of("a")] == [f"demo/{n}" for n in range(MOST_CAUSES)]
+
+
+class Fairness(RuleBasedStateMachine):
+    """However items come, each is handed out after a bounded number of others (ageing)."""
+
+    def __init__(self):
+        super().__init__()
+        self.queue = WorkQueue(clock=ManualClock())
+        self.rows = {Priority.LIVE: [], Priority.BACKGROUND: []}
+        self.bounds = {}  # by item in a row: how many others may still be handed out before it
+        self.number = 0
+
+    @rule(priority=st.sampled_from(Priority), count=st.integers(1, 12))
+    def add(self, priority, count):
+        """New items."""
+        for _ in range(count):
+            self.number += 1
+            self.enter(self.number, priority)
+            self.queue.add(self.number, priority=priority)
+
+    @precondition(lambda self: self.rows[Priority.BACKGROUND])
+    @rule(data=st.data())
+    def change(self, data):
+        """An item that waits in the background changes."""
+        item = data.draw(st.sampled_from(self.rows[Priority.BACKGROUND]))
+        self.rows[Priority.BACKGROUND].remove(item)
+        self.enter(item, Priority.LIVE)
+        self.queue.add(item)
+
+    @rule(count=st.integers(1, 12))
+    def take(self, count):
+        """The queue hands out the first of a row, and never one whose bound is used up too late."""
+        for _ in range(min(count, len(self.queue))):
+            item = self.queue.get_nowait()
+            self.queue.done(item)
+            row = next(row for row in self.rows.values() if item in row)
+            assert row[0] == item
+            row.remove(item)
+            del self.bounds[item]
+            for other in self.bounds:
+                self.bounds[other] -= 1
+                assert self.bounds[other] >= 0, f"{other} waits for too many others"
+
+    def enter(self, item, priority):
+        """The bounds that the queue promises."""
+        before = len(self.rows[priority])
+        self.rows[priority].append(item)
+        if priority is Priority.LIVE:
+            self.bounds[item] = before + before // LIVE_IN_A_ROW + 1
+        else:
+            self.bounds[item] = before + (before + 1) * LIVE_IN_A_ROW
+
+
+TestFairness = Fairness.TestCase
+TestFairness.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

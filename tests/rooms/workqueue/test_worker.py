@@ -228,3 +228,28 @@ def test_workers_that_are_cancelled_end_and_hold_no_item():
 
     assert asyncio.run(play())
     assert scene.failures == []
+
+
+def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog):
+    """A reconcile function that fails for a day works again when its reason is gone."""
+    tried = []
+
+    async def reconcile(item):
+        tried.append(item)
+        if len(tried) < 40:
+            raise ValueError("not yet")
+
+    async def scenario():
+        clock = ManualClock()
+        queue = RateLimitingQueue(clock=clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
+        workers = asyncio.ensure_future(run_workers(queue, reconcile))
+        queue.add("a")
+        await clock.advance(3600)
+        queue.shut_down()
+        await workers
+
+    asyncio.run(scenario())
+    assert len(tried) == 40
+    assert len(caplog.records) == 39
+    assert "the work on a failed, the next attempt is in 60 s" in caplog.text
+    assert "ValueError: not yet" in caplog.text
