@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 from declctl.objects import KubeObject
 from declctl.sandbox.kinds import ServedKind
-from declctl.sandbox.status import Cause, Refusal
+from declctl.sandbox.status import Refusal, StatusCause
 
 Keys = tuple[str, ...]
 
@@ -472,7 +472,7 @@ def _unexplained(live: KubeObject, found: FieldSet, author: Author, structure: S
 
 def _conflict(contested: Mapping[Owner, FieldSet]) -> Refusal:
     causes = [
-        Cause("FieldManagerConflict", f"conflict with {_describe(owner)}", dotted(path))
+        StatusCause("FieldManagerConflict", f"conflict with {_describe(owner)}", dotted(path))
         for owner, found in contested.items()
         for path in sorted(found)
     ]

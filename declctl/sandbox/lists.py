@@ -18,7 +18,7 @@ from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
 from declctl.sandbox.history import EtcdHistory, Snapshot, Stored
 from declctl.sandbox.kinds import ResourceId
-from declctl.sandbox.status import Cause, Refusal
+from declctl.sandbox.status import Refusal, StatusCause
 
 CURRENT: Final = -1
 """The version of a token that continues with the present state; an expired token is exchanged for one."""
@@ -182,36 +182,40 @@ def integer(given: Any) -> int | None:
         raise status.bad_request(f'strconv.ParseInt: parsing "{given}": invalid syntax') from None
 
 
-def _list_faults(options: ListQuery, version: str) -> Iterator[Cause]:
+def _list_faults(options: ListQuery, version: str) -> Iterator[StatusCause]:
     if options.initial_events is not None:
-        yield Cause.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        yield StatusCause.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
     if not options.match:
         return
     if not version:
-        yield Cause.forbidden(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+        yield StatusCause.forbidden(
+            _MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        )
     if options.token:
-        yield Cause.forbidden(_MATCH, "resourceVersionMatch is forbidden when continue is provided")
+        yield StatusCause.forbidden(_MATCH, "resourceVersionMatch is forbidden when continue is provided")
     if options.match not in ("Exact", "NotOlderThan"):
-        yield Cause.unsupported(_MATCH, options.match, '"Exact", "NotOlderThan", ""')
+        yield StatusCause.unsupported(_MATCH, options.match, '"Exact", "NotOlderThan", ""')
     if options.match == "Exact" and version == "0":
-        yield Cause.forbidden(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+        yield StatusCause.forbidden(
+            _MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        )
 
 
-def _watch_faults(options: ListQuery) -> Iterator[Cause]:
+def _watch_faults(options: ListQuery) -> Iterator[StatusCause]:
     if options.initial_events is None:
         if options.match:
-            yield Cause.forbidden(
+            yield StatusCause.forbidden(
                 _MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
         return
     if options.match != "NotOlderThan":
-        yield Cause.forbidden(
+        yield StatusCause.forbidden(
             _MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         )
     if options.match not in ("", "NotOlderThan"):
-        yield Cause.unsupported(_MATCH, options.match, '"NotOlderThan"')
+        yield StatusCause.unsupported(_MATCH, options.match, '"NotOlderThan"')
     if options.token:
-        yield Cause.forbidden("continue", "continue is forbidden for watch")
+        yield StatusCause.forbidden("continue", "continue is forbidden for watch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def scaled(kind: ServedKind, obj: KubeObject, scale: KubeObject) -> KubeObject:
     """The object with the replicas (and the resource version, for concurrency) of a Scale."""
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or replicas < 0:
-        cause = status.Cause.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+        cause = status.StatusCause.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise status.invalid("Scale", obj["metadata"]["name"], [cause], group="autoscaling")
     metadata = {**obj["metadata"]}
     version = (scale.get("metadata") or {}).get("resourceVersion")

@@ -22,7 +22,7 @@ from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.kubectl import protobuf, tables
 from declctl.sandbox.lists import Page, integer, truth
 from declctl.sandbox.remover import Deletion, Target, Write
-from declctl.sandbox.status import Cause
+from declctl.sandbox.status import StatusCause
 from declctl.sandbox.validation import read_documents
 
 _ON_ONE: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -122,7 +122,9 @@ def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
     dry_run = given.get("dryRun") or ([call.params["dryRun"]] if "dryRun" in call.params else [])
     policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
     if policy not in ("", "Orphan", "Background", "Foreground"):
-        cause = Cause.unsupported("propagationPolicy", policy, '"Foreground", "Background", "Orphan", "nil"')
+        cause = StatusCause.unsupported(
+            "propagationPolicy", policy, '"Foreground", "Background", "Orphan", "nil"'
+        )
         raise status.invalid_options("DeleteOptions", [cause])
     return Deletion(
         dry_run=_dry_run(dry_run[0] if dry_run else "", "DeleteOptions"),
@@ -156,7 +158,7 @@ def parse(call: RequestInfo, media_type: str, body: bytes) -> Any:
 def _dry_run(value: str, options: str) -> bool:
     if value in ("", "All"):
         return value == "All"
-    cause = Cause(
+    cause = StatusCause(
         "FieldValueNotSupported", f'Unsupported value: ["{value}"]: supported values: "All"', "dryRun"
     )
     raise status.invalid_options(options, [cause])

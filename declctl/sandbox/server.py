@@ -204,7 +204,7 @@ class Api:
         if mode == "ignored":
             return dataclasses.replace(options, initial_events=None, match="")
         why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-        cause = status.Cause.forbidden("sendInitialEvents", why)
+        cause = status.StatusCause.forbidden("sendInitialEvents", why)
         raise status.invalid_options("ListOptions", [cause])
 
     async def _create(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:

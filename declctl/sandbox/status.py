@@ -12,7 +12,7 @@ from declctl.sandbox.kinds import ServedKind
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class StatusCause:
     """One entry of `details.causes`.
 
     `reason` is a word such as FieldValueInvalid, `field` a path such as metadata.name.
@@ -130,7 +130,7 @@ def modified(kind: ServedKind, name: str) -> Refusal:
     return conflict(kind, name, why)
 
 
-def forbidden(kind: ServedKind, name: str, why: str, causes: Sequence[Cause] = ()) -> Refusal:
+def forbidden(kind: ServedKind, name: str, why: str, causes: Sequence[StatusCause] = ()) -> Refusal:
     """403."""
     details = _details(kind, name)
     if causes:
@@ -144,7 +144,7 @@ def not_for_us(why: str) -> Refusal:
     return Refusal(403, "Forbidden", why, {})
 
 
-def invalid(kind: str, name: str, causes: Sequence[Cause], *, group: str = "") -> Refusal:
+def invalid(kind: str, name: str, causes: Sequence[StatusCause], *, group: str = "") -> Refusal:
     """422: fields that are missing or wrong; one cause for each."""
     parts = [f"{cause.field}: {cause.message}" for cause in causes]
     text = parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
@@ -156,7 +156,7 @@ def invalid(kind: str, name: str, causes: Sequence[Cause], *, group: str = "") -
     return Refusal(422, "Invalid", f'{qualified_kind} "{name}" is invalid: {text}', details)
 
 
-def invalid_options(kind: str, causes: Sequence[Cause]) -> Refusal:
+def invalid_options(kind: str, causes: Sequence[StatusCause]) -> Refusal:
     """422 for query parameters; `kind` is such as ListOptions."""
     return invalid(kind, "", causes, group="meta.k8s.io")
 
@@ -199,7 +199,7 @@ def compacted() -> Refusal:
 
 def too_large(version: int, current: int) -> Refusal:
     """504: a resource version that this server has not reached."""
-    cause = Cause("ResourceVersionTooLarge", "Too large resource version")
+    cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
     message = f"Timeout: Too large resource version: {version}, current: {current}"
     return Refusal(504, "Timeout", message, {"causes": [cause.document()]}, retry_after=1)
 

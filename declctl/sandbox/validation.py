@@ -19,7 +19,7 @@ from declctl.errors import SandboxError
 from declctl.objects import KubeObject
 from declctl.sandbox import status
 from declctl.sandbox.kinds import ServedKind
-from declctl.sandbox.status import Cause
+from declctl.sandbox.status import StatusCause
 
 MAX_DEPTH: Final = 100
 """Levels of a document; the schema of a large CustomResourceDefinition has some fifty."""
@@ -158,7 +158,7 @@ def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None
     if added and "deletionTimestamp" in before:
         found = ", ".join(f'"{finalizer}"' for finalizer in added)
         why = "no new finalizers can be added if the object is being deleted, found new finalizers"
-        cause = Cause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
+        cause = StatusCause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
         raise status.invalid(kind.kind, before["name"], [cause], group=kind.group)
 
 
@@ -190,17 +190,17 @@ def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
     return {**given, "apiVersion": api_version, "kind": name, "metadata": {**metadata}}
 
 
-def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[Cause]:
+def _name(kind: ServedKind, metadata: KubeObject) -> Iterator[StatusCause]:
     name = metadata.get("name")
     if not name:
-        yield Cause.required("metadata.name", "name or generateName is required")
+        yield StatusCause.required("metadata.name", "name or generateName is required")
         return
     longest = 63 if kind.resource in _SHORT_NAMES else 253
     rule = _name_rule(kind, str(name))
     if rule:
-        yield Cause.invalid("metadata.name", str(name), rule)
+        yield StatusCause.invalid("metadata.name", str(name), rule)
     if len(str(name)) > longest:
-        yield Cause.invalid("metadata.name", str(name), f"must be no more than {longest} bytes")
+        yield StatusCause.invalid("metadata.name", str(name), f"must be no more than {longest} bytes")
 
 
 def _name_rule(kind: ServedKind, name: str) -> str | None:
@@ -212,32 +212,32 @@ def _name_rule(kind: ServedKind, name: str) -> str | None:
     return None if re.fullmatch(_SUBDOMAIN, name) else _SUBDOMAIN_RULE
 
 
-def _labels(metadata: KubeObject) -> Iterator[Cause]:
+def _labels(metadata: KubeObject) -> Iterator[StatusCause]:
     for key, value in _strings(metadata, "labels"):
         if not _qualified(key):
-            yield Cause.invalid("metadata.labels", key, _NAME_PART_RULE)
+            yield StatusCause.invalid("metadata.labels", key, _NAME_PART_RULE)
         if len(value) > 63:
-            yield Cause.invalid("metadata.labels", value, "must be no more than 63 bytes")
+            yield StatusCause.invalid("metadata.labels", value, "must be no more than 63 bytes")
         if value and not re.fullmatch(_WORD, value):
-            yield Cause.invalid("metadata.labels", value, _VALUE_RULE)
+            yield StatusCause.invalid("metadata.labels", value, _VALUE_RULE)
 
 
-def _annotations(metadata: KubeObject) -> Iterator[Cause]:
+def _annotations(metadata: KubeObject) -> Iterator[StatusCause]:
     size = 0
     for key, value in _strings(metadata, "annotations"):
         size += len(key) + len(value)
         if not _qualified(key.lower()):
-            yield Cause.invalid("metadata.annotations", key, _NAME_PART_RULE)
+            yield StatusCause.invalid("metadata.annotations", key, _NAME_PART_RULE)
     if size > 256 * 1024:
-        yield Cause(
+        yield StatusCause(
             "FieldValueTooLong", "Too long: may not be more than 262144 bytes", "metadata.annotations"
         )
 
 
-def _finalizers(metadata: KubeObject) -> Iterator[Cause]:
+def _finalizers(metadata: KubeObject) -> Iterator[StatusCause]:
     for finalizer in metadata.get("finalizers") or ():
         if not isinstance(finalizer, str) or not _qualified(finalizer):
-            yield Cause.invalid("metadata.finalizers", str(finalizer), _NAME_PART_RULE)
+            yield StatusCause.invalid("metadata.finalizers", str(finalizer), _NAME_PART_RULE)
 
 
 def _strings(metadata: KubeObject, field: str) -> Iterator[tuple[str, str]]:
@@ -271,16 +271,16 @@ def check_definition(crd: KubeObject) -> None:
         raise status.invalid("CustomResourceDefinition", name, causes, group="apiextensions.k8s.io")
 
 
-def _definition_causes(spec: KubeObject, name: str) -> Iterator[Cause]:
+def _definition_causes(spec: KubeObject, name: str) -> Iterator[StatusCause]:
     names = spec.get("names") or {}
     wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
     if name != wanted:
-        yield Cause.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+        yield StatusCause.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     for name_kind in ("plural", "kind"):
         if not names.get(name_kind):
-            yield Cause.required(f"spec.names.{name_kind}")
+            yield StatusCause.required(f"spec.names.{name_kind}")
     if spec.get("scope") not in ("Namespaced", "Cluster"):
-        yield Cause.unsupported("spec.scope", spec.get("scope", ""), '"Cluster", "Namespaced"')
+        yield StatusCause.unsupported("spec.scope", spec.get("scope", ""), '"Cluster", "Namespaced"')
     if sum(bool(version.get("storage")) for version in spec.get("versions") or ()) != 1:
         message = "Invalid value: must have exactly one version marked as storage version"
-        yield Cause("FieldValueInvalid", message, "spec.versions")
+        yield StatusCause("FieldValueInvalid", message, "spec.versions")

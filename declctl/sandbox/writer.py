@@ -20,7 +20,7 @@ from declctl.sandbox.history import EtcdHistory, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.patches import Patch
 from declctl.sandbox.remover import Remover, Target, Write
-from declctl.sandbox.status import Cause
+from declctl.sandbox.status import StatusCause
 
 
 def apply_defaults(kind: ServedKind, obj: KubeObject) -> None:
@@ -195,7 +195,7 @@ class Writer:
     def _apply(self, target: Target, patch: Patch, write: Write) -> tuple[KubeObject, bool]:
         kind = target.kind
         if write.manager == "":
-            cause = Cause.required("fieldManager", "is required for apply patch")
+            cause = StatusCause.required("fieldManager", "is required for apply patch")
             raise status.invalid_options("PatchOptions", [cause])
         config = validation.check_shape(kind, copy.deepcopy(patch.body))
         metadata: KubeObject = config["metadata"]
@@ -270,7 +270,7 @@ class Writer:
             raise status.not_found(spaces, target.namespace)
         if "deletionTimestamp" in space.decode()["metadata"]:
             where = f"namespace {target.namespace}"
-            cause = Cause("NamespaceTerminating", f"{where} is being terminated", "metadata.namespace")
+            cause = StatusCause("NamespaceTerminating", f"{where} is being terminated", "metadata.namespace")
             why = f"unable to create new content in {where} because it is being terminated"
             raise status.forbidden(target.kind, target.name, why, [cause])
 
@@ -287,7 +287,7 @@ def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) ->
 def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write: Write) -> None:
     version, uid = metadata.get("resourceVersion"), metadata.get("uid")
     if not version and target.kind.conditional and not write.keep_status:
-        cause = Cause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        cause = StatusCause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
         raise status.invalid(target.kind.plural, target.name, [cause], group=target.kind.group)
     if uid and uid != stored.uid:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}"
