@@ -28,24 +28,24 @@ class StatusCause:
         return {**entry, "field": self.field} if self.field else entry
 
     @classmethod
-    def invalid(cls, field: str, value: Any, rule: str) -> "Cause":
+    def invalid(cls, field: str, value: Any, rule: str) -> "StatusCause":
         """A value that breaks a rule; names and labels are quoted."""
         shown = f'"{value}"' if isinstance(value, str) else value
         return cls("FieldValueInvalid", f"Invalid value: {shown}: {rule}", field)
 
     @classmethod
-    def unsupported(cls, field: str, value: str, supported: str) -> "Cause":
+    def unsupported(cls, field: str, value: str, supported: str) -> "StatusCause":
         """A value that is none of those that exist; `supported` lists them in quotes."""
         message = f'Unsupported value: "{value}": supported values: {supported}'
         return cls("FieldValueNotSupported", message, field)
 
     @classmethod
-    def forbidden(cls, field: str, why: str) -> "Cause":
+    def forbidden(cls, field: str, why: str) -> "StatusCause":
         """A field that may not be set here."""
         return cls("FieldValueForbidden", f"Forbidden: {why}", field)
 
     @classmethod
-    def required(cls, field: str, why: str = "") -> "Cause":
+    def required(cls, field: str, why: str = "") -> "StatusCause":
         """A field that must be set."""
         return cls("FieldValueRequired", f"Required value: {why}" if why else "Required value", field)
 
