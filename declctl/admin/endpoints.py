@@ -28,7 +28,7 @@ _GET = ("/queue/{handler}", "/events")
 _POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
 
 
-class Controlled(Protocol):
+class ControlledRuntime(Protocol):
     """The methods of a running controller that this room needs: those of `Runtime`, or of a fake in a test.
 
     Called on the machinery loop.
@@ -67,7 +67,7 @@ class Controlled(Protocol):
 class Probes:
     """The endpoints about the process itself."""
 
-    def __init__(self, runtime: Controlled) -> None:
+    def __init__(self, runtime: ControlledRuntime) -> None:
         self._runtime = runtime
 
     async def alive(self, _request: web.Request) -> web.StreamResponse:
@@ -109,7 +109,7 @@ def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
 class CacheReads:
     """`/cache` and `/index`."""
 
-    def __init__(self, runtime: Controlled) -> None:
+    def __init__(self, runtime: ControlledRuntime) -> None:
         self._runtime = runtime
 
     async def keys(self, request: web.Request) -> web.StreamResponse:
@@ -188,7 +188,7 @@ def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
 class ReloadOrders:
     """Requests reloads. Keeps their tasks, because a reload goes on when its client disconnects."""
 
-    def __init__(self, runtime: Controlled) -> None:
+    def __init__(self, runtime: ControlledRuntime) -> None:
         self._runtime = runtime
         self._running: set[asyncio.Task[object]] = set()  # the loop itself has only weak references to tasks
 

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from declctl.admin.access import Reason, refusal
-from declctl.admin.endpoints import Controlled
+from declctl.admin.endpoints import ControlledRuntime
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import (
@@ -32,7 +32,7 @@ _Family = CounterMetricFamily | GaugeMetricFamily
 class Metrics:
     """The endpoint."""
 
-    def __init__(self, runtime: Controlled, refused: Mapping[Reason, int]) -> None:
+    def __init__(self, runtime: ControlledRuntime, refused: Mapping[Reason, int]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatusCollector(runtime.status, refused))
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
-from declctl.admin.endpoints import CacheReads, Controlled, Probes, ReloadOrders, not_yet
+from declctl.admin.endpoints import CacheReads, ControlledRuntime, Probes, ReloadOrders, not_yet
 from declctl.admin.page import page
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
@@ -165,7 +165,7 @@ class ConnectionTable:
         one.transport.abort()
 
 
-class Accounted(asyncio.Protocol):
+class TrackedConnection(asyncio.Protocol):
     """A connection of aiohttp's server that is listed in a table."""
 
     def __init__(self, inner: asyncio.Protocol, table: ConnectionTable) -> None:
@@ -200,12 +200,12 @@ class Accounted(asyncio.Protocol):
 
 def accounted(make: Callable[[], asyncio.Protocol], table: ConnectionTable) -> Callable[[], asyncio.Protocol]:
     """A factory of protocols whose connections are listed in the table."""
-    return lambda: Accounted(make(), table)
+    return lambda: TrackedConnection(make(), table)
 
 
 @asynccontextmanager
 async def serve(
-    runtime: Controlled,
+    runtime: ControlledRuntime,
     address: Address,
     *,
     token: str | None = None,
@@ -281,14 +281,14 @@ async def _sweep(connections: ConnectionTable, refusals: Refusals, clock: Clock)
 
 def front(
     address: Address | None = None, *, token: str | None = None, log: Log | None = None
-) -> Callable[[Controlled], AbstractAsyncContextManager[None]]:
+) -> Callable[[ControlledRuntime], AbstractAsyncContextManager[None]]:
     """The server as a front of the runtime: entered and left with it.
 
     `address` None stands for that of the manifest.
     """
 
     @asynccontextmanager
-    async def admin(runtime: Controlled) -> AsyncGenerator[None, None]:
+    async def admin(runtime: ControlledRuntime) -> AsyncGenerator[None, None]:
         where = address or runtime.plan.admin.bind_address
         async with serve(runtime, where, token=token, log=log):
             yield
@@ -297,7 +297,7 @@ def front(
 
 
 def application(
-    runtime: Controlled,
+    runtime: ControlledRuntime,
     access: Access,
     reloads: ReloadOrders,
     *,
@@ -326,7 +326,7 @@ def application(
     return app
 
 
-def _metrics(runtime: Controlled, refusals: Refusals) -> Handler:
+def _metrics(runtime: ControlledRuntime, refusals: Refusals) -> Handler:
     def scraper() -> Handler:
         # Late: prometheus-client takes 20 ms, which a process without a scraper does not need.
         from declctl.admin.metrics import Metrics

@@ -35,30 +35,30 @@ class ReloadCost:
 
     - `lists`, `watches`: requests to the API server after the edit; a list that is streamed through a watch
       is both.
-    - `told_again`: calls for objects that the handlers knew (`Added`, part of a first sync).
+    - `added_again`: calls for objects that the handlers knew (`Added`, part of a first sync).
     - `retries`: retries that were waiting at the edit; `retries_lost` of these were never made.
     - `memos`: memos that the new code looked for; `memos_lost` of these were missing.
     - `effect`: the time from the edit until the new code of the last handler received a later change.
-    - `changes`: the deliveries that the changes after the edit require; `unheard` of these were never made,
-      neither by themselves nor with a later state.
+    - `changes`: the deliveries that the changes after the edit require; `undelivered` of these were never
+      made, neither by themselves nor with a later state.
     - `longest_wait`: the longest time from a change to the call.
     """
 
     lists: int
     watches: int
-    told_again: int
+    added_again: int
     retries: int
     retries_lost: int
     memos: int
     memos_lost: int
     effect: float
     changes: int
-    unheard: int
+    undelivered: int
     longest_wait: float
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ReloadRecording:
     """The record of one code change.
 
     `saved` is the time of the edit in monotonic seconds; `old` is the process and the generation before it.
@@ -112,26 +112,26 @@ class Subscriptions:
         return frozenset(self.types)
 
 
-def figures(observed: Recording) -> ReloadCost:
+def figures(observed: ReloadRecording) -> ReloadCost:
     """Compute the figures. Raises ValueError if the new code of a handler never received a change."""
     asked = [r for r in observed.requests if r.time >= observed.saved and r.user_agent.startswith(_OURS)]
     retries, lost = _retries(observed)
     memos, missed = _memos(observed)
-    waits, unheard, effects = _waits(observed)
+    waits, undelivered, effects = _waits(observed)
     missing = ", ".join(sorted(observed.hearing.handlers - effects.keys()))
     if missing:
         raise ValueError(f"the new code of {missing} received no change")
     return ReloadCost(
         lists=sum(_is_list(request) for request in asked),
         watches=sum(request.verb == "watch" for request in asked),
-        told_again=_told_again(observed),
+        added_again=_added_again(observed),
         retries=retries,
         retries_lost=lost,
         memos=memos,
         memos_lost=missed,
         effect=max(effects.values()) - observed.saved,
-        changes=len(waits) + unheard,
-        unheard=unheard,
+        changes=len(waits) + undelivered,
+        undelivered=undelivered,
         longest_wait=max(waits, default=0.0),
     )
 
@@ -143,13 +143,13 @@ def _is_list(request: LedgerEntry) -> bool:
     return request.verb == "list" and not request.params.get("continue")
 
 
-def _told_again(observed: Recording) -> int:
+def _added_again(observed: ReloadRecording) -> int:
     known = {(call.handler, call.key) for call in observed.before()}
     added = {(c.handler, c.key) for c in observed.after() if c.initial and c.type == "Added"}
     return len(known & added)
 
 
-def _retries(observed: Recording) -> tuple[int, int]:
+def _retries(observed: ReloadRecording) -> tuple[int, int]:
     """The number of retries that waited at the edit, and the number of these that were lost.
 
     A change that was not retried yet is lost with its process, or when its object was delivered anew.
@@ -164,7 +164,7 @@ def _retries(observed: Recording) -> tuple[int, int]:
     return len(waiting), sum((handler, key) in anew for handler, key, _ in left)
 
 
-def _waiting(observed: Recording) -> set[tuple[str, str, float]]:
+def _waiting(observed: ReloadRecording) -> set[tuple[str, str, float]]:
     """The changes that had failed at the edit, and were not given up."""
     attempts: dict[tuple[str, str, float], int] = defaultdict(int)
     for call in observed.before():
@@ -177,7 +177,7 @@ def _waiting(observed: Recording) -> set[tuple[str, str, float]]:
     return {change for change, made in attempts.items() if made < limits.get(change[0], math.inf)}
 
 
-def _memos(observed: Recording) -> tuple[int, int]:
+def _memos(observed: ReloadRecording) -> tuple[int, int]:
     known = {(call.handler, call.uid): bool(call.memo_after) for call in observed.before()}
     first: dict[tuple[str, str], RecordedCall] = {}
     for call in observed.after():
@@ -186,7 +186,7 @@ def _memos(observed: Recording) -> tuple[int, int]:
     return len(first), sum(not call.memo for call in first.values())
 
 
-def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
+def _waits(observed: ReloadRecording) -> tuple[list[float], int, dict[str, float]]:
     """The waits of all deliveries, the number of missing ones, and the first calls of new code."""
     calls: dict[tuple[str, str], list[RecordedCall]] = defaultdict(list)
     for call in sorted(observed.calls, key=lambda call: call.began):
@@ -195,16 +195,16 @@ def _waits(observed: Recording) -> tuple[list[float], int, dict[str, float]]:
     latest = max(observed.calls, key=lambda call: call.began).process
     waits: list[float] = []
     effects: dict[str, float] = {}
-    unheard = 0
+    undelivered = 0
     for change, handler in _expected(observed):
         call = next((c for c in calls[handler, change.key] if _tells(c, change)), None)
         if call is None:
-            unheard += not _is_held(calls[handler, change.key], latest)
+            undelivered += not _is_held(calls[handler, change.key], latest)
             continue
         waits.append(call.began - change.at)
         if observed.is_new(call):
             effects[handler] = min(effects.get(handler, call.began), call.began)
-    return waits, unheard, effects
+    return waits, undelivered, effects
 
 
 def _is_held(calls: Sequence[RecordedCall], process: int) -> bool:
@@ -212,7 +212,7 @@ def _is_held(calls: Sequence[RecordedCall], process: int) -> bool:
     return bool(calls) and calls[-1].failed and calls[-1].process == process
 
 
-def _expected(observed: Recording) -> Iterator[tuple[RecordedChange, str]]:
+def _expected(observed: ReloadRecording) -> Iterator[tuple[RecordedChange, str]]:
     hearing = observed.hearing
     for change in observed.changes:
         if change.at >= observed.saved:
@@ -302,7 +302,7 @@ class _Measurement:
             if handler.most_attempts is not None
         }
         return figures(
-            Recording(saved, old, self._calls.all, self._churn.made, requests, self.hearing, limits)
+            ReloadRecording(saved, old, self._calls.all, self._churn.made, requests, self.hearing, limits)
         )
 
     @property
@@ -344,10 +344,10 @@ class _Measurement:
     def _until_effective(self, controller: ControllerProcess, version: int, old: tuple[int, int]) -> None:
         """Wait until the new code of all handlers has received a newer version, and all of a first sync."""
         left = set(self.hearing.handlers)
-        heard = asked = time.monotonic()
+        last_call = asked = time.monotonic()
 
         def effective() -> bool:
-            nonlocal heard, asked
+            nonlocal last_call, asked
             controller.require_alive()
             if time.monotonic() - asked > _REFUSED_SECONDS:
                 controller.require_reloaded()
@@ -357,7 +357,7 @@ class _Measurement:
                     if call.version > version:
                         left.discard(call.handler)
                     if call.initial:
-                        heard = time.monotonic()
+                        last_call = time.monotonic()
             return not left
 
         until("the edited code of every handler receives a change", effective)
@@ -366,21 +366,21 @@ class _Measurement:
             effective()
             status = controller.status()
             synced = all(handler["synced"] for handler in status["handlers"])
-            return synced or time.monotonic() - heard > _STUCK_SECONDS
+            return synced or time.monotonic() - last_call > _STUCK_SECONDS
 
         until("the edited code has received every object", complete, pause=_LOOK_SECONDS)
 
     def _settle(self, controller: ControllerProcess) -> None:
         """Wait until no call runs, and changes wait only for their next attempts."""
-        heard = time.monotonic()
+        last_call = time.monotonic()
 
         def settled() -> bool:
-            nonlocal heard
+            nonlocal last_call
             now = time.monotonic()
             if self._calls.read():
-                heard = now
+                last_call = now
             status = controller.status()
             idle = status["ready"] and not any(h["queued"] or h["running"] for h in status["handlers"])
-            return now - heard > (_QUIET_SECONDS if idle else _STUCK_SECONDS) and status["ready"]
+            return now - last_call > (_QUIET_SECONDS if idle else _STUCK_SECONDS) and status["ready"]
 
         until("all handlers are done", settled, pause=_LOOK_SECONDS)

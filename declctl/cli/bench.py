@@ -67,13 +67,13 @@ def _figures(one: ReloadCost) -> dict[str, Any]:
     return {
         "lists": one.lists,
         "watches": one.watches,
-        "addedAgain": one.told_again,
+        "addedAgain": one.added_again,
         "retries": one.retries,
         "retriesLost": one.retries_lost,
         "memos": one.memos,
         "memosLost": one.memos_lost,
         "changes": one.changes,
-        "changesUnheard": one.unheard,
+        "changesUndelivered": one.undelivered,
         "secondsToEffect": round(one.effect, 6),
         "longestWaitSeconds": round(one.longest_wait, 6),
     }
@@ -92,10 +92,10 @@ def _print(found: Comparison) -> None:
 def _rows(one: ReloadCost) -> Iterator[tuple[str, str]]:
     yield "LISTs asked of the API server", f"{one.lists:,}"
     yield "WATCHes asked of the API server", f"{one.watches:,}"
-    yield "objects delivered again (Added)", f"{one.told_again:,}"
+    yield "objects delivered again (Added)", f"{one.added_again:,}"
     yield "retries lost", _of(one.retries_lost, one.retries)
     yield "memos lost", _of(one.memos_lost, one.memos)
-    yield "changes that were never delivered", _of(one.unheard, one.changes)
+    yield "changes that were never delivered", _of(one.undelivered, one.changes)
     yield "until the edited code receives changes", _seconds(one.effect)
     yield "longest wait of a change meanwhile", _seconds(one.longest_wait)
 

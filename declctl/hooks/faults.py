@@ -17,7 +17,7 @@ from typing import Any
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import describe, describe_with_place, without_prefix
-from declctl.hooks.parser import NotCompiled
+from declctl.hooks.parser import CompilationError
 
 MODULE_NOT_FOUND = "DCL040"
 ATTRIBUTE_NOT_FOUND = "DCL041"
@@ -61,7 +61,7 @@ def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointErr
     """The fault for an exception of an activity (`doing`), such as "importing handlers.pods"."""
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
         place: _Place | None = (error.filename, error.lineno or 1, max(1, error.offset or 1))
-        if isinstance(error, NotCompiled):
+        if isinstance(error, CompilationError):
             return _located(error.msg, SYNTAX, place, error.suggestion)
         return _located(f"this is not valid Python: {error.msg}", SYNTAX, place, None)
     place = _innermost(error.__traceback__, bundle)

@@ -507,19 +507,19 @@ class ImportAudit:
         return [one for one in self._found if not any(each.covers(one) for each in known)]
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._listens and event in _EVENTS and not (event == "socket.bind" and _is_nobodys(*arguments)):
+        if self._listens and event in _EVENTS and not (event == "socket.bind" and _takes_nothing(*arguments)):
             code, what = _EVENTS[event]
-            self._write_down(code, what, inspect.currentframe())
+            self._note_finding(code, what, inspect.currentframe())
 
     def _hear_of_threads(self) -> None:
         start = threading.Thread.start
 
-        def heard(thread: threading.Thread) -> None:
+        def noting_start(thread: threading.Thread) -> None:
             start(thread)
             if self._listens:
-                self._write_down(ACTIVITY, "starts a thread, one more at each edit", inspect.currentframe())
+                self._note_finding(ACTIVITY, "starts a thread, one more at each edit", inspect.currentframe())
 
-        setattr(threading.Thread, "start", heard)  # noqa: B010 - only here is it meant to be another one
+        setattr(threading.Thread, "start", noting_start)  # noqa: B010 - only here is it meant to be another one
 
     def _hear_of_metrics(self) -> None:
         if find_spec("prometheus_client") is None:
@@ -528,14 +528,14 @@ class ImportAudit:
 
         register: Callable[[CollectorRegistry, Any], None] = CollectorRegistry.register
 
-        def heard(registry: CollectorRegistry, collector: Any) -> None:
+        def noting_register(registry: CollectorRegistry, collector: Any) -> None:
             register(registry, collector)
             if self._listens and registry is REGISTRY:
-                self._write_down(METRIC, type(collector).__name__, inspect.currentframe())
+                self._note_finding(METRIC, type(collector).__name__, inspect.currentframe())
 
-        setattr(CollectorRegistry, "register", heard)  # noqa: B010 - as above
+        setattr(CollectorRegistry, "register", noting_register)  # noqa: B010 - as above
 
-    def _write_down(self, code: str, what: str, frame: FrameType | None) -> None:
+    def _note_finding(self, code: str, what: str, frame: FrameType | None) -> None:
         """Record an effect at the innermost line of the bundle, but none of a library's own import."""
         while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
             if str(frame.f_globals.get("__name__")).startswith(f"{NAMESPACE}."):
@@ -547,7 +547,7 @@ class ImportAudit:
             frame = frame.f_back
 
 
-def _is_nobodys(_: object, address: object) -> bool:
+def _takes_nothing(_: object, address: object) -> bool:
     """Whether an address takes nothing from others: a free port of the system, or another family."""
     if isinstance(address, tuple):
         return len(address) < 2 or not isinstance(address[0], str) or address[1] == 0

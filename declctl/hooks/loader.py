@@ -37,7 +37,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import NAMESPACE, SourceLines
-from declctl.hooks.parser import LARGE_BYTES, NotCompiled, TooCostly, compile_apart
+from declctl.hooks.parser import LARGE_BYTES, CompilationError, TooCostly, compile_apart
 from declctl.kit import yield_interpreter
 
 # By name and source, while a generation uses it. Compiling delays events, and most files do not change.
@@ -210,12 +210,12 @@ def _compiled(source: bytes, display: str) -> CodeType:
             return compile_apart(text, display)
         return compile(text, display, "exec", dont_inherit=True)
     except TooCostly as error:
-        raise NotCompiled.because(str(error), display, error.suggestion) from error
+        raise CompilationError.because(str(error), display, error.suggestion) from error
     except OSError as error:
         reason = f"no process can be started for it: {error.strerror or error}"
-        raise NotCompiled.because(reason, display) from error
+        raise CompilationError.because(reason, display) from error
     except (RecursionError, MemoryError) as error:  # the parser raises either, for deep nesting
-        raise NotCompiled.too_deep(display) from error
+        raise CompilationError.too_deep(display) from error
     except (SyntaxError, ValueError, OverflowError) as error:
         if isinstance(error, SyntaxError) and error.filename is not None:
             raise

@@ -48,20 +48,20 @@ class TooLate(TooCostly):
     """The time limit was exceeded."""
 
 
-class NotCompiled(SyntaxError):
+class CompilationError(SyntaxError):
     """Python can't compile a source, for a reason other than its syntax. `suggestion` says what to do."""
 
     suggestion: str | None = None
 
     @classmethod
-    def because(cls, reason: str, display: str, suggestion: str | None = None) -> "NotCompiled":
+    def because(cls, reason: str, display: str, suggestion: str | None = None) -> "CompilationError":
         """The error for a whole file, with the reason."""
         error = cls(f"it can't be compiled: {reason}", (display, 1, 1, None))
         error.suggestion = suggestion
         return error
 
     @classmethod
-    def too_deep(cls, display: str) -> "NotCompiled":
+    def too_deep(cls, display: str) -> "CompilationError":
         """The error for expressions or blocks that are nested too deeply for Python's parser and compiler."""
         return cls.because(_TOO_DEEP, display, _SPLIT)
 
@@ -113,12 +113,12 @@ def scan_apart(source: bytes, *, seconds: float = SECONDS) -> tuple[Imports, lis
 def compile_apart(source: str, display: str) -> CodeType:
     """The code of a source, compiled in a child process. Blocks.
 
-    Raises SyntaxError as `compile` does, NotCompiled for deep nesting, TooCostly, and OSError if no process
-    can be started.
+    Raises SyntaxError as `compile` does, CompilationError for deep nesting, TooCostly, and OSError if no
+    process can be started.
     """
     answer = _run("compile", display, source.encode("utf-8", "surrogatepass"), SECONDS)
     if answer == _NESTED:
-        raise NotCompiled.too_deep(display)
+        raise CompilationError.too_deep(display)
     if answer[:1] == b"!":
         message, place = json.loads(answer[1:])
         raise SyntaxError(message, tuple(place))

@@ -76,14 +76,14 @@ def test_a_reload_loses_nothing_that_a_restart_loses(tmp_path: Path) -> None:
     reload, restart = found["reload"], found["restart"]
     assert (reload["lists"], reload["watches"], reload["addedAgain"]) == (0, 0, 0)
     assert (reload["retries"], reload["retriesLost"]) == (40, 0)
-    assert (reload["memosLost"], reload["changesUnheard"]) == (0, 0)
+    assert (reload["memosLost"], reload["changesUndelivered"]) == (0, 0)
     assert reload["memos"] > 0
     assert restart["lists"] == 1
     assert restart["watches"] >= 1
     assert restart["addedAgain"] >= 60 * 2
     assert (restart["retries"], restart["retriesLost"]) == (40, 40)
     assert restart["memosLost"] == restart["memos"] >= 60 * 2
-    assert restart["changesUnheard"] > 0
+    assert restart["changesUndelivered"] > 0
     for way in (reload, restart):
         assert way["changes"] > 0
         assert way["secondsToEffect"] > 0
@@ -100,7 +100,7 @@ def test_handlers_of_somebodys_own_are_compared(tmp_path: Path) -> None:
     found = bench("--manifest", "shop", "--objects", "40", cwd=tmp_path)
     assert (found["objects"], found["handlers"]) == (40, 3)
     reload, restart = found["reload"], found["restart"]
-    assert (reload["lists"], reload["watches"], reload["addedAgain"], reload["changesUnheard"]) == (
+    assert (reload["lists"], reload["watches"], reload["addedAgain"], reload["changesUndelivered"]) == (
         0,
         0,
         0,

@@ -342,15 +342,15 @@ class Reflector:
         await self._reachable()
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
 
-            def heard() -> None:
+            def note_progress() -> None:
                 self._metrics.counts.last_event_at = deadline.touch()
 
             known = self._reusable()
             if self._reports_progress:
-                page = await self.source.list(options, known=known, progress=heard)
+                page = await self.source.list(options, known=known, progress=note_progress)
             else:
                 page = await self.source.list(options, known=known)
-            heard()
+            note_progress()
         self._metrics.page(page, first=options.continue_token is None)
         return page
 

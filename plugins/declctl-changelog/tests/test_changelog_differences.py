@@ -27,7 +27,7 @@ def test_each_field_that_differs_is_told_once_spec_first() -> None:
 
 
 def test_fields_that_came_or_went_are_unset_on_the_other_side() -> None:
-    """A field that was not there is told as unset, not as null."""
+    """A field that was not there is shown as unset, not as null."""
     assert _told({"spec": {"a": 1}}, {"spec": {"b": None}}) == [("spec.b", UNSET, None), ("spec.a", 1, UNSET)]
 
 
@@ -55,7 +55,7 @@ def test_lists_of_values_are_compared_whole() -> None:
 
 
 def test_lists_of_nameless_items_are_compared_by_place() -> None:
-    """Items without a name are told by their number."""
+    """Items without a name are shown by their number."""
     old, new = {"spec": {"rules": [{"port": 1}]}}, {"spec": {"rules": [{"port": 2}]}}
     assert _told(old, new) == [("spec.rules[0].port", 1, 2)]
 

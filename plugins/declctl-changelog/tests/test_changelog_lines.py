@@ -1,4 +1,4 @@
-"""How a change is told, and what the manifest may ask for."""
+"""The line of a change, and what the manifest may ask for."""
 
 # The package is found beside the tests, whether it is installed or not.
 # pyright: reportMissingImports=false
@@ -14,7 +14,7 @@ import pytest
 from declctl import Change, ChangeType, ObjectKey
 
 import declctl_changelog
-from declctl_changelog.lines import Settings, told
+from declctl_changelog.lines import Settings, line_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Told:
 
 
 def _line(change: Told, **settings: Any) -> str | None:
-    return told(cast("Change", change), Settings(**settings))
+    return line_of(cast("Change", change), Settings(**settings))
 
 
 _OLD = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1}, "status": {"phase": "Pending"}}
@@ -45,12 +45,12 @@ _MODIFIED = Told(ChangeType.MODIFIED, _NEW, _OLD)
 
 @pytest.mark.parametrize("kind", [ChangeType.ADDED, ChangeType.DELETED])
 def test_what_came_and_went_is_named(kind: ChangeType) -> None:
-    """A new or deleted object is told with its resource and key."""
+    """A new or deleted object is shown with its resource and key."""
     assert _line(Told(kind)) == f"{kind} pods demo/web-1"
 
 
 def test_what_changed_is_told_up_to_a_limit() -> None:
-    """A line stays readable: the first differences are told, the others counted."""
+    """A line stays readable: the first differences are shown, the others counted."""
     expected = "Modified pods demo/web-1  spec.replicas: 1 → 3, status.phase: Pending → Running (+1 more)"
     assert _line(_MODIFIED, max_changes=2) == expected
 
@@ -71,7 +71,7 @@ def test_a_delete_that_was_missed_says_so() -> None:
 def test_a_change_of_ignored_fields_is_still_counted() -> None:
     """Every change has a line, even where nothing in it is worth telling."""
     line = _line(_MODIFIED, ignore=("spec", "status", "metadata"))
-    assert line == "Modified pods demo/web-1  nothing that is told here"
+    assert line == "Modified pods demo/web-1  nothing that is shown here"
 
 
 def test_long_values_are_cut() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.bench.cluster import RecordedChange
 from declctl.bench.recorder import RecordedCall
-from declctl.bench.reload import Recording, Subscriptions, figures
+from declctl.bench.reload import ReloadRecording, Subscriptions, figures
 from declctl.sandbox import LedgerEntry
 
 SAVED = 100.0
@@ -52,7 +52,7 @@ def request(at: float, verb: str, **params: str) -> LedgerEntry:
 
 
 HEARING = Subscriptions({"h": frozenset({"Added", "Modified", "Deleted"})}, {"h": "pods"})
-RELOADED = Recording(
+RELOADED = ReloadRecording(
     saved=SAVED,
     old=OLD,
     calls=[call(), call(SAME, 101.0, version=9)],
@@ -62,7 +62,7 @@ RELOADED = Recording(
 )
 
 
-def with_calls(*calls: RecordedCall, observed: Recording = RELOADED) -> Recording:
+def with_calls(*calls: RecordedCall, observed: ReloadRecording = RELOADED) -> ReloadRecording:
     """The same with more calls, before and after those that are there."""
     return replace(observed, calls=[*observed.calls, *calls])
 
@@ -92,25 +92,25 @@ def test_a_wait_ends_with_the_first_call_for_that_state_or_a_later_one():
     observed = replace(with_calls(call(OLD, 100.9, key="b", version=6)), changes=changes)
     found = figures(observed)
     assert found.longest_wait == pytest.approx(0.8)
-    assert (found.changes, found.unheard) == (3, 0)
+    assert (found.changes, found.undelivered) == (3, 0)
 
 
 def test_what_comes_and_goes_while_nobody_watches_is_never_heard():
     """Neither that it came nor that it went; a change of something else is not it."""
     changes = [made(100.1, 5, key="b", kind="Added"), made(100.2, 6, key="b", kind="Deleted"), made(100.5, 9)]
     observed = replace(RELOADED, changes=changes)
-    assert (figures(observed).changes, figures(observed).unheard) == (3, 2)
+    assert (figures(observed).changes, figures(observed).undelivered) == (3, 2)
     told = with_calls(call(SAME, 101.0, key="b", version=5, kind="Added"), observed=observed)
-    assert figures(told).unheard == 1
+    assert figures(told).undelivered == 1
 
 
 def test_what_waits_behind_a_retry_is_not_lost():
     """The object's next change is held until the one before has succeeded, and will be told."""
     changes = [made(100.1, 5, key="b"), made(100.5, 9)]
     observed = replace(with_calls(call(SAME, 100.0, key="b", version=4, failed=True)), changes=changes)
-    assert figures(observed).unheard == 0
+    assert figures(observed).undelivered == 0
     ended = replace(observed, calls=[call(OLD, 99.0, key="b", failed=True), call(NEW, 101.0, version=9)])
-    assert figures(ended).unheard == 1
+    assert figures(ended).undelivered == 1
 
 
 def test_requests_before_the_save_and_of_others_are_not_counted():
@@ -137,7 +137,7 @@ def test_told_again_is_what_a_handler_knew():
         call(NEW, 101.0, key="new", kind="initial Added"),
         call(NEW, 101.0, key="b", kind="Modified"),
     )
-    assert figures(observed).told_again == 2
+    assert figures(observed).added_again == 2
 
 
 def test_a_retry_is_the_same_change_and_not_the_object_anew():
@@ -206,4 +206,4 @@ def test_a_handler_is_expected_to_hear_what_it_hears_of():
     ]
     hearing = Subscriptions({"h": frozenset({"Modified"})}, {"h": "pods"})
     found = figures(replace(RELOADED, changes=changes, hearing=hearing))
-    assert (found.changes, found.unheard) == (1, 0)
+    assert (found.changes, found.undelivered) == (1, 0)

@@ -15,12 +15,12 @@ from declctl.cli import bench as measuring
 from declctl.errors import DeclctlError
 
 RESTART = ReloadCost(
-    lists=1, watches=2, told_again=20_000, retries=80, retries_lost=80, memos=300, memos_lost=300,
-    effect=1.4712345678, changes=1_376, unheard=168, longest_wait=2.5,
+    lists=1, watches=2, added_again=20_000, retries=80, retries_lost=80, memos=300, memos_lost=300,
+    effect=1.4712345678, changes=1_376, undelivered=168, longest_wait=2.5,
 )  # fmt: skip
 RELOAD = ReloadCost(
-    lists=0, watches=0, told_again=0, retries=80, retries_lost=0, memos=0, memos_lost=0,
-    effect=0.44, changes=184, unheard=0, longest_wait=0.0361,
+    lists=0, watches=0, added_again=0, retries=80, retries_lost=0, memos=0, memos_lost=0,
+    effect=0.44, changes=184, undelivered=0, longest_wait=0.0361,
 )  # fmt: skip
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -101,7 +101,7 @@ def test_json_is_one_document(declctl: Callable, folder: Path, measured: Measure
             "memos": 300,
             "memosLost": 300,
             "changes": 1_376,
-            "changesUnheard": 168,
+            "changesUndelivered": 168,
             "secondsToEffect": 1.471235,
             "longestWaitSeconds": 2.5,
         },
@@ -114,7 +114,7 @@ def test_json_is_one_document(declctl: Callable, folder: Path, measured: Measure
             "memos": 0,
             "memosLost": 0,
             "changes": 184,
-            "changesUnheard": 0,
+            "changesUndelivered": 0,
             "secondsToEffect": 0.44,
             "longestWaitSeconds": 0.0361,
         },

@@ -1,6 +1,6 @@
 """A declctl plugin: one line on stdout for each change, with what changed.
 
-Its hooks are what declctl calls; `lines` says how a change is told, `differences` what changed. It imports
+Its hooks are what declctl calls; `lines` says the line of a change, `differences` what changed. It imports
 nothing of declctl but public names, as any third-party plugin should.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from declctl import Change, hookimpl
 
-from declctl_changelog.lines import Settings, told
+from declctl_changelog.lines import Settings, line_of
 
 __all__ = ["declctl_config_schema", "declctl_event"]
 
@@ -33,13 +33,13 @@ def declctl_config_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "ignore": {
-                "description": "Field paths that are not told, with all below them; replaces the default.",
+                "description": "Field paths that are not shown, with all below them; replaces the default.",
                 "type": "array",
                 "items": {"type": "string", "minLength": 1},
                 "default": list(default.ignore),
             },
             "maxChanges": {
-                "description": "How many changed fields are told for one change; the others are counted.",
+                "description": "How many changed fields are shown for one change; the others are counted.",
                 "type": "integer",
                 "minimum": 1,
                 "default": default.max_changes,
@@ -56,7 +56,7 @@ def declctl_config_schema() -> dict[str, Any]:
 @hookimpl
 def declctl_event(change: Change, ctx: Context) -> None:
     """Tell of one change."""
-    line = told(change, Settings.of(ctx.config))
+    line = line_of(change, Settings.of(ctx.config))
     if line is not None:
         # One write with its line end, so that the lines of several workers do not mix.
         sys.stdout.write(f"{line}\n")

@@ -31,7 +31,7 @@ class Settings:
         )
 
 
-def told(change: Change, settings: Settings) -> str | None:
+def line_of(change: Change, settings: Settings) -> str | None:
     """The line for a change; None for a resync, which changes nothing.
 
     `Modified pods demo/web-1  spec.replicas: 1 → 3, status.phase: Pending → Running (+2 more)`
@@ -52,7 +52,7 @@ def _as_text(change: Change, found: Sequence[Difference], most: int) -> str:
     if change.type is not ChangeType.MODIFIED:
         return head
     if not found:
-        return f"{head}  nothing that is told here"
+        return f"{head}  nothing that is shown here"
     parts = [f"{written(one.path)}: {_value(one.old)} → {_value(one.new)}" for one in found[:most]]
     more = f" (+{len(found) - most} more)" if len(found) > most else ""
     return f"{head}  {', '.join(parts)}{more}"
