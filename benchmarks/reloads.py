@@ -96,7 +96,7 @@ class Rig:
         """Returns when the old generation has drained."""
         # Repeated reads of the status would delay the events.
         reloader = self.controller.runtime.parts.reloader
-        self.controller.on_machinery(reloader.wait_until_drained(), _PATIENCE)
+        self.controller.on_machinery(reloader.wait_until_retired(), _PATIENCE)
 
     def _effect(self, edit: Callable[[], Any]) -> float:
         before = dict(self.controller.status().reloads)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from declctl.hooks.calls import EventTarget, Implementation
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.registry import PluginRegistry
 from declctl.objects import Change
 from declctl.runtime.handling.context import HandlerContext
 
@@ -137,12 +137,12 @@ def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write)
 
 def observe(write: Write) -> None:
     """Wrap all handlers that this process registers from now on."""
-    plain = GenerationPlugins.target
+    plain = PluginRegistry.target
 
-    def target(self: GenerationPlugins, name: str) -> EventTarget:
+    def target(self: PluginRegistry, name: str) -> EventTarget:
         return EventTarget(tuple(observed(each, write) for each in plain(self, name).implementations))
 
-    GenerationPlugins.target = target
+    PluginRegistry.target = target
 
 
 def _end_with_parent() -> None:

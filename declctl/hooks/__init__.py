@@ -2,7 +2,7 @@
 
 Here are the two markers, which a plugin imports; `specs` is the contract. `bundle` reads handler files into
 memory, `parser` finds their imports, and `loader` imports them under private names. `plugins` finds installed
-plugins, `registry` is the plugin table of a generation, `calls` is the one gate to user code, `faults`
+plugins, `registry` has the plugins of a generation, `calls` is the one gate to user code, `faults`
 locates its errors, and `lint` finds what no reload can undo. Threads, queues and informers do not belong
 here.
 

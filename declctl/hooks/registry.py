@@ -1,7 +1,7 @@
-"""The plugin table of one generation: all user code, in manifest order, checked against the hooks.
+"""The plugin registry of one generation: all user code, in manifest order, checked against the hooks.
 
-Each generation has a new table. A changed table would not do: pluggy puts a plugin that is registered again
-first, so that an edit of one handler would change the order of all.
+Each generation has a new registry: in a changed one, an edited plugin would lose its place in the order.
+pluggy only checks the functions; `of` gives their order.
 """
 
 import inspect
@@ -38,7 +38,7 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class GenerationPlugins:
+class PluginRegistry:
     """The implementations of hooks by plugins, in manifest order, with `tryfirst` and `trylast`.
 
     `add_entry` and `add_plugin` raise EntryPointError for a broken contract, and register nothing then. Used
@@ -198,7 +198,7 @@ class GenerationPlugins:
 
 
 class _Manager(pluggy.PluginManager):
-    """A pluggy manager that parses each hook specification once, and reads only names of hooks.
+    """A pluggy manager that parses each hook specification once, and of a plugin only the marked functions.
 
     Without this, parsing the specifications takes most of the time of a small import.
     """

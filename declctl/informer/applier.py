@@ -96,12 +96,12 @@ NO_DIFFERENCES = RelistDifferences()
 
 
 class Applier:
-    """Applies changes to a store, as its only writer. Used on one loop.
+    """Applies changes to a store. Only an Applier and a Reprojection write to it. Used on one loop.
 
     - `uid_change`: `recreate` makes Deleted and Added of another uid under a key, `update` a Modified.
     - `in_order`: the deltas of all keys come in the order of their versions, as from a RealFIFO.
 
-    The parameter `now` is in seconds since the epoch.
+    The parameter `now` is a Unix time stamp, in seconds.
     """
 
     slice_size = 500  # objects of a replacement until other tasks of the loop may run
@@ -307,8 +307,9 @@ class Reprojection:
         self._in_place = False  # `take_over_first` was called
 
     def step(self, budget: int) -> bool:
-        """Convert at most `budget` more records; True when none are left, or only few that keep changing.
+        """Convert at most `budget` more records; True when the take-over may begin.
 
+        It may when no record is left, or only few that keep changing, or after ten rounds over the store.
         Also True if another reprojection took its place. Raises CacheError for an object that can't be
         converted; then the store is unchanged, or, after `take_over_first`, partly converted.
         """

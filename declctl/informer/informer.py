@@ -461,7 +461,7 @@ class SharedIndexInformer:
         registration.ended.on_open(lambda: self.synced.forget(given))
 
     def _replay(self, registration: Registration) -> None:
-        self._slices.start(self.processor.replay(registration, self.indexer.known()))
+        self._slices.start(self.processor.resync(registration, self.indexer.known()))
 
     def _decode_by(self, projection: Projection, reprojection: Reprojection | None) -> None:
         if self._reprojection is not None:

@@ -31,7 +31,7 @@ _STOP_SECONDS = 10.0  # for which the end of an informer waits for calls of hand
 _log = logging.getLogger("declctl.informer")
 
 current_call: ContextVar[object | None] = ContextVar("current_call", default=None)
-"""The queue item of the call in which the running code was started, also across loops and threads."""
+"""The queue item of the call in which the running code was started, also in its tasks and `to_thread`."""
 
 
 class Listener(Protocol):
@@ -140,7 +140,7 @@ class ProcessorListener:
         Raises CacheError if a call of the handler, or a task that the call has started, waits for this:
         client-go waits for ever there.
         """
-        # Tasks and threads that the call starts inherit the context variable.
+        # Tasks and `asyncio.to_thread` inherit the context variable; a plain thread does not.
         call = current_call.get()
         if call is not None and call is self._calling:
             raise CacheError(f"{self.name} can't wait for its own end: remove it, which waits for nothing")

@@ -39,7 +39,8 @@ class Registration:
     A listener may have several registrations, which are independent. `remove` and `retime` may be called from
     any thread; everything else belongs to the informer's loop.
 
-    The latches, none of which opens for a registration that is removed before, except `ended`:
+    A latch of a removed registration does not open any more, except `ended`, and `joined` if the initial
+    notifications were under way:
 
     - `received_initial`: the listener has received the whole first sync.
     - `synced`: the handler was called for the whole first sync. For listeners without a handler, it is
@@ -211,7 +212,7 @@ class SharedProcessor:
         registration.pending = None
         registration.joined.open()
 
-    def replay(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
+    def resync(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Send a listener a resync for each cached object, a slice at a time."""
         keys = iter(list(cache))
         while (part := tuple(islice(keys, self.slice_size))) and not registration.removed:

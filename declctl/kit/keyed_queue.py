@@ -2,8 +2,8 @@
 
 Every notification that waits for a handler is a `QueueItem` of such a queue. The queue decides and never
 waits; any thread may call it. The caller defines the weight of a value, and the merge of two values of one
-key, which limits the weight of the queue. An epoch is the time between two reloads: each value belongs to the
-epoch in which it was added.
+key, which limits the weight of the queue. An epoch is the time between two calls of `cut`, such as two
+reloads. A value belongs to the epoch in which it was added or, after a failure, in which its retry is due.
 """
 
 import heapq
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class QueueItem(msgspec.Struct, Generic[T], eq=False):
-    """One pending value. Only the queue changes it; a worker reads it, and may set `retry`."""
+    """One pending value. Only the queue changes it; a worker reads it, and may set `retry_state`."""
 
     key: str
     value: T
-    epoch: int  # in which the value was added; NO_EPOCH in back-off
+    epoch: int  # in which the value was added, or its retry was due; NO_EPOCH in back-off
     weight: int  # in the unit of the queue's `weigh`
     added_at: float  # monotonic seconds
     attempts: int = 0  # calls of `retry`
@@ -36,7 +36,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
     passed: bool = False  # its turn came while its key was held: it is released when the key is free
     fixed: bool = False  # a worker has taken it: no value may be merged into it
     excluded: bool = False  # taken, and no longer counted towards `max_running`
-    retry: Any = None  # for the worker, which stores here what the next attempt needs
+    retry_state: Any = None  # for the worker, which stores here what the next attempt needs
     # The previous and the next value of the same key; both are neither done nor gone.
     before: "QueueItem[T] | None" = None
     after: "QueueItem[T] | None" = None

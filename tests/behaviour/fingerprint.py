@@ -48,7 +48,11 @@ def _name(task: asyncio.Task[Any]) -> str:
 def _informers(controller: ControllerUnderTest) -> list[tuple[str, int, tuple[str, ...]]]:
     """What is watched, for how many resources, and the indexes that are kept, whoever reads them."""
     return [
-        (str(cached.identity.watch), cached.user_count, tuple(sorted(cached.informer.indexer.get_indexers())))
+        (
+            str(cached.identity.watch),
+            cached.generation_count,
+            tuple(sorted(cached.informer.indexer.get_indexers())),
+        )
         for cached in controller.runtime.parts.caches.all()
     ]
 

@@ -45,7 +45,7 @@ def test_a_removed_handler_that_is_not_through_says_how_many_changes_are_dropped
     rig.write()
     assert runs.reload().result == "Applied"
     until("they are dropped", lambda: runs.status().removed == {"slow": 4})
-    removal = "slow was removed before it was through: 4 changes dropped after"
+    removal = "slow was removed before all its changes were handled: 4 changes dropped after"
     line = until("the log says so", lambda: _warning(runs, removal))
     assert line.startswith(removal)
     assert "1 call still running, not waited for any longer" in line

@@ -245,7 +245,7 @@ def test_a_cache_that_lost_objects_while_it_lingered_is_listed_anew(rig, config_
     rig.write()
     assert controller.reload().lists == 0
     until("the old generation is retired", lambda: controller.status().generations_alive == 1)
-    lost = next(each for each in controller.runtime.parts.caches.all() if not each.user_count)
+    lost = next(each for each in controller.runtime.parts.caches.all() if not each.generation_count)
     sandbox.create(config_map("m2", team="blue"))
     until("it could not be transformed", lambda: lost.informer.statistics().projection.failed)
     rig.resources = list(rest)

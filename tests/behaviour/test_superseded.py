@@ -72,7 +72,13 @@ def _informers(controller):
         written = (*store.get_indexers(), *store.unfinished_indexes)
         layouts = {id(record.layout) for record in store.list()}
         found.append(
-            (str(cached.identity), cached.user_count, written, len(layouts), cached.informer.unfinished_work)
+            (
+                str(cached.identity),
+                cached.generation_count,
+                written,
+                len(layouts),
+                cached.informer.unfinished_work,
+            )
         )
     return found
 

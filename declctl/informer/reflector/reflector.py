@@ -116,8 +116,8 @@ class ReflectorStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rollback:
-    """A rollback of the server's history, and the reason. Two rollbacks are never equal.
+class _HistoryReplacement:
+    """The server has another history than the cache, and the reason. Two of them are never equal.
 
     It is no exception: a stored exception would keep its traceback, and so the list that was being read.
     """
@@ -125,14 +125,14 @@ class _Rollback:
     why: str
 
     def fault(self) -> HistoryReplaced:
-        """A new exception for this rollback."""
+        """A new exception for it."""
         return HistoryReplaced(self.why)
 
 
 class _ListBeginning(NamedTuple):
     """The state at the beginning of a list, which decides whether the complete list may be used."""
 
-    rollback: _Rollback | None
+    replacement: _HistoryReplacement | None
     projection: Projection
 
 
@@ -143,11 +143,12 @@ class Reflector:
     - `store`: the queue or store that receives the changes.
     - `known`: returns the record that the store holds under a key, or None.
     - `options`: see ReflectorOptions.
-    - `on_fault`: a plain function, called on the loop with each fault (client-go's WatchErrorHandler). Raises
-      TypeError for an asynchronous one.
+    - `on_fault`: a plain function, called on the loop with each fault that causes a back-off (client-go's
+      WatchErrorHandler). It is not called for HistoryReplaced. Raises TypeError for an asynchronous one.
 
-    `run` ends only when it is cancelled. Each fault is counted and shown in `statistics().error`; after it
-    comes a wait, or a request that can't fail in the same way. A watch that ended is resumed from the last
+    `run` ends only when it is cancelled. A fault that causes a back-off is counted, and `statistics().error`
+    shows it; HistoryReplaced has figures of its own. After a fault comes a wait, or a request that can't fail
+    in the same way. A watch that ended is resumed from the last
     version; all objects are listed again only where that is not possible.
 
     Some servers, such as some aggregated APIs, list without a version. There the reflector watches from "",
@@ -192,7 +193,9 @@ class Reflector:
         # Doubts about the cache.
         self._seen = SeenObjects()
         self._unproven = False  # a connection failed: the server's history has to be proven
-        self._rollback: _Rollback | None = None  # the cache is of another history than the server's
+        self._replacement: _HistoryReplacement | None = (
+            None  # the cache is of another history than the server's
+        )
         self._relist_requested = False  # `request_relist` was called, and no list is complete since
         self._detector = ConsistencyDetector(source, self._metrics, self._end_inconsistent_watch, clock=clock)
 
@@ -204,7 +207,7 @@ class Reflector:
         """List and watch until cancelled."""
         self._reports_progress = takes_progress(self.source)
         health = self._health
-        unsubscribe = health.subscribe(self._note_rollback) if health is not None else None
+        unsubscribe = health.subscribe(self._note_history_replaced) if health is not None else None
         try:
             while True:
                 self._state = await self.step(self._state)
@@ -298,8 +301,8 @@ class Reflector:
         The store receives nothing before the list is complete (client-go 147).
         """
         await self._reachable()
-        began = _ListBeginning(self._rollback, self.source.projection)
-        quorum = state.quorum or began.rollback is not None
+        began = _ListBeginning(self._replacement, self.source.projection)
+        quorum = state.quorum or began.replacement is not None
         opened = self._open("" if quorum else self.last_sync_resource_version, streaming=True)
         try:
             async with Deadline(
@@ -326,9 +329,9 @@ class Reflector:
     async def _list(self, state: Listing) -> State:
         """Read all pages, then replace the objects of the store, which receives nothing before."""
         self._metrics.counts.lists += 1
-        began = _ListBeginning(self._rollback, self.source.projection)
+        began = _ListBeginning(self._replacement, self.source.projection)
         # After a rollback, the last version is of another history, and can't be a lower bound.
-        quorum = state.quorum or began.rollback is not None
+        quorum = state.quorum or began.replacement is not None
         options = list_options(self.last_sync_resource_version, quorum=quorum)
         page_size = self._pages.page_size(options, self.options.page_size)
         whole = await ListPager(self._page, page_size=page_size).list(options)
@@ -361,16 +364,16 @@ class Reflector:
             await self._reachable()
             if self._relist_requested:
                 raise RelistRequested("a list was requested")
-            if self._rollback is not None:
-                raise self._rollback.fault()  # found by another watch of this server
+            if self._replacement is not None:
+                raise self._replacement.fault()  # found by another watch of this server
             if self._unproven:
                 await self.prove_continuity()
         version = self.last_sync_resource_version
         opened, self._opened = self._opened or self._open(state.resource_version), None
         try:
             # The same reasons may have come up since the streaming list was complete.
-            if self._rollback is not None:
-                raise self._rollback.fault()
+            if self._replacement is not None:
+                raise self._replacement.fault()
             if self._relist_requested:
                 raise RelistRequested("a list was requested")
             if self._detector.difference is not None:
@@ -393,9 +396,9 @@ class Reflector:
     async def prove_continuity(self) -> None:
         """Prove that the server still has the history of the cache; raises HistoryReplaced if it has not.
 
-        It is called after a time without a connection, before the next watch or hand-over, and not while the
-        reflector watches. It costs one small LIST, or two. Raises Unreachable where no answer comes. A server
-        that refuses the LIST, or whose answer proves nothing, is trusted.
+        Called after a connection has failed, before the next watch, and not while the reflector watches. It
+        costs one small LIST, or two. Raises Unreachable where no answer comes. A server that refuses the
+        LIST, or whose answer proves nothing, is trusted.
         """
         self._metrics.counts.history_checks += 1
         version = self.last_sync_resource_version
@@ -412,31 +415,31 @@ class Reflector:
             "%s: the history since %s is %s (%s)", self.source.description, version, verdict, found.why
         )
         if found.holds is False:
-            raise self._found_rollback(found.why)
+            raise self._found_history_replaced(found.why)
 
-    def _found_rollback(self, why: str) -> HistoryReplaced:
+    def _found_history_replaced(self, why: str) -> HistoryReplaced:
         """Records a rollback that this watch has found, informs the other watches, and returns the fault.
 
         The caller raises it.
         """
         if (health := self._health) is not None:
-            health.history_replaced(why)  # calls `_note_rollback` of each watch, of this one as well
+            health.history_replaced(why)  # calls `_note_history_replaced` of each watch, of this one as well
         if (
-            self._rollback is None
+            self._replacement is None
         ):  # the source has no monitor, or the monitor has reported this rollback before
-            self._note_rollback(why)
+            self._note_history_replaced(why)
         return HistoryReplaced(why)
 
-    def _note_rollback(self, why: str) -> None:
+    def _note_history_replaced(self, why: str) -> None:
         """Note that the server has another history than the cache.
 
         A watch ends at once. A list that is under way is given up when it is complete (`_replace`).
         """
         if self._metrics.replaced:  # before the first list the cache is empty
             self._metrics.rolled_back(why)
-        self._rollback = _Rollback(why)
+        self._replacement = _HistoryReplacement(why)
         if self._watchdog is not None:
-            self._watchdog.interrupt(self._rollback.fault())
+            self._watchdog.interrupt(self._replacement.fault())
 
     def _end_inconsistent_watch(self, difference: Inconsistent) -> None:
         """The cache differs from the server: end the watch, so that everything is listed anew."""
@@ -473,7 +476,7 @@ class Reflector:
 
         After a rollback there are none, because the server may use the same version for another state.
         """
-        return self._known if self._rollback is None else nothing_known
+        return self._known if self._replacement is None else nothing_known
 
     def _take(self, batch: Sequence[WatchEvent]) -> None:
         """Convert watch events to deltas, and write them to the store."""
@@ -515,15 +518,15 @@ class Reflector:
     async def _replace(self, records: Sequence[Record], version: str, began: _ListBeginning) -> None:
         """Write a complete list to the store. Raises HistoryReplaced if the list may not be used."""
         await self._detector.close()  # it compares an older list
-        if self._rollback is not None and self._rollback is not began.rollback:
+        if self._replacement is not None and self._replacement is not began.replacement:
             # Another watch found a rollback while this list was under way. Some objects of the list may be of
             # the old history, or cached records of it that have the same version.
-            raise self._rollback.fault()
+            raise self._replacement.fault()
         last = self.last_sync_resource_version
-        if began.rollback is None and NO_ORDER < version_order(version) < version_order(last):
+        if began.replacement is None and NO_ORDER < version_order(version) < version_order(last):
             # The list has cached records in the place of objects with the same version, which are of another
             # history. So all is listed once more, without cached records.
-            raise self._found_rollback(f"the server is at version {version}, and {last} was seen")
+            raise self._found_history_replaced(f"the server is at version {version}, and {last} was seen")
         self._metrics.replaced += 1
         self._metrics.counts.items_listed = len(records)
         self._fruitless = True
@@ -531,11 +534,14 @@ class Reflector:
         self._versioned |= version != ""
         self.last_sync_resource_version = version
         self._seen.replace(records, began.projection)
-        self._unproven, self._rollback, self._relist_requested = False, None, False
+        self._unproven, self._replacement, self._relist_requested = False, None, False
         self._metrics.recovered()
 
     def _state_after(self, fault: Exception, state: State) -> State:
-        """The state after a fault, by the table in `faults`. Counts and logs it, and calls `on_fault`."""
+        """The state after a fault, by the table in `faults`.
+
+        Counts and logs a fault that causes a back-off, and calls `on_fault`.
+        """
         now, version = self._clock.monotonic(), self.last_sync_resource_version
         about = Circumstances(
             version, self._fruitless, self._streak.repeated(version, now), self._streak.unfinished

@@ -188,7 +188,7 @@ class InformerPool:
             if existing is not None and existing != identity:
                 # The running generation reads it as it is: it is converted at the commit.
                 staged.conversions[cached] = identity
-            cached.user_count += 1
+            cached.generation_count += 1
             if cached.closing is not None:
                 cached.closing.cancel()  # it lingered, and is used again
                 cached.closing = None
@@ -294,10 +294,10 @@ class InformerPool:
             self._used.pop(requirement, None)
         until = asyncio.get_running_loop().time() + linger
         for cached in released:
-            cached.user_count -= 1
+            cached.generation_count -= 1
             if not was_staged:
                 cached.lingers_until = until
-            if cached.user_count:
+            if cached.generation_count:
                 # The code of the released generation is freed: functions of the others take over.
                 cached.use_functions_of(self._users(cached))
             else:

@@ -44,7 +44,7 @@ _BATCH_OF_A_THREAD = 10 * BATCH
 # Batches of objects that changed meanwhile. After these the caches are paused: a reload would never end if
 # objects change faster than user code returns.
 _MOST_BATCHES = 10
-LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its events wait in the socket
+LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its changes wait in the queue of the informer
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class ManagedInformer:
     transform: Exchangeable[KubeObject, KubeObject | None] | None = None
     mutations: MutationDetector | None = None  # checks objects that readers share; None for frames
     task: asyncio.Task[None] | None = None  # None until the informer is started
-    user_count: int = 0  # the number of requirements that it serves, of all generations
+    generation_count: int = 0  # the number of generations that use it, the staged one included
     # Loop time: the end of the linger time that the last released generation has set, if it was committed.
     lingers_until: float = 0.0
     closing: asyncio.TimerHandle | None = None  # set while it lingers without users
@@ -228,7 +228,7 @@ class ManagedInformer:
     @property
     def is_spoiled(self) -> bool:
         """Whether it has lost objects while it had no users: the code of its transform was freed then."""
-        return not self.user_count and self.transform is not None and self.failed > self.failed_before
+        return not self.generation_count and self.transform is not None and self.failed > self.failed_before
 
     def commit(self, users: Sequence[ResourceRequirement]) -> None:
         """Decode on the loop from now on: the generation that it was made for is committed."""
@@ -252,7 +252,7 @@ class ManagedInformer:
     def use_functions_of(self, users: Sequence[ResourceRequirement]) -> None:
         """Exchange the user functions for those of `users`; of equal functions, the first user's is taken.
 
-        Called when a generation goes, as its code is freed.
+        Called when a generation is released, because its code is freed, and when a new cache is committed.
         """
         transform = transform_of(users)
         if self.transform is not None and transform is not None:

@@ -20,7 +20,7 @@ from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calls import EventTarget, Implementation, call
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
-from declctl.hooks.registry import GenerationPlugins, Predicate, predicate
+from declctl.hooks.registry import PluginRegistry, Predicate, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
 from declctl.objects import KubeObject, ObjectView
@@ -99,9 +99,9 @@ class LoadedPlugin:
 class LoadedCode:
     """All user code that a generation calls. It is built once, and read by any thread."""
 
-    def __init__(self, namespace: GenerationNamespace, table: GenerationPlugins) -> None:
+    def __init__(self, namespace: GenerationNamespace, registry: PluginRegistry) -> None:
         self._namespace = namespace
-        self._table = table
+        self._registry = registry
         self._steps: dict[str, list[Implementation]] = {}  # of `spec.lifecycle`, by their hook
         # By the name of the handler.
         self.targets: dict[str, EventTarget] = {}
@@ -150,7 +150,7 @@ class LoadedCode:
 
         Plugins and handler files come first, in manifest order; then the steps of `spec.lifecycle`.
         """
-        return (*self._table.of(hook), *self._steps.get(hook, ()))
+        return (*self._registry.of(hook), *self._steps.get(hook, ()))
 
     def add_step(self, hook: str, implementation: Implementation) -> None:
         """Add a step of `spec.lifecycle`."""
@@ -186,7 +186,7 @@ def load_code(
         yield_interpreter()
         at(index)
         builder.entry(entry)
-    # Last: the entries have added plugins and files to the table.
+    # Last: the entries have added plugins and files to the registry.
     builder.hooks_of_resources()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.loaded_code.close()
@@ -198,10 +198,10 @@ class _Builder:
     def __init__(self, declaration: Declaration, number: int) -> None:
         self._declaration = declaration
         self._namespace = GenerationNamespace(number, declaration.bundle)
-        self._table = GenerationPlugins(declaration.bundle)
+        self._registry = PluginRegistry(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → reason
-        self.loaded_code = LoadedCode(self._namespace, self._table)
+        self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
 
     def plugins(self) -> None:
@@ -235,7 +235,7 @@ class _Builder:
         self.faults.append(fault)
         # Handlers that name a disabled plugin are loaded without a function to call.
         self._disabled[declared.name] = error.message
-        self._table.discard(declared.name)
+        self._registry.discard(declared.name)
         self.loaded_code.plugins.append(
             LoadedPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
         )
@@ -246,8 +246,8 @@ class _Builder:
         # Python imports a distribution once: after an upgrade, the older version may still be loaded.
         require_loaded(found, declared.version)
         version = loaded_version(found)  # an installed newer one needs a new process
-        self._table.add_plugin(declared.name, plugin)
-        for implementation in self._table.of("declctl_config_schema", [declared.name]):
+        self._registry.add_plugin(declared.name, plugin)
+        for implementation in self._registry.of("declctl_config_schema", [declared.name]):
             schema = _called(implementation, {}, code=_PLUGIN_FAILED)
             check_config(schema, config)
         self.loaded_code.installed[declared.name] = (plugin, f"{version} {declared.config}")
@@ -268,7 +268,7 @@ class _Builder:
             else:
                 # The function may take ctx or nothing, as the hook of that name does.
                 hook = f"declctl_{entry.use}"
-                made = self._table.implement(hook, str(entry.entry_point), self._function(entry))
+                made = self._registry.implement(hook, str(entry.entry_point), self._function(entry))
                 self.loaded_code.add_step(hook, made)
         except EntryPointError as error:
             self.faults.append(Fault.of(error, entry.path))
@@ -279,13 +279,13 @@ class _Builder:
             if name in self._disabled:
                 self.loaded_code.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
                 return
-            if name not in self._table.names():
+            if name not in self._registry.names():
                 return  # its fault is reported where the manifest lists the plugin
             self.loaded_code.configs[entry.name] = self.loaded_code.plugin_configs.get(name, {})
         else:
             text = str(entry.entry_point)
-            name = self._table.add_entry(text, self._namespace.resolve(text))
-        self.loaded_code.targets[entry.name] = self._table.target(name)
+            name = self._registry.add_entry(text, self._namespace.resolve(text))
+        self.loaded_code.targets[entry.name] = self._registry.target(name)
         # Resource hooks are called once for each plugin, also if it has several handlers for the resource.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
@@ -305,10 +305,10 @@ class _Builder:
         for resource, names in self._serving.items():
             path = next((e.path for e in self._declaration.entries if e.resource == resource), ())
             # The transform of the manifest comes first: hooks receive its result.
-            for implementation in self._table.of("declctl_transform", names):
+            for implementation in self._registry.of("declctl_transform", names):
                 self._compose(resource, _transform_of(implementation, resource))
                 _append(self.loaded_code.from_hooks.transforms, resource, implementation.plugin)
-            for implementation in self._table.of("declctl_indexers", names):
+            for implementation in self._registry.of("declctl_indexers", names):
                 try:
                     self._indexers_of(implementation, resource)
                 except EntryPointError as error:

@@ -18,7 +18,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import ImportAudit, lint, ordinary_modules
 from declctl.hooks.plugins import InstalledPlugin, installed, load
-from declctl.hooks.registry import ARGUMENTS, GenerationPlugins
+from declctl.hooks.registry import ARGUMENTS, PluginRegistry
 from declctl.runtime.checking.declaration import Declaration, Fault, ListedPlugin
 from declctl.runtime.checking.loaded_code import load_code
 
@@ -75,12 +75,12 @@ def _examine(names: Sequence[tuple[str, str]], send: Callable[[bytes], object]) 
 
 def _examined(plugin: InstalledPlugin) -> ListedPlugin:
     """Load a plugin as a generation does; a failure is reported as Quarantined."""
-    table = GenerationPlugins(Bundle("", {}))
+    registry = PluginRegistry(Bundle("", {}))
     try:
-        table.add_plugin(plugin.name, load(plugin))
+        registry.add_plugin(plugin.name, load(plugin))
     except EntryPointError as error:
         return ListedPlugin(
             plugin.name, plugin.distribution, plugin.version, (), "Quarantined", error.message
         )
-    hooks = tuple(hook for hook in ARGUMENTS if table.of(hook, [plugin.name]))
+    hooks = tuple(hook for hook in ARGUMENTS if registry.of(hook, [plugin.name]))
     return ListedPlugin(plugin.name, plugin.distribution, plugin.version, hooks, "Ready", None)

@@ -85,9 +85,10 @@ class HandlerCounts:
 
 @dataclass(slots=True)
 class CallTally:
-    """The calls of a handler on one generation, retries included. Used under the slot's lock.
+    """The calls of a handler on one generation, retries included.
 
-    A call counts when it returns, or as failed at its `timeout`.
+    `Invocations` writes it under its lock; the probation reads it without a lock. A call counts when it
+    returns, or as failed at its `timeout`. A call that fails because of an unsynced cache does not count.
     """
 
     calls: int = 0
@@ -99,7 +100,8 @@ class CallTally:
 
     def without_inherited(self, generation: int) -> "CallTally":
         """A copy without failures of changes that failed first on that generation, or on an older one."""
-        inherited = sum(count for first, count in self.inherited.items() if first <= generation)
+        # A copy: a worker may add a generation meanwhile.
+        inherited = sum(count for first, count in tuple(self.inherited.items()) if first <= generation)
         return CallTally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
 
     @property
@@ -117,10 +119,10 @@ class CallTally:
 
 
 class FilterOutcome(NamedTuple):
-    """A change, with the result of the filter."""
+    """A notification, with the result of the filter."""
 
-    change: Notification
-    result: Notification  # that the handler receives
+    notification: Notification
+    delivered: Notification  # what the handler receives
 
 
 class Filter:
@@ -157,38 +159,46 @@ class Filter:
         return self._accepts is None or self._accepts(obj)
 
     def apply(
-        self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None = None
+        self,
+        notification: Notification,
+        obj: ObjectView,
+        old: ObjectView | None,
+        known: Notification | None = None,
     ) -> Notification | None:
-        """The notification that the handler receives for a change; None for none.
+        """The notification that the handler receives for another one; None for none.
 
-        `obj` and `old` are views of the change's records. `known` is the notification on which the handler
-        has failed before, if a newer change was merged into it: the handler may have acted on it.
+        `obj` and `old` are views of its records. `known` is the notification on which the handler
+        has failed before, if a newer one was merged into it: the handler may have acted on it.
         """
-        result = self._result(change, obj, old, known)
+        result = self._result(notification, obj, old, known)
         return result if result is not None and result.type in self.events else None
 
     def _result(
-        self, change: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
+        self, notification: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
     ) -> Notification | None:
-        if change.type is _DELETED:
+        if notification.type is _DELETED:
             # After a merge with a Modified, the handler knows the object in the state before that.
-            before = known is not None or self.passes(obj if change.old is None else ObjectView(change.old))
-            return change if before else None
+            before = known is not None or self.passes(
+                obj if notification.old is None else ObjectView(notification.old)
+            )
+            return notification if before else None
         now = self.passes(obj)
         if known is not None:
-            # A retry with a newer change merged into it: the handler may have acted on the older one.
-            return _again(change, known, now=now)
+            # A retry with a newer one merged into it: the handler may have acted on the older one.
+            return _again(notification, known, now=now)
         # Only an update can enter or leave the filter: its two states are judged one by one.
-        if change.type is not _MODIFIED or change.old is None:
-            return change if now else None
-        before = self.passes(old or ObjectView(change.old))
+        if notification.type is not _MODIFIED or notification.old is None:
+            return notification if now else None
+        before = self.passes(old or ObjectView(notification.old))
         if before and now:
             # `changedPaths` compare the state that the handler knows with the new one.
-            same = self._changed is not None and not self._changed.differ(change.old, change.record)
-            return None if same else change
+            same = self._changed is not None and not self._changed.differ(
+                notification.old, notification.record
+            )
+            return None if same else notification
         if now:
-            return _entering(change)
-        return _leaving(change, change.old) if before else None
+            return _entering(notification)
+        return _leaving(notification, notification.old) if before else None
 
 
 def entering_or_leaving(change: Change, result: Notification) -> Change:

@@ -173,7 +173,7 @@ class HandlerContext:
         """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
-        # Text that can't be encoded would fail in the background task, and end the whole process.
+        # A value that is no text could fail in the background task, and end the whole process.
         _require_text("reason", reason)
         _require_text("message", message)
         self._environment.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
@@ -186,7 +186,7 @@ def _require_text(name: str, text: object) -> None:
 
 _QUEUE = 1000  # events that wait; newer ones are dropped
 _ATTEMPTS = 4  # to post one event
-_PAUSE_SECONDS = 2.0  # before the second attempt; twice as long before the third, and so on
+_PAUSE_SECONDS = 2.0  # before the second attempt; 4 s before the third, 6 s before the fourth
 _SILENCE = 60.0  # seconds between two log lines about dropped events
 
 

@@ -103,13 +103,13 @@ class HandlerLoops:
     async def watch(self, on_blocked: Callable[[], None]) -> None:
         """Look at each loop once a second, until cancelled; `on_blocked` is called while one is blocked.
 
-        It keeps real time, whatever clock the others have: what blocks a loop does so, too.
+        It uses real time, also if the process has another clock: a hook blocks its loop in real time.
         """
         while True:
             for loop in self._loops:
                 loop.look()
             self._report()
-            # While a loop is blocked the calls on it have time limits that only others can keep.
+            # A blocked loop can't run the timeouts of its own calls, so `on_blocked` does.
             if self._reported:
                 on_blocked()
             await asyncio.sleep(LOOK_SECONDS)

@@ -36,9 +36,9 @@ class HandlerBinding(CallBinding):
 class HandlerSlot:
     """The slot of one handler name: its queue, its bindings, its workers, and its registrations at informers.
 
-    `work`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the binding. All
-    else is used on the machinery loop. With `epochs`, slots share a counter, and a step of it begins a new
-    epoch in all of them; the first binding is for the epoch after the next step.
+    `work`, `wake`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the
+    binding. All else is used on the machinery loop. With `epochs`, slots share a counter: its next `cut`
+    begins a new epoch in all of them, and the first binding is for that epoch.
     """
 
     def __init__(
@@ -339,10 +339,10 @@ class HandlerSlot:
             if not (self.invocations.keys() if epoch is None else self.outstanding(epoch)):
                 self._latches.pop(epoch, None)
                 with suppress(RuntimeError):  # the loop is closed, and its waiters are gone
-                    self._loop.call_soon_threadsafe(self._open_settled, latch)
+                    self._loop.call_soon_threadsafe(self._open_latch, latch)
 
-    def _open_settled(self, latch: Latch) -> None:
-        # On the machinery loop, as `settled` is: no new waiter can come between the two.
+    def _open_latch(self, latch: Latch) -> None:
+        # On the machinery loop, as `end_of` is: no new waiter can come between the two statements.
         self.invocations.has_waiters = bool(self._latches)
         latch.open()
 

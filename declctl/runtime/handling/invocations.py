@@ -75,7 +75,7 @@ class Invocation(msgspec.Struct, eq=False):
     """The delivery of one change to the hooks of one handler: filter, calls, and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
-    `Invocations`.
+    `Invocations`, and `timer`, on the machinery loop.
     """
 
     item: QueueItem[Notification]
@@ -96,14 +96,14 @@ class Invocation(msgspec.Struct, eq=False):
     failures: list[BaseException] = []  # their exceptions, in the same order
 
     def select(self) -> bool:
-        """Apply the filter to the change; returns whether there is any call to make.
+        """Apply the filter to the change; returns False if the change ends without a call.
 
-        An error of the filter counts as an error of the handler.
+        A failure of the filter counts as one of the handler: returns True, without implementations.
         """
         notification, outcome = self.item.value, self.outcome
-        decided = notification.judged or (outcome is not None and outcome.change is notification)
+        decided = notification.judged or (outcome is not None and outcome.notification is notification)
         if self.binding.filter is not None and not decided:
-            known = None if outcome is None else outcome.result
+            known = None if outcome is None else outcome.delivered
             try:
                 result = self.binding.filter.apply(notification, self.change.obj, self.change.old, known)
             except FilterFailed as failure:
@@ -134,8 +134,8 @@ class Invocation(msgspec.Struct, eq=False):
     def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> None:
         """Call an asynchronous implementation from a thread, on the loop of the binding.
 
-        Raises its exception, or TimeoutError after the handler's timeout, also if the loop is blocked and has
-        not begun the call.
+        Raises its exception, or TimeoutError if it takes longer than the handler's timeout, or if it was
+        revoked because a blocked loop has not begun it.
         """
         claim = threading.Lock()
 
@@ -162,11 +162,14 @@ class Invocation(msgspec.Struct, eq=False):
 class Invocations:
     """The invocations of one slot: makes them, watches their timeouts, and counts their outcomes.
 
-    `loop` is the machinery's: it has the timers of calls in threads, because no handler can block it. The
-    slot is called back by the worker of a change: `binding_of` gives the binding of an item, `memo` what is
-    remembered of an object by its uid; `ended` is called with a deleted object's change that is dealt with,
-    or with one of the first sync (True), while its key is held; `finished` after each invocation while there
-    are `has_waiters`; `wake` when other workers may find something ready.
+    `loop` is the machinery's: no handler can block it, so it has the timers of calls in threads. The
+    callbacks belong to the slot:
+
+    - `binding_of` returns the binding of an item.
+    - `memo` returns the memo of an object, by its uid.
+    - `ended` is called while the key is held, when a Deleted or a change of the first sync (True) is done.
+    - `finished` is called after each invocation while `has_waiters` is set.
+    - `wake` is called when workers may find an item.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each part of a slot that is needed
@@ -201,47 +204,49 @@ class Invocations:
 
     def deliver(self, item: QueueItem[Notification]) -> bool:
         """Deliver one change in the calling thread. False if the thread was replaced, and has to end."""
-        run = self._begin(item)
-        if not run.select():
-            return self._leave_out(run)
-        for implementation in run.implementations:
-            arguments = self._arguments(run, implementation)
+        invocation = self._begin(item)
+        if not invocation.select():
+            return self._leave_out(invocation)
+        for implementation in invocation.implementations:
+            arguments = self._arguments(invocation, implementation)
             try:
                 if implementation.is_async:
-                    run.call_on_loop(implementation, arguments)
+                    invocation.call_on_loop(implementation, arguments)
                 else:
                     call(implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - user code: kept for the log and the retry
-                run.fail(implementation, failure)
-        return self._finish(run)
+                invocation.fail(implementation, failure)
+        return self._finish(invocation)
 
     async def deliver_async(self, item: QueueItem[Notification]) -> bool:
         """Deliver one change on the loop of its binding; synchronous implementations go to a thread."""
-        run = self._begin(item)
-        if not run.select():
-            return self._leave_out(run)
-        for implementation in run.implementations:
-            arguments = self._arguments(run, implementation)
+        invocation = self._begin(item)
+        if not invocation.select():
+            return self._leave_out(invocation)
+        for implementation in invocation.implementations:
+            arguments = self._arguments(invocation, implementation)
             try:
                 if not implementation.is_async:
                     # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
-                    run.scope = None
+                    invocation.scope = None
                     name = f"declctl-handler-{self._name}"
                     await in_thread(partial(call, implementation, arguments), name=name)
                     continue
                 rest = begin_async(implementation, arguments)
                 if rest is None:
                     continue  # it ended without an await
-                run.loop = asyncio.get_running_loop()
+                invocation.loop = asyncio.get_running_loop()
                 # A call that exceeded its timeout before its first await is cancelled there.
-                timeout = 0.0 if run.overdue else run.binding.plan.timeout
+                timeout = 0.0 if invocation.overdue else invocation.binding.plan.timeout
                 timer = None
                 if timeout is not None:
                     # A call may suppress its cancellation, and go on.
                     why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-                    timer = run.loop.call_later(timeout + CANCEL_SECONDS, self._time_out, run, why)
+                    timer = invocation.loop.call_later(
+                        timeout + CANCEL_SECONDS, self._time_out, invocation, why
+                    )
                 try:
-                    async with asyncio.timeout(timeout) as run.scope:
+                    async with asyncio.timeout(timeout) as invocation.scope:
                         await rest
                 finally:
                     if timer is not None:
@@ -249,8 +254,8 @@ class Invocations:
             except BaseException as failure:
                 if must_propagate(failure):
                     raise  # the worker itself is cancelled
-                run.fail(implementation, failure)
-        return self._finish(run)
+                invocation.fail(implementation, failure)
+        return self._finish(invocation)
 
     def close(self) -> None:
         """Retry nothing any more: the handler was removed, or the process ends."""
@@ -259,13 +264,17 @@ class Invocations:
     def of(self, binding: CallBinding | None) -> list[Invocation]:
         """The invocations of a binding that have not ended."""
         with self._lock:
-            return [run for run in self._running.values() if run.binding is binding]
+            return [invocation for invocation in self._running.values() if invocation.binding is binding]
 
     def keys(self, bindings: Collection[int] | None = None) -> list[str]:
         """The keys of running invocations, for messages; `bindings` (their ids) limits them."""
         with self._lock:
-            runs = self._running.values()
-            return [run.item.key for run in runs if bindings is None or id(run.binding) in bindings]
+            invocations = self._running.values()
+            return [
+                invocation.item.key
+                for invocation in invocations
+                if bindings is None or id(invocation.binding) in bindings
+            ]
 
     def abandon(self, binding: CallBinding | None) -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
@@ -274,16 +283,16 @@ class Invocations:
         after its cancellation.
         """
         # Zombies were given up before, and are not counted again.
-        stuck = [run for run in self.of(binding) if not run.overdue]
-        for run in stuck:
-            if run.scope is not None and run.loop is not None:
-                run.loop.call_soon_threadsafe(_cancel, run.scope)
+        stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
+        for invocation in stuck:
+            if invocation.scope is not None and invocation.loop is not None:
+                invocation.loop.call_soon_threadsafe(_cancel, invocation.scope)
                 why = "it goes on, though it was cancelled at the drain timeout of a reload"
                 self._loop.call_soon_threadsafe(
-                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, run, why
+                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
                 )
-            elif not run.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
-                self._give_up_waiting(run, "it outlived the drain timeout of a reload")
+            elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
+                self._give_up_waiting(invocation, "it outlived the drain timeout of a reload")
         return len(stuck)
 
     def counts(self) -> HandlerCounts:
@@ -295,19 +304,23 @@ class Invocations:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
         now = self._clock.monotonic()
         with self._lock:
-            runs = [run for run in self._running.values() if run.binding.loop.is_blocked and not run.overdue]
-        for run in runs:
-            timeout = run.binding.plan.timeout
-            if timeout is not None and now - run.started > timeout + CANCEL_SECONDS:
-                self._time_out(run, _ran_longer_than(timeout))
+            invocations = [
+                invocation
+                for invocation in self._running.values()
+                if invocation.binding.loop.is_blocked and not invocation.overdue
+            ]
+        for invocation in invocations:
+            timeout = invocation.binding.plan.timeout
+            if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
+                self._time_out(invocation, _ran_longer_than(timeout))
 
     def _begin(self, item: QueueItem[Notification]) -> Invocation:
         binding = self._binding_of(item)
         notification = item.value
-        retry: Retry | None = item.retry
+        retry: Retry | None = item.retry_state
         outcome = None if retry is None else retry.outcome
-        if outcome is not None and outcome.change is notification:
-            notification = outcome.result  # deliver the same as at the first attempt
+        if outcome is not None and outcome.notification is notification:
+            notification = outcome.delivered  # deliver the same as at the first attempt
         kind, record = notification.type, notification.record
         old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
         change = Change(
@@ -323,180 +336,189 @@ class Invocations:
         )
         selected = binding.target.select(kind)
         if retry is not None:
-            # Only failed implementations are called again. New code does not have them, and is called whole.
+            # Only failed implementations are called again. If the new code has none of them, all are called.
             selected = tuple(i for i in selected if _identity(i) in retry.failed) or selected
         began = self._clock.monotonic()
-        run = Invocation(item, binding, change, began, selected, self.replace_worker, outcome=outcome)
+        invocation = Invocation(item, binding, change, began, selected, self.replace_worker, outcome=outcome)
         if retry is not None:
-            run.first_failed = retry.first_failed
+            invocation.first_failed = retry.first_failed
         with self._lock:
-            self._running[id(run)] = run
+            self._running[id(invocation)] = invocation
         # A timer of the machinery loop, as another handler may block the loop of the binding.
         if binding.plan.timeout is not None and not binding.target.all_async:
-            self._loop.call_soon_threadsafe(self._watch, run, binding.plan.timeout)
-        return run
+            self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
+        return invocation
 
-    def _arguments(self, run: Invocation, implementation: Implementation) -> dict[str, object]:
-        change = run.change
+    def _arguments(self, invocation: Invocation, implementation: Implementation) -> dict[str, object]:
+        change = invocation.change
         arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
         if "ctx" in implementation.parameters:
             # Most handlers use no memo, so it is made when it is first read.
             memo = partial(self._memo, change.obj.uid)
-            arguments["ctx"] = run.binding.make_context(memo, change.key)
+            arguments["ctx"] = invocation.binding.make_context(memo, change.key)
         return arguments
 
-    def _leave_out(self, run: Invocation) -> bool:
+    def _leave_out(self, invocation: Invocation) -> bool:
         """End a change without a call. Returns the result of `deliver`."""
-        disabled = bool(run.binding.target.disabled)
+        disabled = bool(invocation.binding.target.disabled)
         with self._lock:
-            del self._running[id(run)]
+            del self._running[id(invocation)]
             self._counts.filtered += not disabled
-            self._counts.zombies -= run.overdue
-        if run.timer is not None:
-            self._loop.call_soon_threadsafe(run.timer.cancel)
-        self._end(run, self._queue.drop if disabled else self._queue.done)
+            self._counts.zombies -= invocation.overdue
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        self._end(invocation, self._queue.drop if disabled else self._queue.done)
         if self.has_waiters:
             self._finished()
-        return not run.overdue
+        return not invocation.overdue
 
-    def _finish(self, run: Invocation) -> bool:
+    def _finish(self, invocation: Invocation) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
-        counts, tally = self._counts, run.binding.tally
-        took = self._clock.monotonic() - run.started
+        counts, tally = self._counts, invocation.binding.tally
+        took = self._clock.monotonic() - invocation.started
         with self._lock:
             # From here on no timer can make it a zombie: it has returned.
-            del self._running[id(run)]
+            del self._running[id(invocation)]
             counts.durations.append(took)
-            if run.overdue:
+            if invocation.overdue:
                 counts.zombies -= 1
             elif took > tally.longest:
                 tally.longest = took
             # A call that returned after its timeout has failed: the timeout has counted it so.
-            if run.timed_out and not run.failures:
-                run.failures.append(TimeoutError(run.timed_out))
-            if not run.failures:
+            if invocation.timed_out and not invocation.failures:
+                invocation.failures.append(TimeoutError(invocation.timed_out))
+            if not invocation.failures:
                 tally.calls += 1
                 counts.succeeded += 1
-        if run.timer is not None:
-            self._loop.call_soon_threadsafe(run.timer.cancel)
-        if not run.failures:
-            self._end(run, self._queue.done)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if not invocation.failures:
+            self._end(invocation, self._queue.done)
             if self.has_waiters:
                 self._finished()
-            return not run.overdue
-        unsynced = [not_synced_by(failure) for failure in run.failures]
+            return not invocation.overdue
+        unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
-            self._wait_for_sync(run, unsynced[0])
+            self._wait_for_sync(invocation, unsynced[0])
         else:
-            self._retry_or_give_up(run)
+            self._retry_or_give_up(invocation)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
-        run.failures.clear()
+        invocation.failures.clear()
         if self.has_waiters:
             self._finished()
-        return not run.overdue
+        return not invocation.overdue
 
-    def _watch(self, run: Invocation, timeout: float) -> None:
+    def _watch(self, invocation: Invocation, timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
-        if id(run) in self._running:
-            run.timer = self._loop.call_later(timeout, self._time_out, run, _ran_longer_than(timeout))
+        if id(invocation) in self._running:
+            invocation.timer = self._loop.call_later(
+                timeout, self._time_out, invocation, _ran_longer_than(timeout)
+            )
 
-    def _time_out(self, run: Invocation, message: str) -> None:
+    def _time_out(self, invocation: Invocation, message: str) -> None:
         with self._lock:
-            if id(run) not in self._running or run.timed_out:
+            if id(invocation) not in self._running or invocation.timed_out:
                 return
             # It counts as failed now: a call that never returns would otherwise never be counted.
-            run.timed_out = message
-            self._count_failure(run, f"TimeoutError: {message}", "TimeoutError")
-        self._give_up_waiting(run, message)
+            invocation.timed_out = message
+            self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
+        # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
+        if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
+            give_up = partial(self._give_up_waiting, invocation, message)
+            self._loop.call_soon_threadsafe(self._loop.call_later, timeout, give_up)
+        else:
+            self._give_up_waiting(invocation, message)
 
-    def _give_up_waiting(self, run: Invocation, why: str) -> None:
+    def _give_up_waiting(self, invocation: Invocation, why: str) -> None:
         with self._lock:
-            if id(run) not in self._running or run.overdue:
+            if id(invocation) not in self._running or invocation.overdue:
                 return
-            run.overdue = True
+            invocation.overdue = True
             self._counts.zombies += 1
-            self._queue.exclude_from_limit(run.item)
+            self._queue.exclude_from_limit(invocation.item)
         self._log.warning(
-            f"{self._name}: the call for {run.item.key} is not waited for any longer: {why}; "
+            f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
             handler=self._name,
-            key=run.item.key,
+            key=invocation.item.key,
         )
-        run.replace_worker()  # of the pool that it began in: a newer one is complete
+        invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._wake()  # workers of another pool may wait until they are let in
 
-    def _count_failure(self, run: Invocation, what: str, kind: str) -> None:
+    def _count_failure(self, invocation: Invocation, what: str, kind: str) -> None:
         """Count a failure for the slot and for the generation. Under the lock, once for each call."""
-        tally, first = run.binding.tally, run.first_failed
-        self._counts.last_error = tally.last_error = f"{run.item.key}: {what}"
+        tally, first = invocation.binding.tally, invocation.first_failed
+        self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
         tally.calls += 1
         tally.failed += 1
-        if first is not None and first != run.binding.generation:
+        if first is not None and first != invocation.binding.generation:
             tally.inherited[first] = tally.inherited.get(first, 0) + 1
 
-    def _retry_or_give_up(self, run: Invocation) -> None:
+    def _retry_or_give_up(self, invocation: Invocation) -> None:
         """Count and log a failure, and retry the change as often as the plan allows."""
-        item, most = run.item, run.binding.plan.most_attempts
+        item, most = invocation.item, invocation.binding.plan.most_attempts
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
         again = most is None or attempt < most
         again = again and not self._closed  # a removed handler has no worker for the retry
-        delay = run.binding.backoff.delay(attempt) if again else 0.0
-        what = describe_failure(run.failures[0])
+        delay = invocation.binding.backoff.delay(attempt) if again else 0.0
+        what = describe_failure(invocation.failures[0])
         with self._lock:
-            if not run.timed_out:  # a timeout has counted itself
-                self._count_failure(run, what, _failure_type(run.failures[0]))
+            if not invocation.timed_out:  # a timeout has counted itself
+                self._count_failure(invocation, what, _failure_type(invocation.failures[0]))
             if again:
                 self._counts.retried += 1
             else:
                 self._counts.failed += 1
-        self._failures.failed(run, what, delay if again else None, attempt=attempt)
+        self._failures.failed(invocation, what, delay if again else None, attempt=attempt)
         if again:
-            first = run.binding.generation if run.first_failed is None else run.first_failed
-            self._retry(run, delay, first, waits, is_unsynced=False)
+            first = (
+                invocation.binding.generation if invocation.first_failed is None else invocation.first_failed
+            )
+            self._retry(invocation, delay, first, waits, is_unsynced=False)
         else:
-            self._end(run, self._queue.done)
+            self._end(invocation, self._queue.done)
 
-    def _wait_for_sync(self, run: Invocation, fault: NotSynced) -> None:
+    def _wait_for_sync(self, invocation: Invocation, fault: NotSynced) -> None:
         """Retry a call that has read a cache that has not synced; it does not count as an attempt."""
-        waits = _waits(run.item) + 1
+        waits = _waits(invocation.item) + 1
         what, now = describe_failure(fault), self._clock.monotonic()
         with self._lock:
-            self._counts.last_error = f"{run.item.key}: {what}"
+            self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:
                 self._silent_until = now + _SILENCE
         if is_due:
-            self._failures.waits(run, what)
+            self._failures.waits(invocation, what)
         if self._closed:
-            self._end(run, self._queue.drop)  # there will be no retry
+            self._end(invocation, self._queue.drop)  # there will be no retry
         else:
-            delay = min(run.binding.backoff.delay(waits), LONGEST_WAIT_FOR_SYNC)
-            self._retry(run, delay, run.first_failed, waits, is_unsynced=True)
+            delay = min(invocation.binding.backoff.delay(waits), LONGEST_WAIT_FOR_SYNC)
+            self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 
     def _retry(
-        self, run: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
+        self, invocation: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
     ) -> None:
-        failed = frozenset(_identity(i) for i in run.failed)
-        outcome = run.outcome
-        if outcome is None and run.binding.filter is None:
+        failed = frozenset(_identity(i) for i in invocation.failed)
+        outcome = invocation.outcome
+        if outcome is None and invocation.binding.filter is None:
             # The handler may have acted on the change: a filter that a reload adds must not keep the retry
             # away.
-            outcome = FilterOutcome(run.item.value, run.item.value)
-        run.item.retry = Retry(failed, first_failed, outcome, waits, is_unsynced)
-        self._queue.retry(run.item, delay)
+            outcome = FilterOutcome(invocation.item.value, invocation.item.value)
+        invocation.item.retry_state = Retry(failed, first_failed, outcome, waits, is_unsynced)
+        self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
         self._wake()
 
-    def _end(self, run: Invocation, end: Callable[[QueueItem[Notification]], bool]) -> None:
-        initial = run.item.value.initial
-        if initial or run.change.type is _DELETED:
-            self._ended(run.change, initial)
-        if end(run.item):
+    def _end(self, invocation: Invocation, end: Callable[[QueueItem[Notification]], bool]) -> None:
+        initial = invocation.item.value.initial
+        if initial or invocation.change.type is _DELETED:
+            self._ended(invocation.change, initial)
+        if end(invocation.item):
             self._wake()
 
 
@@ -513,18 +535,18 @@ class FailureLog:
         self._lock = threading.Lock()
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
-    def failed(self, run: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
+    def failed(self, invocation: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
         """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
-        item, limit = run.item, run.binding.plan.most_attempts
-        sentence = f"{self._name} failed on {run.change.type} {item.key}: {what}"
+        item, limit = invocation.item, invocation.binding.plan.most_attempts
+        sentence = f"{self._name} failed on {invocation.change.type} {item.key}: {what}"
         fields: dict[str, object] = {}
         try:
             # The text of an exception is left out, as it may name the object.
-            causes = [_raised(failure) for failure in run.failures]
+            causes = [_raised(failure) for failure in invocation.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
-            times = self.count((run.binding.generation, *places))
+            times = self.count((invocation.binding.generation, *places))
             if times == 1:
-                traces = "".join(readable_traceback(failure) for failure in run.failures)
+                traces = "".join(readable_traceback(failure) for failure in invocation.failures)
                 fields["traceback"] = traces[:_LONGEST_TRACEBACK]
             else:
                 place = f"{places[0][1]}, " if places[0][1] else ""
@@ -538,8 +560,8 @@ class FailureLog:
             f"{sentence}; {number}, {then}",
             handler=self._name,
             key=item.key,
-            generation=run.binding.generation,
-            error_type=_failure_type(run.failures[0]),
+            generation=invocation.binding.generation,
+            error_type=_failure_type(invocation.failures[0]),
             times=times,
             attempt=attempt,
             max_attempts=limit,
@@ -547,14 +569,14 @@ class FailureLog:
             **fields,
         )
 
-    def waits(self, run: Invocation, what: str) -> None:
+    def waits(self, invocation: Invocation, what: str) -> None:
         """Log that the handler waits for a cache that it reads. Called once a minute, not for each call."""
         self._log.warning(
-            f"{self._name} waits with {run.item.key}, and maybe with others: {what}; it is called again "
-            "until the cache can be read, which does not count as an attempt",
+            f"{self._name} waits with {invocation.item.key}, and maybe with others: {what}; it is called "
+            "again until the cache can be read, which does not count as an attempt",
             handler=self._name,
-            key=run.item.key,
-            generation=run.binding.generation,
+            key=invocation.item.key,
+            generation=invocation.binding.generation,
         )
 
     def count(self, fault: tuple[object, ...]) -> int:
@@ -594,7 +616,7 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
 
 def is_unsynced(item: QueueItem[Notification]) -> bool:
     """Whether a change waits for its next attempt because its last call has read an unsynced cache."""
-    retry: Retry | None = item.retry
+    retry: Retry | None = item.retry_state
     return retry is not None and retry.is_unsynced
 
 
@@ -633,7 +655,7 @@ def _identity(implementation: Implementation) -> _ImplementationId:
 
 def _waits(item: QueueItem[Notification]) -> int:
     """The retries of a change because of an unsynced cache; they are no attempts."""
-    retry: Retry | None = item.retry
+    retry: Retry | None = item.retry_state
     return 0 if retry is None else retry.waits
 
 

@@ -122,8 +122,8 @@ def difference(
     """The notifications that take a handler from one state of an object to another.
 
     Either state is None if no cache has the object, or if the filter refuses it. With `may_be_unknown`, the
-    handler may not know the old state, so no Deleted is delivered. `received_at` is the time of the
-    comparison, in seconds since the epoch.
+    handler may not know the old state, so no Deleted is delivered. `received_at` is the Unix time stamp of
+    the comparison.
     """
     # The same object on both sides: an update, unless the new cache has nothing newer.
     if old is not None and new is not None and old.uid == new.uid:
@@ -263,17 +263,17 @@ class FreshnessProof:
             self._due.clear()
         if seen < self._floor:
             return FreshnessGap(self.target, self._floor[1], "", self.handlers)
-        for key, (version, answer) in tuple(self._due.items()):
-            if seen < version and not self._has_passed(key, version, answer):
+        for key, (version, expectation) in tuple(self._due.items()):
+            if seen < version and not self._has_passed(key, version, expectation):
                 return FreshnessGap(self.target, version[1], key, self.handlers)
             del self._due[key]
         return None
 
-    def _has_passed(self, key: str, version: _Order, answer: _Expectation) -> bool:
+    def _has_passed(self, key: str, version: _Order, expectation: _Expectation) -> bool:
         stored = self.target.informer.indexer.stored(key)
         if stored is None:
             # A change between two states out of scope comes only to a cache that stores an older state.
-            return answer is _Expectation.IF_STORED
+            return expectation is _Expectation.IF_STORED
         return version_order(stored.resource_version) >= version
 
     @property
@@ -443,8 +443,9 @@ async def until_ready(
     the initial objects of its caches. All `proofs` succeed, so that no handler receives older states. The
     filters of `moves` and the functions of `indexes` have been called with every object.
 
-    Waits for `timeout` seconds at most. Then it raises CacheLags if a proof has not succeeded, and
-    ReloadRefused for the other conditions. Raises ReloadRefused if a filter raises.
+    Proofs and listeners have `timeout` seconds together; each round of calls of filters and functions has as
+    many again. After that, raises CacheLags if a proof has not succeeded, and ReloadRefused for the other
+    conditions. Raises ReloadRefused if a filter raises.
     """
     functions = (*indexes, *_refilters(moves))
     deadline = clock.monotonic() + timeout

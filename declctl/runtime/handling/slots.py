@@ -32,16 +32,16 @@ class Transfer:
 
     slot: HandlerSlot
     binding: HandlerBinding
-    left: Sequence[ManagedInformer]
-    joined: Sequence[ManagedInformer]  # synced caches: the handler receives the differences of `move`
+    leaves: Sequence[ManagedInformer]
+    joins: Sequence[ManagedInformer]  # synced caches: the handler receives the differences of `move`
     filling: Sequence[ManagedInformer]  # caches that have not synced: the handler receives all their objects
     move: Move | None
 
     def make(self, differences: Sequence[Notification]) -> None:
         """Register the slot at its new caches, and queue the differences."""
-        self.slot.detach(self.left)
+        self.slot.detach(self.leaves)
         self.slot.add_all(differences)
-        self.slot.attach(self.joined, self.binding, initial=False)
+        self.slot.attach(self.joins, self.binding, initial=False)
         self.slot.attach(self.filling, self.binding)
         self.slot.notice_first_sync()
 
@@ -70,9 +70,9 @@ class PreparedCommit:
     """Everything that a commit needs. It is made before, so that the commit is short."""
 
     table: Mapping[str, HandlerSlot]  # all slots after the commit
-    fresh: Sequence[tuple[HandlerSlot, HandlerBinding]]  # new slots
+    new: Sequence[tuple[HandlerSlot, HandlerBinding]]  # new slots
     staying: Sequence[HandlerSlot]  # slots that get new bindings
-    taking: Sequence[tuple[HandlerSlot, HandlerBinding]]  # staying slots with another delivery policy
+    policy_changes: Sequence[tuple[HandlerSlot, HandlerBinding]]  # staying slots with another delivery policy
     pools: Sequence[tuple[HandlerSlot, WorkerPool[Notification]]]  # staying slots that get new workers
     retimed: Sequence[tuple[HandlerSlot, float]]  # staying slots with another resync period, in seconds
     transfers: Sequence[Transfer]
@@ -89,7 +89,7 @@ class PreparedCommit:
     @property
     def new_pools(self) -> Sequence[WorkerPool[Notification]]:
         """The workers that were made for this commit."""
-        return (*(slot.workers for slot, _ in self.fresh), *(workers for _, workers in self.pools))
+        return (*(slot.workers for slot, _ in self.new), *(workers for _, workers in self.pools))
 
 
 class Slots:
@@ -185,7 +185,7 @@ class Slots:
         # The loop of the old code is blocked, so the new code takes its changes.
         for stranded in prepared.stranded:
             stranded.slot.queue.hand_over(stranded.epoch)
-        for slot, binding in prepared.taking:
+        for slot, binding in prepared.policy_changes:
             slot.apply_policy(binding)
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
@@ -199,7 +199,7 @@ class Slots:
         for slot, period in prepared.retimed:
             for registration in slot.registrations.values():
                 registration.retime(period)
-        for slot, binding in prepared.fresh:
+        for slot, binding in prepared.new:
             if not self._paused:
                 slot.connect()
             slot.attach(binding.informers, binding)
@@ -212,9 +212,10 @@ class Slots:
     ) -> list[DrainRemainder]:
         """Wait until the changes of ended epochs are handled, for at most `timeout` seconds.
 
-        After that, the rest of a staying handler goes to its new binding. The rest of a removed handler is
-        dropped and counted, together with its changes that back off, which are not waited for. Calls that run
-        after `timeout` go on. Returns the rest of each handler.
+        After that, the rest of a staying handler goes to its new binding; with HANDOVER it goes there at
+        once. The rest of a removed handler is dropped and counted, together with its changes that back off,
+        which are not waited for. An asynchronous call that still runs is cancelled; any other becomes a
+        zombie. Returns the rest of each handler.
         """
         # While workers are paused, no call has begun: the new code takes all changes.
         if policy is DrainPolicy.HANDOVER or self._paused:
@@ -305,7 +306,7 @@ class Slots:
     ) -> PreparedCommit:
         before, stays = self._slots, frozenset(self._staying(bindings))
         kept = [(before[name], binding) for name, binding in bindings.items() if name in stays]
-        fresh = {name: (self._make(each), each) for name, each in bindings.items() if name not in stays}
+        new = {name: (self._make(each), each) for name, each in bindings.items() if name not in stays}
         leaving = [slot for name, slot in before.items() if name not in stays]
         shared: SharedMoves = {}
         transfers = [
@@ -317,10 +318,10 @@ class Slots:
         for slot, binding in kept:
             slot.expect(binding)
         return PreparedCommit(
-            table={name: before[name] if name in stays else fresh[name][0] for name in bindings},
-            fresh=tuple(fresh.values()),
+            table={name: before[name] if name in stays else new[name][0] for name in bindings},
+            new=tuple(new.values()),
             staying=[slot for slot, _ in kept],
-            taking=[(s, b) for s, b in kept if s.binding.policy != b.policy],
+            policy_changes=[(s, b) for s, b in kept if s.binding.policy != b.policy],
             pools=[(s, s.make_workers(b)) for s, b in kept if not s.has_workers_for(b)],
             retimed=[
                 (slot, binding.plan.resync_period)
@@ -353,7 +354,7 @@ def _transfer(
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
     if _begins_anew(slot, binding):
         # Its changes were dropped while it was disabled: it receives all objects, as a new handler.
-        return Transfer(slot, binding, left=before, joined=(), filling=tuple(binding.informers), move=None)
+        return Transfer(slot, binding, leaves=before, joins=(), filling=tuple(binding.informers), move=None)
     left = tuple(managed for managed in before if managed not in binding.informers)
     added = tuple(managed for managed in binding.informers if managed not in slot.registrations)
     joined = tuple(managed for managed in added if managed.informer.has_synced)

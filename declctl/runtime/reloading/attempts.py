@@ -124,7 +124,10 @@ class Reloads(Protocol):
 
 @dataclass(eq=False)
 class _Attempt:
-    """One attempt. `asked`, `force` and `settled` may change until it has begun."""
+    """One attempt. `force` and `settled` have no effect after it has begun.
+
+    `asked` may become True until its outcome is reported.
+    """
 
     asked: bool  # a user waits for its outcome
     force: bool  # make a new generation also of unchanged files

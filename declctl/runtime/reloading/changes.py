@@ -70,10 +70,10 @@ class StepKind(StrEnum):
     """The effect of a step on the running process."""
 
     KEEP = "Keep"  # the part goes on unchanged; only `kept` makes such steps
-    SWAP = "Swap"  # the code or policy of a slot changes
+    SWAP = "Swap"  # code, a policy or another setting is exchanged; caches go on
     ADD = "Add"
     REMOVE = "Remove"
-    REHOME = "Rehome"  # the resource of a handler is listed and watched anew
+    REHOME = "Rehome"  # a resource gets other caches, or a handler moves to another resource
     REPROJECT = "Reproject"  # the records of a cache are made anew, without a LIST
     REINDEX = "Reindex"  # an index is built from the cache
     RETIME = "Retime"  # a resync period changes; its phase is kept
@@ -200,11 +200,11 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             yield Step(StepKind.ADD, f"resource {name}")
             continue
         previous = before[name]
-        mine, theirs = old.identities(previous), new.identities(resource)
+        old_caches, new_caches = old.identities(previous), new.identities(resource)
         # Caches that are converted without a LIST: only the form of their records changes.
-        to_convert = {served[identity] for identity in theirs if identity not in mine}
-        if set(mine) != set(theirs):
-            is_conversion = bool(to_convert) and to_convert == set(mine) - set(theirs)
+        to_convert = {served[identity] for identity in new_caches if identity not in old_caches}
+        if set(old_caches) != set(new_caches):
+            is_conversion = bool(to_convert) and to_convert == set(old_caches) - set(new_caches)
             kind = StepKind.REPROJECT if is_conversion else StepKind.REHOME
             why = _why_rehomed(previous, resource) or "code of the transform"
             yield Step(kind, f"resource {name}", f"reproject: {why}" if is_conversion else why)
@@ -214,14 +214,16 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             yield Step(StepKind.SWAP, f"resource {name}", "idleTimeout")
         yield from _indexers(previous, resource, old, new)
         # The records of a cache that stays may need more fields, for a new index.
-        lacking = {path for each in theirs if each in mine for path in new.paths(each) - old.paths(each)}
+        lacking = {
+            path for each in new_caches if each in old_caches for path in new.paths(each) - old.paths(each)
+        }
         if lacking:
             fields = ", ".join(sorted(map(str, lacking)))
             yield Step(StepKind.REPROJECT, f"resource {name}", f"reproject: {fields}")
 
 
 def _indexers(
-    before: ResourcePlan, after: ResourcePlan, side: PlanSnapshot, other: PlanSnapshot
+    before: ResourcePlan, after: ResourcePlan, old_snapshot: PlanSnapshot, new_snapshot: PlanSnapshot
 ) -> Iterable[Step]:
     old = {indexer.name: indexer for indexer in before.indexers}
     new = {indexer.name: indexer for indexer in after.indexers}
@@ -232,9 +234,9 @@ def _indexers(
             yield Step(StepKind.ADD, subject)
         elif old[name] != indexer:
             yield Step(StepKind.REINDEX, subject)
-        elif side.code != other.code and side.code_of(indexer.entry_point) != other.code_of(
+        elif old_snapshot.code != new_snapshot.code and old_snapshot.code_of(
             indexer.entry_point
-        ):
+        ) != new_snapshot.code_of(indexer.entry_point):
             yield Step(StepKind.REINDEX, subject, "code")
 
 

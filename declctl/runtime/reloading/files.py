@@ -108,7 +108,8 @@ class FileChanges:
     - `settle` returns the seconds for which files have to stay the same. Files that never do are yielded
       after four times that, but not before 2 s.
     - `watch` returns the way to watch. Like `settle`, it is called each time, as a reload may change it.
-    - `last` returns the digest that was handled last. The consumer updates it before it asks for the next.
+    - `last` returns the digest that was handled last. It is called after `digest`, when the consumer has
+      updated it.
     - `seen` is called in a thread when a change is first seen, before it settles.
     - `blind` is called once, with the reason, if the system gives no notices and files are polled instead.
     - `failed` and `succeeded` are called after each look.

@@ -16,13 +16,13 @@ from declctl.runtime.handling.binding import CallTally
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.generation import Generation
 
-_HANGS_SECONDS = 30.0  # a longer call hangs, unless the longest call of the old code took a tenth of it
+_HANGS_SECONDS = 30.0  # a longer call hangs; `hangs_after` has the other bounds
 _TIMES_LONGER = 10.0
 _SEVERAL = 5  # calls: if all of these fail, no more calls are waited for
 _LOOK_SECONDS = 0.25  # between two verdicts
 
 
-class Ruling(StrEnum):
+class Verdict(StrEnum):
     """The verdict on a generation so far."""
 
     UNDECIDED = "Undecided"
@@ -31,7 +31,7 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Conduct:
+class CallComparison:
     """The calls of a handler on the new generation, beside those on the generation before."""
 
     new: CallTally
@@ -58,32 +58,32 @@ class Conduct:
 
 
 @dataclass(eq=False)
-class Trial:
-    """The probation of the generation that runs. `verdict` is pure."""
+class ProbationPeriod:
+    """The time in which a new generation may be rolled back, with its limits. `verdict` is pure."""
 
-    before: Generation  # was replaced, and may come back
-    policy: ReloadSpec  # of the generation on trial
+    before: Generation  # the previous generation, which may come back
+    policy: ReloadSpec  # of the new generation
     began: float  # on the clock, in seconds
     released: asyncio.Event = field(default_factory=asyncio.Event)  # set: `before` is retired
     refused: bool = False  # a rollback was refused: no other one is tried unasked
 
-    def verdict(self, each: Mapping[str, Conduct], *, now: float) -> tuple[Ruling, str]:
-        """Judge the conduct of each handler by its name; with BREACHED, returns the reason too.
+    def verdict(self, each: Mapping[str, CallComparison], *, now: float) -> tuple[Verdict, str]:
+        """Judge the calls of each handler, by its name; with BREACHED, returns the reason too.
 
-        `maxErrorRatio: 1` judges nothing, as no ratio is greater.
+        With `maxErrorRatio: 1`, or after a refused rollback, neither failing nor hanging calls are judged.
         """
         if not self.refused and self.policy.max_error_ratio < 1:
             why = self._all_together(each) or next(
                 (found for name, one in each.items() if (found := self._alone(name, one, now))), ""
             )
             if why:
-                return Ruling.BREACHED, why
+                return Verdict.BREACHED, why
         over = now - self.began >= self.policy.probation_period
         if over and (self.refused or not any(self._may_hang(one, now) for one in each.values())):
-            return Ruling.PASSED, ""
-        return Ruling.UNDECIDED, ""
+            return Verdict.PASSED, ""
+        return Verdict.UNDECIDED, ""
 
-    def hangs_after(self, one: Conduct) -> float:
+    def hangs_after(self, one: CallComparison) -> float:
         """The seconds after which a call of a handler hangs.
 
         They are 30 s, or half of the probation if that is less. They are at least the handler's timeout, and
@@ -92,7 +92,7 @@ class Trial:
         usual = _TIMES_LONGER * one.old.longest if one.old is not None else 0.0
         return max(min(_HANGS_SECONDS, self.policy.probation_period / 2), usual, one.timeout or 0.0)
 
-    def _all_together(self, each: Mapping[str, Conduct]) -> str:
+    def _all_together(self, each: Mapping[str, CallComparison]) -> str:
         """The reason if the calls of all handlers together fail too often; else empty."""
         new = sum((one.new for one in each.values()), CallTally())
         old = sum((one.old for one in each.values() if one.old is not None), CallTally())
@@ -101,7 +101,7 @@ class Trial:
         failed = what_failed({name: one.new for name, one in each.items()})
         return f"{new} failed, of generation {self.before.number} {old}: {failed}"
 
-    def _alone(self, name: str, one: Conduct, now: float) -> str:
+    def _alone(self, name: str, one: CallComparison, now: float) -> str:
         """The reason if one handler hangs or fails too often; else empty, also for a new handler."""
         if one.old is None:
             return ""
@@ -124,7 +124,7 @@ class Trial:
         """More than `maxErrorRatio` fail, and more than with the old code: else a rollback is no use."""
         return new.ratio > max(self.policy.max_error_ratio, old.ratio)
 
-    def _may_hang(self, one: Conduct, now: float) -> bool:
+    def _may_hang(self, one: CallComparison, now: float) -> bool:
         """Whether calls that began within the period may still hang; the verdict waits for them."""
         end, limit = self.began + self.policy.probation_period, self.hangs_after(one)
         begun = [began for began in one.blocking if began < end]
@@ -132,81 +132,81 @@ class Trial:
 
 
 def what_failed(each: Mapping[str, CallTally]) -> str:
-    """The handlers that failed, the worst first: `notify 25 of 25 calls: default/a: ValueError: no`."""
+    """The handlers that failed, the worst first: `notify 25 of 25 calls (default/a: ValueError: no)`."""
     failed = sorted(((name, t) for name, t in each.items() if t.failed), key=lambda e: -e[1].failed)
     return "; ".join(f"{name} {tally} ({tally.last_error})" for name, tally in failed)
 
 
 class Probation:
-    """The trial of the generation that runs, if it is on trial. Used on the machinery loop."""
+    """Judges the active generation in its probation period, if it has one. Used on the machinery loop."""
 
     def __init__(self, slots: Slots, *, clock: Clock) -> None:
-        self.trial: Trial | None = None
+        self.period: ProbationPeriod | None = None
         self._slots = slots
         self._clock = clock
-        self._on_trial = asyncio.Event()  # set while there is a `trial`
+        self._has_period = asyncio.Event()  # set while there is a `period`
 
     @property
     def before(self) -> Generation | None:
         """The generation that may come back; None without a trial."""
-        return None if self.trial is None else self.trial.before
+        return None if self.period is None else self.period.before
 
     def begin(self, old: Generation, policy: ReloadSpec, *, back: bool) -> asyncio.Event | None:
         """Begin the trial of the generation that has replaced `old`; none after a rollback (`back`).
 
         If `old` may come back, returns the event that releases it for retirement.
         """
-        trial, self.trial = self.trial, None
-        self._on_trial.clear()
+        period, self.period = self.period, None
+        self._has_period.clear()
         if back or not policy.probation_period:
-            if trial is not None:
-                trial.released.set()
+            if period is not None:
+                period.released.set()
             return None
         now = self._clock.monotonic()
-        self._on_trial.set()
-        if trial is None:
-            self.trial = Trial(old, policy, began=now)
-            return self.trial.released
+        self._has_period.set()
+        if period is None:
+            self.period = ProbationPeriod(old, policy, began=now)
+            return self.period.released
         # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
-        self.trial = Trial(trial.before, policy, began=now, released=trial.released)
+        self.period = ProbationPeriod(period.before, policy, began=now, released=period.released)
         return None
 
     def passed(self) -> None:
         """End the trial: the generation that runs stays, and the one before is retired."""
-        if self.trial is not None:
-            self.trial.released.set()
-        self.trial = None
-        self._on_trial.clear()
+        if self.period is not None:
+            self.period.released.set()
+        self.period = None
+        self._has_period.clear()
 
     async def run(
         self, active: Callable[[], Generation], roll_back: Callable[[str], Awaitable[object]]
     ) -> None:
         """Judge the `active` generation while it is on trial, until cancelled.
 
-        `roll_back` commits the generation before again; its argument is the reason.
+        `roll_back` commits the previous generation again; its argument is the reason.
         """
         while True:
-            await self._on_trial.wait()
-            ruling, why = self._ruling(active())
-            if ruling is Ruling.PASSED:
+            await self._has_period.wait()
+            verdict, why = self._verdict(active())
+            if verdict is Verdict.PASSED:
                 self.passed()
-            elif ruling is Ruling.BREACHED:
+            elif verdict is Verdict.BREACHED:
                 await roll_back(why)
             await self._clock.sleep(_LOOK_SECONDS)
 
-    def _ruling(self, active: Generation) -> tuple[Ruling, str]:
-        if self.trial is None:  # it has ended since the event was set
-            return Ruling.UNDECIDED, ""
-        return self.trial.verdict(self._conduct(self.trial.before, active), now=self._clock.monotonic())
+    def _verdict(self, active: Generation) -> tuple[Verdict, str]:
+        if self.period is None:  # it has ended since the event was set
+            return Verdict.UNDECIDED, ""
+        return self.period.verdict(self._comparisons(self.period.before, active), now=self._clock.monotonic())
 
-    def _conduct(self, kept: Generation, active: Generation) -> Mapping[str, Conduct]:
-        found = dict[str, Conduct]()
+    def _comparisons(self, kept: Generation, active: Generation) -> Mapping[str, CallComparison]:
+        found = dict[str, CallComparison]()
         for name, binding in active.bindings.items():
             slot, before = self._slots.get(name), kept.bindings.get(name)
             if slot is None:
                 continue
             under_way, plan = slot.under_way, binding.plan
-            found[name] = Conduct(
+            found[name] = CallComparison(
                 binding.tally.without_inherited(kept.number),
                 None if before is None else before.tally,
                 under_way(binding),

@@ -32,7 +32,7 @@ from declctl.runtime.reloading.generation import (
     PluginLifetimes,
     RuntimeServices,
 )
-from declctl.runtime.reloading.probation import Probation, Trial
+from declctl.runtime.reloading.probation import Probation, ProbationPeriod
 from declctl.runtime.reloading.retirement import Retirement, trim_heap
 from declctl.runtime.reloading.stage import (
     Replays,
@@ -87,22 +87,25 @@ class Reloader:
     @property
     def alive(self) -> Mapping[int, Generation]:
         """The generations that were committed and have not been retired."""
-        return self._retiring.alive
+        return self._retiring.unretired
 
     @property
     def old(self) -> list[OldGeneration]:
-        """The generations that were replaced and are alive, with their holders."""
+        """The replaced generations that are not retired, and older code that is still in memory.
+
+        Each has the names of what holds it.
+        """
         kept = self.probation.before
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
             if generation is not self.active:
                 calls = self._slots.calls_of(generation.bindings.values())
-                usual = "the probation of the next one" if generation is kept else "what was queued for it"
-                found.append(OldGeneration(number, tuple(calls) or (usual,)))
+                reason = "the probation of the next one" if generation is kept else "what was queued for it"
+                found.append(OldGeneration(number, tuple(calls) or (reason,)))
         return [*found, *self._retiring.retained]
 
     async def start(self, checked: CheckResult) -> Outcome:
-        """Make and commit the first generation; if it raises ManifestErrors or ReloadRefused, nothing runs.
+        """Make and commit the first generation. Raises ReloadRefused; then nothing runs.
 
         The commit comes at once, so that the status shows how the caches fill. No handler is called before
         `start_handlers`.
@@ -140,8 +143,8 @@ class Reloader:
             each.remove(changed.set)
         for name, why in self._unsynced(missing=True).items():
             self._log.warning(
-                f"handlers begin without {name}, which has not synced ({why}); a handler that reads it gets "
-                "NotSynced until then, and is called again",
+                f"handlers begin without {name}, which has not synced ({why}); a handler that reads it "
+                "before its sync gets NotSynced, and is called again",
                 resource=name,
             )
         # Imports and first lists leave free memory behind. Caches go on meanwhile; handlers wait a few ms.
@@ -183,7 +186,7 @@ class Reloader:
                     checked, digest = await in_thread(self._read, name="declctl-read")
             except ReloadRefused as refused:
                 return self._refused(refused, settled or "", began)
-            # Files that have changed since settle again, and begin an attempt of their own.
+            # The files have changed since they settled. They settle again, and begin another attempt.
             if settled is not None and digest != settled:
                 return Outcome(Result.SUPERSEDED, self.active.number, settled, reason="Superseded")
             read(digest)
@@ -211,48 +214,48 @@ class Reloader:
                 self._last_digest = digest  # not after a cancellation: the files were not tried then
                 return self._refused(refused, digest, began)
             known, self._warnings = self._warnings, checked.diagnostics
-            return self._commit_and_report(staged, began, warnings=new_among(checked.diagnostics, known))
+            return self._commit_with_outcome(staged, began, warnings=new_among(checked.diagnostics, known))
 
     def forget(self, digest: str) -> None:
-        """Try files of this digest again when they come back: their refusal was not reported."""
+        """Forget that files of this digest were tried: the next attempt tries them again."""
         if self._last_digest == digest:
             self._last_digest = ""
 
     async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
-        """Commit the generation before again, as the next one; return the outcome.
+        """Commit the previous generation again, under the next number; return the outcome.
 
         Only the generation of the trial is still loaded. `number` is the requested one; None: any. `why` is
         the reason in the log. The present files are not tried again until they change or a user asks. A
         current attempt is waited for; if it is committed, nothing is done unless a user has `asked`.
         """
-        judged = self.probation.trial
+        judged = self.probation.period
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
             # The attempt before may have begun another trial: then the verdict was on another generation.
-            trial, active = self.probation.trial, self.active
-            if trial is not judged and not asked:
+            period, active = self.probation.period, self.active
+            if period is not judged and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
-            if trial is None or number not in (None, trial.before.number):
-                return not_in_memory(number, active=active, trial=trial)
-            before = trial.before
+            if period is None or number not in (None, period.before.number):
+                return not_in_memory(number, active=active, period=period)
+            before = period.before
             try:
                 with self._own_faults():
                     staged = await self._staging.again(before, self._next_number, replaced=active)
             except ReloadRefused as refused:
-                trial.refused = True
+                period.refused = True
                 return self._refused(refused, active.inputs.digest, began)
             message = f"rolled back from generation {active.number} to {before.number}: {why}"
-            return self._commit_and_report(staged, began, back=message)
+            return self._commit_with_outcome(staged, began, rollback_line=message)
 
     @property
     def loaded(self) -> tuple[int, ...]:
         """The numbers of the generation that may come back, if there is one, and of the active one."""
         return tuple(each.number for each in (self.probation.before, self.active) if each is not None)
 
-    async def wait_until_drained(self) -> None:
+    async def wait_until_retired(self) -> None:
         """Wait until every replaced generation is retired."""
-        await self._retiring.wait_until_drained()
+        await self._retiring.wait_until_retired()
 
     async def close(self, *, timeout: float) -> None:
         """Tear down every generation, `timeout` seconds for each hook: the process ends."""
@@ -313,7 +316,7 @@ class Reloader:
         self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1
-        self._retiring.alive[new.number] = new
+        self._retiring.unretired[new.number] = new
         # After a rollback, the present files are those that failed: they are not tried until they change.
         if not back:
             self._last_digest = new.inputs.digest
@@ -338,19 +341,24 @@ class Reloader:
                 hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=timeout
             )
 
-    def _commit_and_report(
-        self, staged: StagedGeneration, began: float, *, back: str = "", warnings: Sequence[Diagnostic] = ()
+    def _commit_with_outcome(
+        self,
+        staged: StagedGeneration,
+        began: float,
+        *,
+        rollback_line: str = "",
+        warnings: Sequence[Diagnostic] = (),
     ) -> Outcome:
-        """Commit a staged generation; return the outcome. `back` is the log line of a rollback."""
-        self.commit(staged, back=bool(back))
+        """Commit a staged generation; return the outcome. `rollback_line` is the log line of a rollback."""
+        self.commit(staged, back=bool(rollback_line))
         requests = self._services.caches.request_counts()
-        result = Result.ROLLED_BACK if back else Result.APPLIED
+        result = Result.ROLLED_BACK if rollback_line else Result.APPLIED
         return Outcome(
             result,
             staged.generation.number,
             staged.generation.inputs.digest,
             reason=str(result),
-            message=back,
+            message=rollback_line,
             seconds=self._clock.monotonic() - began,
             steps=staged.steps,
             lists=requests.lists,
@@ -373,14 +381,14 @@ class Reloader:
         )
 
 
-def not_in_memory(number: int | None, *, active: Generation, trial: Trial | None) -> Outcome:
+def not_in_memory(number: int | None, *, active: Generation, period: ProbationPeriod | None) -> Outcome:
     """The outcome if the requested generation is not loaded; says which one is loaded."""
     if number is None:
         message = "no earlier generation is in memory: "
     else:
         message = f"generation {number} is not in memory: "
-    if trial is not None:
-        message += f"generation {trial.before.number} is"
+    if period is not None:
+        message += f"generation {period.before.number} is"
     elif not active.plan.reload.probation_period:
         message += "set spec.reload.probationPeriod, and one is kept for that time after each reload"
     else:

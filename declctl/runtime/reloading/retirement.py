@@ -171,9 +171,9 @@ def _referrers(prefix: str) -> list[str]:
     # The name of a dict or a list does not help a user: the object that owns it does.
     containers = {id(each) for each in first if _is_a(each, _CONTAINERS)}
     ours = {id(everything), id(first)}
-    lifetimes = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
+    owners = [e for e in everything if id(e) not in own | containers | ours and _refers(e, containers)]
     del everything
-    named = [_named(each) for each in (*first, *lifetimes) if not _is_a(each, _CONTAINERS)]
+    named = [_named(each) for each in (*first, *owners) if not _is_a(each, _CONTAINERS)]
     return list(dict.fromkeys(f"a reference in {name}" for name in named))
 
 
@@ -246,7 +246,7 @@ class Retirement:
     def __init__(
         self, services: RuntimeServices, lifetimes: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
     ) -> None:
-        self.alive: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
+        self.unretired: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
         self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
         self._retained: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
         self._services = services
@@ -272,7 +272,7 @@ class Retirement:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def wait_until_drained(self) -> None:
+    async def wait_until_retired(self) -> None:
         """Wait until every replaced generation is retired."""
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -294,9 +294,9 @@ class Retirement:
         """
         was_last = await self._lifetimes.leave(generation, timeout=timeout)
         # Only committed generations are alive; the others were refused while they were staged.
-        refused = self.alive.get(generation.number) is not generation
+        refused = self.unretired.get(generation.number) is not generation
         if not refused:
-            del self.alive[generation.number]
+            del self.unretired[generation.number]
         self._services.caches.drop_indexes(generation.requirements, self._requirements())
         self._services.caches.release(generation.requirements, linger=linger)
         # A loop that only this generation used is not needed any more.
@@ -399,7 +399,7 @@ class Retirement:
 
     def _requirements(self) -> list[ResourceRequirement]:
         """The requirements of the active generation, and of those that drain."""
-        return [each for generation in self.alive.values() for each in generation.requirements]
+        return [each for generation in self.unretired.values() for each in generation.requirements]
 
 
 def _retained(
@@ -428,9 +428,9 @@ def _undrained(left: DrainRemainder, generation: int, seconds: float) -> str:
     if not left.waiting:
         return f"{left.handler} was removed{still}"
     return (
-        f"{left.handler} was removed before it was through: {changes} dropped after {seconds:.1f} s{still}. "
-        "`declctl plan --against running` says before what waits; a longer spec.reload.drainTimeout lets it "
-        "finish"
+        f"{left.handler} was removed before all its changes were handled: {changes} dropped after "
+        f"{seconds:.1f} s{still}. `declctl plan --against running` shows beforehand what waits; a longer "
+        "spec.reload.drainTimeout lets it finish"
     )
 
 

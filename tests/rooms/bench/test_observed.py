@@ -139,8 +139,8 @@ def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypa
     """Whatever the runtime calls passes by."""
     from declctl.bench import recorder as module
 
-    plain = module.GenerationPlugins.target
-    monkeypatch.setattr(module.GenerationPlugins, "target", plain)  # put back in the end
+    plain = module.PluginRegistry.target
+    monkeypatch.setattr(module.PluginRegistry, "target", plain)  # put back in the end
     lines: list[bytes] = []
     module.observe(lines.append)
     bundle = BundleDir(tmp_path, {"manifest.yaml": MANIFEST, "handlers.py": "def tell(obj): obj.name"})

@@ -11,6 +11,7 @@ import pytest
 import declctl
 
 NAMES = [
+    "Cause",
     "Change",
     "ChangeReason",
     "ChangeType",
@@ -26,6 +27,8 @@ NAMES = [
     "ObjectEvent",
     "ObjectKey",
     "ObjectView",
+    "Priority",
+    "RateLimitingQueue",
     "ReflectorOptions",
     "Registration",
     "ResourceEventHandler",
@@ -45,6 +48,7 @@ NAMES = [
     "hookimpl",
     "hookspec",
     "informer_watcher",
+    "run_workers",
     "until",
     "until_with_sync",
     "wait_for_cache_sync",

@@ -9,7 +9,7 @@ import pytest
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.loader import GenerationNamespace
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.registry import PluginRegistry
 
 MARK = "§"  # stands directly before the character at which a fault must be shown
 _numbers = itertools.count(100)
@@ -41,7 +41,7 @@ def _listening(generation):
 
     def make(files, *texts):
         namespace = generation(files)
-        table = GenerationPlugins(namespace.bundle)
+        table = PluginRegistry(namespace.bundle)
         names = [table.add_entry(text, namespace.resolve(text)) for text in texts]
         return table, [table.target(name) for name in names]
 
@@ -61,7 +61,7 @@ def _fault(generation):
                 place = (f"app/{name}", before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
             plain[name] = clean.replace(MARK, "")
         namespace = generation(plain)
-        table = GenerationPlugins(namespace.bundle)
+        table = PluginRegistry(namespace.bundle)
         with pytest.raises(EntryPointError) as caught:
             table.target(table.add_entry(text, namespace.resolve(text)))
         error = caught.value

@@ -9,7 +9,7 @@ import pytest
 
 from declctl.errors import HandlerFailed
 from declctl.hooks.calls import Implementation, begin_async, call, call_async, readable_traceback
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.registry import PluginRegistry
 
 GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
 
@@ -208,7 +208,7 @@ def test_a_traceback_begins_with_the_persons_own_code(generation):
 def test_an_asynchronous_traceback_begins_there_too(generation):
     """The same for `async def`."""
     namespace = generation({"pods.py": "async def on_pod(obj):\n    1 / 0\n"})
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
     with pytest.raises(HandlerFailed) as caught:
         asyncio.run(call_async(target.implementations[0], GIVEN))
@@ -252,7 +252,7 @@ def test_the_gate_costs_next_to_nothing():
 
 def _failure(generation, files):
     namespace = generation(files)
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
     with pytest.raises(HandlerFailed) as caught:
         call(target.implementations[0], GIVEN)

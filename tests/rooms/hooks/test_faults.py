@@ -6,7 +6,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import describe_with_place
 from declctl.hooks.loader import GenerationNamespace
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.registry import PluginRegistry
 
 
 def test_a_misspelled_module_is_told_with_the_nearest(fault):
@@ -311,7 +311,7 @@ def test_a_class_that_wants_arguments_is_told(fault):
 def test_what_is_refused_is_not_registered(generation):
     """A second, correct entry point works after a broken one."""
     namespace = generation({"pods.py": "def good(obj): ...\ndef bad(pod): ..."})
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     with pytest.raises(EntryPointError):
         table.add_entry("pods:bad", namespace.resolve("pods:bad"))
     table.add_entry("pods:good", namespace.resolve("pods:good"))

@@ -7,7 +7,7 @@ import pytest
 from declctl import hookimpl
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.registry import GenerationPlugins
+from declctl.hooks.registry import PluginRegistry
 from declctl.objects import ChangeType
 
 
@@ -35,7 +35,7 @@ def startup(*, tryfirst=False, trylast=False):
 
 def test_hooks_are_called_in_manifest_order():
     """Not in pluggy's own, which is the other way round."""
-    table = GenerationPlugins(Bundle("", {}))
+    table = PluginRegistry(Bundle("", {}))
     for name in ("b", "a", "c"):
         table.add_plugin(name, plugin_with(declctl_startup=startup()))
     assert [i.plugin for i in table.of("declctl_startup")] == ["b", "a", "c"]
@@ -48,7 +48,7 @@ def test_a_new_generation_keeps_the_order():
     plugins = {name: plugin_with(declctl_startup=startup()) for name in "abc"}
     for _ in range(3):
         plugins["b"] = plugin_with(declctl_startup=startup())
-        table = GenerationPlugins(Bundle("", {}))
+        table = PluginRegistry(Bundle("", {}))
         for name, plugin in plugins.items():
             table.add_plugin(name, plugin)
         orders.append([i.plugin for i in table.of("declctl_startup")])
@@ -57,7 +57,7 @@ def test_a_new_generation_keeps_the_order():
 
 def test_tryfirst_and_trylast_are_honoured():
     """Among several of the same kind manifest order counts."""
-    table = GenerationPlugins(Bundle("", {}))
+    table = PluginRegistry(Bundle("", {}))
     marks = {"last": {"trylast": True}, "one": {}, "first": {"tryfirst": True}, "two": {}}
     for name, options in marks.items():
         table.add_plugin(name, plugin_with(declctl_startup=startup(**options)))
@@ -177,14 +177,14 @@ def test_asynchronous_callables_are_recognised(listening):
 
 def test_a_builtin_gets_every_argument():
     """Who tells nobody what it takes gets what there is."""
-    table = GenerationPlugins(Bundle("", {}))
+    table = PluginRegistry(Bundle("", {}))
     assert table.implement("declctl_startup", "dict", dict).parameters == ("ctx",)
 
 
 def test_a_step_takes_ctx_or_nothing(generation):
     """Functions that the manifest names for the life cycle are checked as hooks are."""
     namespace = generation({"a.py": "def migrate(): ...\ndef broken(context): ..."})
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     made = table.implement("declctl_prepare", "a:migrate", namespace.resolve("a:migrate"))
     assert (made.hook, made.parameters) == ("declctl_prepare", ())
     with pytest.raises(EntryPointError, match="broken takes 'context'"):
@@ -194,7 +194,7 @@ def test_a_step_takes_ctx_or_nothing(generation):
 def test_a_plugin_and_a_file_of_one_name_are_two(generation):
     """The entry point `slack` is the file beside the manifest, whatever is installed under that name."""
     namespace = generation({"slack.py": module_with()})
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     table.add_plugin("slack", plugin_with(declctl_startup=startup()))
     name = table.add_entry("slack", namespace.resolve("slack"))
     assert name != "slack"
@@ -209,7 +209,7 @@ def test_an_entry_point_that_names_an_installed_plugin_is_that_plugin(generation
     )
     namespace = generation({"a.py": "plugin = None"})
     namespace.module("a").plugin = plugin
-    table = GenerationPlugins(namespace.bundle)
+    table = PluginRegistry(namespace.bundle)
     table.add_plugin("installed", plugin)
     assert table.add_entry("a:plugin", namespace.resolve("a:plugin")) == "installed"
     assert len(table.of("declctl_startup")) == 1
@@ -218,7 +218,7 @@ def test_an_entry_point_that_names_an_installed_plugin_is_that_plugin(generation
 def test_one_object_as_two_plugins_is_refused():
     """The host couldn't tell whose config it has."""
     plugin = plugin_with(declctl_startup=startup())
-    table = GenerationPlugins(Bundle("", {}))
+    table = PluginRegistry(Bundle("", {}))
     table.add_plugin("one", plugin)
     table.add_plugin("one", plugin)
     with pytest.raises(EntryPointError, match="the plugins two and one are one and the same object"):

@@ -281,7 +281,7 @@ def test_a_replay_brings_nothing_new(processor, monkeypatch):
     for _ in processor.introduce(registration, held):
         pass
     listener.told.clear()
-    work = processor.replay(registration, held)
+    work = processor.resync(registration, held)
     next(work)
     processor.distribute([Notification(ChangeType.DELETED, held.pop("demo/b"))])
     for _ in work:

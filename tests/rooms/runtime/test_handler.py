@@ -873,6 +873,36 @@ def test_an_exception_that_can_not_be_read_ends_no_worker(bench, added, log, asy
     assert [line.level for line in log.lines] == ["error", "error"]
 
 
+def test_a_call_that_times_out_before_its_blocked_loop_has_begun_it_never_begins(bench, added) -> None:
+    """It has failed once, and holds no worker; made later, it would act for a change that has failed."""
+    gate, blocked, called = threading.Event(), threading.Event(), []
+
+    async def block() -> None:
+        blocked.set()
+        gate.wait(10)
+
+    async def hook() -> None:
+        called.append("async")
+
+    slot = bench.slot(lambda: None, hook, timeout=1.0, retry=RetrySpec(max_attempts=1))
+    bench.loop.submit(block())
+    assert blocked.wait(10)
+    slot.add_all([added("a")])
+    worker = threading.Thread(target=bench.work)
+    worker.start()
+    until("it is sent", lambda: any(each.sent is not None for each in slot.invocations.of(slot.binding)))
+    for _ in range(10):
+        bench.loop.look()
+    bench.clock.set(10)
+    slot.invocations.time_out_blocked()
+    worker.join(10)
+    assert not worker.is_alive()
+    assert (slot.statistics().failed, slot.statistics().zombies) == (1, 0)
+    gate.set()
+    bench.loop.submit(asyncio.sleep(0)).result(10)
+    assert called == []
+
+
 def test_a_call_that_is_sent_to_a_blocked_loop_is_revoked_and_never_begins(bench, added) -> None:
     """The drain of a reload gives it up: it fails, and is not made when the loop is free again."""
     gate, blocked, called = threading.Event(), threading.Event(), []

@@ -549,7 +549,7 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
             await building
         caches.drop_indexes(given_up, kept=old)
         caches.release(given_up, linger=0.0)
-        assert (cached.user_count, cached.informer.indexer.get_indexers()) == (1, {})
+        assert (cached.generation_count, cached.informer.indexer.get_indexers()) == (1, {})
         assert len(caches.lister(old[0]).list()) == 600
         caches.prepare(new)
         assert await caches.build_indexes(new, timeout=60.0) == 1
@@ -571,7 +571,7 @@ def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
         made, cluster.source = cluster.source, lambda gvk, **asked: _refuse_the_last(made, gvk, asked)
         with pytest.raises(ValueError, match="no source"):
             caches.prepare(_wanted())
-        assert (caches.all(), cached.user_count) == ((cached,), 1)
+        assert (caches.all(), cached.generation_count) == ((cached,), 1)
         caches.release(old, linger=0.0)
         assert caches.all() == ()
 

@@ -10,54 +10,54 @@ from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.binding import CallTally as Tally
-from declctl.runtime.reloading.probation import Conduct, Ruling, Trial, what_failed
+from declctl.runtime.reloading.probation import CallComparison, ProbationPeriod, Verdict, what_failed
 
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)
 
 
-def _trial(policy: ReloadSpec = POLICY) -> Trial:
-    return Trial(cast("Any", SimpleNamespace(number=1)), policy, began=100.0)
+def _trial(policy: ReloadSpec = POLICY) -> ProbationPeriod:
+    return ProbationPeriod(cast("Any", SimpleNamespace(number=1)), policy, began=100.0)
 
 
-def _verdict(trial: Trial, now: float, *handlers: Conduct) -> Ruling:
+def _verdict(trial: ProbationPeriod, now: float, *handlers: CallComparison) -> Verdict:
     return trial.verdict({f"h{number}": each for number, each in enumerate(handlers)}, now=now)[0]
 
 
 @pytest.mark.parametrize(
     ("new", "old", "now", "verdict"),
     [
-        (Tally(19, 19), Tally(), 101.0, Ruling.UNDECIDED),  # too few calls
-        (Tally(20, 20), Tally(), 101.0, Ruling.BREACHED),
-        (Tally(20, 10), Tally(), 101.0, Ruling.UNDECIDED),  # just as many as may fail
-        (Tally(20, 11), Tally(100, 60), 101.0, Ruling.UNDECIDED),  # the old one fails more often
-        (Tally(20, 11), Tally(100, 50), 101.0, Ruling.BREACHED),
-        (Tally(20, 20), Tally(100, 100), 101.0, Ruling.UNDECIDED),
-        (Tally(20, 0), Tally(), 159.9, Ruling.UNDECIDED),
-        (Tally(20, 0), Tally(), 160.0, Ruling.PASSED),
-        (Tally(0, 0), Tally(), 160.0, Ruling.PASSED),
-        (Tally(20, 20), Tally(), 160.0, Ruling.BREACHED),  # looked at late: it has failed all the same
+        (Tally(19, 19), Tally(), 101.0, Verdict.UNDECIDED),  # too few calls
+        (Tally(20, 20), Tally(), 101.0, Verdict.BREACHED),
+        (Tally(20, 10), Tally(), 101.0, Verdict.UNDECIDED),  # just as many as may fail
+        (Tally(20, 11), Tally(100, 60), 101.0, Verdict.UNDECIDED),  # the old one fails more often
+        (Tally(20, 11), Tally(100, 50), 101.0, Verdict.BREACHED),
+        (Tally(20, 20), Tally(100, 100), 101.0, Verdict.UNDECIDED),
+        (Tally(20, 0), Tally(), 159.9, Verdict.UNDECIDED),
+        (Tally(20, 0), Tally(), 160.0, Verdict.PASSED),
+        (Tally(0, 0), Tally(), 160.0, Verdict.PASSED),
+        (Tally(20, 20), Tally(), 160.0, Verdict.BREACHED),  # looked at late: it has failed all the same
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Ruling):
+def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Verdict):
     """After enough calls it goes if it fails more than the old code; else it stays after the period."""
-    assert _verdict(_trial(), now, Conduct(new, old)) is verdict
+    assert _verdict(_trial(), now, CallComparison(new, old)) is verdict
 
 
 TALLIES = st.builds(
     lambda calls, failed: Tally(calls, min(calls, failed)), st.integers(0, 60), st.integers(0, 60)
 )
-WELL = Conduct(Tally(5000, 0), Tally(5000, 0))
+WELL = CallComparison(Tally(5000, 0), Tally(5000, 0))
 
 
 @given(st.lists(st.tuples(TALLIES, st.none() | TALLIES), max_size=4), st.floats(100, 500))
 @pytest.mark.guarantee("G21")
 def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally | None]], now: float):
     """Whatever the figures: what is taken back fails more than the old code, together or one by itself."""
-    each = [Conduct(new, old) for new, old in handlers]
-    if _verdict(_trial(), now, *each) is not Ruling.BREACHED:
+    each = [CallComparison(new, old) for new, old in handlers]
+    if _verdict(_trial(), now, *each) is not Verdict.BREACHED:
         return
-    together = Conduct(
+    together = CallComparison(
         sum((one.new for one in each), Tally()), sum((one.old for one in each if one.old), Tally())
     )
     known = [together, *(one for one in each if one.old is not None)]
@@ -72,20 +72,20 @@ def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally 
 @pytest.mark.parametrize(
     ("one", "verdict"),
     [
-        (Conduct(Tally(20, 20), Tally(50, 0)), Ruling.BREACHED),
-        (Conduct(Tally(20, 11), Tally(50, 0)), Ruling.BREACHED),
-        (Conduct(Tally(5, 5), Tally(50, 0)), Ruling.BREACHED),  # all of several calls
-        (Conduct(Tally(5, 5), Tally(50, 25)), Ruling.BREACHED),  # half of them may fail
-        (Conduct(Tally(4, 4), Tally(50, 0)), Ruling.UNDECIDED),
-        (Conduct(Tally(6, 5), Tally(50, 0)), Ruling.UNDECIDED),  # one has succeeded, and they are few
-        (Conduct(Tally(19, 19), Tally(0, 0)), Ruling.UNDECIDED),  # of the old code nothing is known
-        (Conduct(Tally(19, 19), Tally(50, 26)), Ruling.UNDECIDED),  # it was not well before
-        (Conduct(Tally(20, 20), Tally(50, 50)), Ruling.UNDECIDED),
-        (Conduct(Tally(40, 40), None), Ruling.UNDECIDED),  # there was no such handler
+        (CallComparison(Tally(20, 20), Tally(50, 0)), Verdict.BREACHED),
+        (CallComparison(Tally(20, 11), Tally(50, 0)), Verdict.BREACHED),
+        (CallComparison(Tally(5, 5), Tally(50, 0)), Verdict.BREACHED),  # all of several calls
+        (CallComparison(Tally(5, 5), Tally(50, 25)), Verdict.BREACHED),  # half of them may fail
+        (CallComparison(Tally(4, 4), Tally(50, 0)), Verdict.UNDECIDED),
+        (CallComparison(Tally(6, 5), Tally(50, 0)), Verdict.UNDECIDED),  # one has succeeded, and they are few
+        (CallComparison(Tally(19, 19), Tally(0, 0)), Verdict.UNDECIDED),  # of the old code nothing is known
+        (CallComparison(Tally(19, 19), Tally(50, 26)), Verdict.UNDECIDED),  # it was not well before
+        (CallComparison(Tally(20, 20), Tally(50, 50)), Verdict.UNDECIDED),
+        (CallComparison(Tally(40, 40), None), Verdict.UNDECIDED),  # there was no such handler
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: Conduct, verdict: Ruling):
+def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: CallComparison, verdict: Verdict):
     """Beside a handler with thousands of calls, one that was good and fails all of its calls is seen."""
     assert _verdict(_trial(), 101.0, WELL, one) is verdict
 
@@ -98,22 +98,38 @@ TIMED_OUT = (BEGAN, False)
 @pytest.mark.parametrize(
     ("one", "seconds", "verdict"),
     [
-        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.0, Ruling.UNDECIDED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),
-        (Conduct(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Ruling.BREACHED),  # it came to nothing more
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK], concurrency=2), 30.1, Ruling.UNDECIDED),
-        (Conduct(Tally(9, 0), Tally(9, 0), [STUCK] * 2, concurrency=2), 30.1, Ruling.BREACHED),
-        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Ruling.UNDECIDED),  # usually slow
-        (Conduct(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Ruling.BREACHED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Ruling.UNDECIDED),
-        (Conduct(Tally(), Tally(9, 0), [STUCK], [STUCK]), 45.0, Ruling.UNDECIDED),  # the old code hangs, too
-        (Conduct(Tally(), None, [STUCK]), 45.0, Ruling.UNDECIDED),  # there was no such handler
-        (Conduct(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Ruling.BREACHED),  # few, and all hang
-        (Conduct(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Ruling.UNDECIDED),  # others get through
+        (CallComparison(Tally(), Tally(9, 0), [STUCK]), 30.0, Verdict.UNDECIDED),
+        (CallComparison(Tally(), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),
+        (
+            CallComparison(Tally(900, 0), Tally(9, 0), [STUCK]),
+            30.1,
+            Verdict.BREACHED,
+        ),  # it came to nothing more
+        (CallComparison(Tally(9, 0), Tally(9, 0), [STUCK], concurrency=2), 30.1, Verdict.UNDECIDED),
+        (CallComparison(Tally(9, 0), Tally(9, 0), [STUCK] * 2, concurrency=2), 30.1, Verdict.BREACHED),
+        (CallComparison(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Verdict.UNDECIDED),  # usually slow
+        (CallComparison(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Verdict.BREACHED),
+        (CallComparison(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Verdict.UNDECIDED),
+        (
+            CallComparison(Tally(), Tally(9, 0), [STUCK], [STUCK]),
+            45.0,
+            Verdict.UNDECIDED,
+        ),  # the old code hangs, too
+        (CallComparison(Tally(), None, [STUCK]), 45.0, Verdict.UNDECIDED),  # there was no such handler
+        (
+            CallComparison(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2),
+            30.1,
+            Verdict.BREACHED,
+        ),  # few, and all hang
+        (
+            CallComparison(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2),
+            30.1,
+            Verdict.UNDECIDED,
+        ),  # others get through
     ],
 )
 @pytest.mark.guarantee("G21")
-def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdict: Ruling):
+def test_a_handler_that_hangs_is_taken_back(one: CallComparison, seconds: float, verdict: Verdict):
     """As many calls hang as it may make at once: it makes no more, so that `minCalls` would never come."""
     assert _verdict(_trial(), BEGAN + seconds, WELL, one) is verdict
 
@@ -121,29 +137,32 @@ def test_a_handler_that_hangs_is_taken_back(one: Conduct, seconds: float, verdic
 @pytest.mark.guarantee("G21")
 def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
     """A call that began within it returns, or hangs; one that began later has passed."""
-    late = Conduct(Tally(9, 0), Tally(9, 0), [(159.0, True)])
-    assert _verdict(_trial(), 160.0, late) is Ruling.UNDECIDED
-    assert _verdict(_trial(), 189.0, late) is Ruling.UNDECIDED
-    assert _verdict(_trial(), 189.1, late) is Ruling.BREACHED
-    assert _verdict(_trial(), 170.0, Conduct(Tally(10, 0), Tally(9, 0), [(161.0, True)])) is Ruling.PASSED
-    assert _verdict(_trial(), 160.0, Conduct(Tally(9, 0), None, [(159.0, True)])) is Ruling.PASSED
+    late = CallComparison(Tally(9, 0), Tally(9, 0), [(159.0, True)])
+    assert _verdict(_trial(), 160.0, late) is Verdict.UNDECIDED
+    assert _verdict(_trial(), 189.0, late) is Verdict.UNDECIDED
+    assert _verdict(_trial(), 189.1, late) is Verdict.BREACHED
+    assert (
+        _verdict(_trial(), 170.0, CallComparison(Tally(10, 0), Tally(9, 0), [(161.0, True)]))
+        is Verdict.PASSED
+    )
+    assert _verdict(_trial(), 160.0, CallComparison(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
 
 
 @pytest.mark.guarantee("G21")
 def test_a_short_probation_waits_half_of_its_time_for_a_call():
     """Of 60 s that is 30 s, and never more."""
-    stuck = Conduct(Tally(), Tally(9, 0), [(100.0, True)])
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Ruling.UNDECIDED
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Ruling.BREACHED
-    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Ruling.BREACHED
+    stuck = CallComparison(Tally(), Tally(9, 0), [(100.0, True)])
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
+    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
+    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
 
 
 def test_a_ratio_of_one_judges_nothing():
     """`maxErrorRatio: 1`: no share of calls is greater."""
     trial = _trial(replace(POLICY, max_error_ratio=1.0))
-    bad = Conduct(Tally(90, 90), Tally(90, 0), [STUCK])
-    assert _verdict(trial, 159.0, bad) is Ruling.UNDECIDED
-    assert _verdict(trial, 200.0, bad) is Ruling.PASSED
+    bad = CallComparison(Tally(90, 90), Tally(90, 0), [STUCK])
+    assert _verdict(trial, 159.0, bad) is Verdict.UNDECIDED
+    assert _verdict(trial, 200.0, bad) is Verdict.PASSED
 
 
 def test_what_had_failed_before_is_not_the_fault_of_new_code():
@@ -155,10 +174,10 @@ def test_what_had_failed_before_is_not_the_fault_of_new_code():
 
 def test_the_reason_names_handler_figures_and_what_was_before():
     """For the log, the status and the history."""
-    failing = Conduct(Tally(6, 6, "default/a: KeyError: 'x'"), Tally(50, 1))
+    failing = CallComparison(Tally(6, 6, "default/a: KeyError: 'x'"), Tally(50, 1))
     _, why = _trial().verdict({"well": WELL, "notify": failing}, now=101.0)
     assert why == "notify 6 of 6 calls (default/a: KeyError: 'x'); of generation 1 1 of 50 calls"
-    hanging = Conduct(Tally(), Tally(50, 0, longest=0.2), [STUCK])
+    hanging = CallComparison(Tally(), Tally(50, 0, longest=0.2), [STUCK])
     _, why = _trial().verdict({"well": WELL, "notify": hanging}, now=145.0)
     assert why == (
         "notify: 1 call hangs for more than 30 s, and nothing else gets through; of generation 1 none took "
@@ -170,11 +189,23 @@ def test_what_could_not_be_taken_back_is_not_tried_for_ever():
     """Once going back was refused, the period goes on to its end."""
     trial = _trial()
     trial.refused = True
-    assert _verdict(trial, 101.0, Conduct(Tally(20, 20), Tally())) is Ruling.UNDECIDED
-    assert _verdict(trial, 160.0, Conduct(Tally(20, 20), Tally())) is Ruling.PASSED
+    assert _verdict(trial, 101.0, CallComparison(Tally(20, 20), Tally())) is Verdict.UNDECIDED
+    assert _verdict(trial, 160.0, CallComparison(Tally(20, 20), Tally())) is Verdict.PASSED
 
 
 def test_what_failed_is_told_worst_first():
     """By handler, with its last error; those without failures are not named."""
     each = {"ok": Tally(9, 0), "some": Tally(9, 1, "a: no"), "all": Tally(4, 4, "b: never")}
     assert what_failed(each) == "all 4 of 4 calls (b: never); some 1 of 9 calls (a: no)"
+
+
+def test_a_failure_that_comes_while_the_tally_is_read_does_not_end_the_reader():
+    """Workers count in their threads, and the loop that judges has no lock of theirs."""
+    tally = Tally(3, 3, inherited={1: 1})
+
+    class Growing(int):
+        def __ge__(self, other: int) -> bool:
+            tally.inherited[len(tally.inherited) + 1] = 1
+            return int(self) >= other
+
+    assert tally.without_inherited(Growing(1)) == Tally(2, 2)
