@@ -9,8 +9,10 @@ from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
     ItemExponentialFailureRateLimiter,
+    ItemFastSlowRateLimiter,
     MaxOfRateLimiter,
     RateLimiter,
+    WithMaxWaitRateLimiter,
     default_rate_limiter,
 )
 from declctl.workqueue.worker import run_workers
@@ -22,6 +24,7 @@ __all__ = [
     "DelayingQueue",
     "Delays",
     "ItemExponentialFailureRateLimiter",
+    "ItemFastSlowRateLimiter",
     "MaxOfRateLimiter",
     "Priority",
     "QueueEmpty",
@@ -29,6 +32,7 @@ __all__ = [
     "QueueStatistics",
     "RateLimiter",
     "RateLimitingQueue",
+    "WithMaxWaitRateLimiter",
     "WorkQueue",
     "default_rate_limiter",
     "run_workers",

@@ -58,19 +58,18 @@ class RateLimiter(Protocol):
         ...
 
 
-class ItemExponentialFailureRateLimiter:
-    """Delays that double with each failure of an item, from `base` to `maximum` seconds. From any thread."""
+class _FailuresOfItems:
+    """Counts the failures of each item. From any thread."""
 
-    def __init__(self, base: float = 0.005, maximum: float = 1000.0) -> None:
-        self._backoff = Backoff(base, maximum)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failures: dict[Hashable, int] = {}  # by item, since its last `forget`
 
-    def when(self, item: Hashable) -> float:
-        """Count a failure; returns `base` times 2^(earlier failures), at most `maximum`."""
+    def _count(self, item: Hashable) -> int:
+        """Count a failure; returns how many the item has now."""
         with self._lock:
             failures = self._failures[item] = self._failures.get(item, 0) + 1
-        return self._backoff.delay(failures)
+        return failures
 
     def forget(self, item: Hashable) -> None:
         """Set the failures of the item to 0."""
@@ -81,6 +80,33 @@ class ItemExponentialFailureRateLimiter:
         """The failures counted for the item."""
         with self._lock:
             return self._failures.get(item, 0)
+
+
+class ItemExponentialFailureRateLimiter(_FailuresOfItems):
+    """Delays that double with each failure of an item, from `base` to `maximum` seconds. From any thread."""
+
+    def __init__(self, base: float = 0.005, maximum: float = 1000.0) -> None:
+        super().__init__()
+        self._backoff = Backoff(base, maximum)
+
+    def when(self, item: Hashable) -> float:
+        """Count a failure; returns `base` times 2^(earlier failures), at most `maximum`."""
+        return self._backoff.delay(self._count(item))
+
+
+class ItemFastSlowRateLimiter(_FailuresOfItems):
+    """The delay `fast` for the first `attempts` failures of an item, then `slow`; both in seconds.
+
+    From any thread.
+    """
+
+    def __init__(self, fast: float, slow: float, attempts: int) -> None:
+        super().__init__()
+        self._fast, self._slow, self._attempts = fast, slow, attempts
+
+    def when(self, item: Hashable) -> float:
+        """Count a failure; returns the delay in seconds."""
+        return self._fast if self._count(item) <= self._attempts else self._slow
 
 
 class BucketRateLimiter:
@@ -115,6 +141,26 @@ class BucketRateLimiter:
     def num_requeues(self, item: Hashable) -> int:  # noqa: ARG002 - as above
         """Always 0: a bucket has no items."""
         return 0
+
+
+class WithMaxWaitRateLimiter:
+    """The delays of another limiter, at most `maximum` seconds."""
+
+    def __init__(self, limiter: RateLimiter, maximum: float) -> None:
+        self._limiter = limiter
+        self._maximum = maximum
+
+    def when(self, item: Hashable) -> float:
+        """Let the limiter count the failure; returns its delay in seconds, at most `maximum`."""
+        return min(self._limiter.when(item), self._maximum)
+
+    def forget(self, item: Hashable) -> None:
+        """Let the limiter forget the item."""
+        self._limiter.forget(item)
+
+    def num_requeues(self, item: Hashable) -> int:
+        """The count of the limiter."""
+        return self._limiter.num_requeues(item)
 
 
 class MaxOfRateLimiter:

@@ -9,7 +9,9 @@ from declctl.workqueue import (
     Backoff,
     BucketRateLimiter,
     ItemExponentialFailureRateLimiter,
+    ItemFastSlowRateLimiter,
     MaxOfRateLimiter,
+    WithMaxWaitRateLimiter,
     default_rate_limiter,
 )
 
@@ -32,6 +34,7 @@ ATTEMPTS = st.integers(1, 10**9)
 
 
 @given(FIGURES, FIGURES, st.floats(1, 1e300), ATTEMPTS, ATTEMPTS)
+@pytest.mark.client_go(244)
 def test_delays_never_shrink_and_never_pass_their_bounds(one, other, factor, attempt, later):
     """Whatever the figures, there is no overflow and no negative wait (client-go 244)."""
     initial, maximum = sorted((one, other))
@@ -54,6 +57,7 @@ def test_there_is_no_attempt_number_zero():
         Backoff(1, 2).delay(0)
 
 
+@pytest.mark.client_go(243, "Rate limiting")
 def test_failures_are_counted_for_each_item():
     """One item's failures don't slow another, and forgetting starts over (client-go 243)."""
     limiter = ItemExponentialFailureRateLimiter(0.001, 1)
@@ -64,12 +68,14 @@ def test_failures_are_counted_for_each_item():
     assert (limiter.num_requeues("one"), limiter.when("one")) == (0, 0.001)
 
 
+@pytest.mark.client_go(244)
 def test_a_thousand_failures_wait_for_the_maximum():
     """There is no overflow (client-go 244)."""
     limiter = ItemExponentialFailureRateLimiter(0.001, 1000)
     assert [limiter.when("one") for _ in range(2000)][-1] == 1000
 
 
+@pytest.mark.client_go(248, "Rate limiting")
 def test_the_bucket_lets_a_burst_through_and_then_holds_the_rate():
     """10 a second, 100 at once: the 101st waits 100 ms, the 102nd 200 ms (client-go 248)."""
     limiter = BucketRateLimiter(10, 100, clock=ManualClock())
@@ -98,6 +104,7 @@ def test_a_bucket_without_a_rate_is_refused():
         BucketRateLimiter(1, 0, clock=ManualClock())
 
 
+@pytest.mark.client_go(248, "Rate limiting")
 def test_the_slowest_limiter_decides():
     """And each of them counts (client-go 248)."""
     slow, quick = ItemExponentialFailureRateLimiter(1, 8), ItemExponentialFailureRateLimiter(0.001, 100)
@@ -114,6 +121,7 @@ def test_the_slowest_of_none_is_refused():
         MaxOfRateLimiter()
 
 
+@pytest.mark.client_go(248, "Rate limiting")
 def test_the_default_is_the_slower_of_item_and_bucket():
     """client-go's DefaultControllerRateLimiter (client-go 248)."""
     limiter = default_rate_limiter(clock=ManualClock())
@@ -121,3 +129,26 @@ def test_the_default_is_the_slower_of_item_and_bucket():
     for number in range(97):
         limiter.when(number)
     assert limiter.when("new") == pytest.approx(0.1)
+
+
+@pytest.mark.client_go(245, "Rate limiting")
+def test_the_first_failures_wait_a_little_and_the_others_long():
+    """A conflict is gone at once; what still fails the fourth time has another reason (client-go 245)."""
+    limiter = ItemFastSlowRateLimiter(0.005, 10, 3)
+    assert [limiter.when("one") for _ in range(5)] == [0.005, 0.005, 0.005, 10, 10]
+    assert [limiter.when("two"), limiter.num_requeues("one"), limiter.num_requeues("two")] == [0.005, 5, 1]
+    limiter.forget("one")
+    assert [limiter.num_requeues("one"), limiter.when("one")] == [0, 0.005]
+
+
+@pytest.mark.client_go(247, "Rate limiting")
+def test_no_wait_is_longer_than_the_maximum():
+    """A bucket with a long line demands 1,000 s, and 500 are enough (client-go 247)."""
+    inner = BucketRateLimiter(0.001, 1, clock=ManualClock())
+    limiter = WithMaxWaitRateLimiter(inner, 500)
+    assert [limiter.when("one"), limiter.when("one"), limiter.when("two")] == [0, 500, 500]
+    limiter = WithMaxWaitRateLimiter(ItemExponentialFailureRateLimiter(1, 60), 3)
+    assert [limiter.when("one") for _ in range(4)] == [1, 2, 3, 3]
+    assert limiter.num_requeues("one") == 4
+    limiter.forget("one")
+    assert limiter.when("one") == 1

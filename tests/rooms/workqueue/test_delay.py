@@ -31,6 +31,7 @@ async def running(delaying, clock):
     await task
 
 
+@pytest.mark.client_go(249, "Delaying")
 def test_an_item_comes_when_it_is_due_and_once(queue, clock):
     """Absent before, present after, and never again (client-go 249)."""
 
@@ -50,6 +51,7 @@ def test_an_item_comes_when_it_is_due_and_once(queue, clock):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.05, 0.07), (0.05, 0.03)])
+@pytest.mark.client_go(250, "Delaying")
 def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     """And the later one is forgotten (client-go 250)."""
 
@@ -66,6 +68,7 @@ def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(251, "Delaying")
 def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
 
@@ -83,6 +86,7 @@ def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(252, "Delaying")
 def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
     """Zero or less needs nobody who waits (client-go 252)."""
     delaying = queue
@@ -95,6 +99,7 @@ def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
     assert (len(queue), delaying.delayed) == (2, 0)
 
 
+@pytest.mark.client_go(252, "Delaying")
 def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
     """As client-go does (client-go 252)."""
 
@@ -136,6 +141,7 @@ def test_another_thread_may_delay(queue, clock):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
+@pytest.mark.client_go(251, "Delaying")
 def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
     """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
     clock = ManualClock()

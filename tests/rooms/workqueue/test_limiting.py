@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from declctl.kit import ManualClock
 from declctl.workqueue import Cause, ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue
 
@@ -11,6 +13,7 @@ def make(clock):
     return RateLimitingQueue(clock=clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
 
 
+@pytest.mark.client_go(253, "Rate limiting")
 def test_each_failure_waits_longer_and_forgetting_starts_over():
     """The limiter's next delay is used for each item (client-go 253)."""
     queue = make(ManualClock())
@@ -54,6 +57,7 @@ def test_the_default_limiter_is_client_gos():
     assert RateLimitingQueue(clock=ManualClock()).add_rate_limited("a") == 0.005
 
 
+@pytest.mark.client_go("Rate limiting")
 def test_a_retry_keeps_priority_and_causes():
     """The log of the second attempt says what the first was for; a change meanwhile adds its own cause."""
 

@@ -34,6 +34,7 @@ def test_items_are_handed_out_in_order(queue):
         queue.get_nowait()
 
 
+@pytest.mark.client_go(234, "Dedup")
 def test_an_item_that_waits_is_in_it_once(queue):
     """Ten changes of one object are one piece of work; what is worked on doesn't count (client-go 234)."""
     for item in "aabab":
@@ -43,6 +44,7 @@ def test_an_item_that_waits_is_in_it_once(queue):
     assert len(queue) == 1
 
 
+@pytest.mark.client_go(233, 237, "Dedup")
 def test_an_item_that_is_worked_on_is_not_handed_out_again(queue):
     """Two adds meanwhile are one more run, after the first is done (client-go 233, 237)."""
     queue.add("a")
@@ -58,6 +60,7 @@ def test_an_item_that_is_worked_on_is_not_handed_out_again(queue):
     assert len(queue) == 0
 
 
+@pytest.mark.client_go(235, "Dedup")
 def test_an_item_comes_back_once(queue):
     """Added while worked on, then done: it is back, and after that gone (client-go 235)."""
     queue.add("a")
@@ -76,6 +79,7 @@ def test_done_for_what_nobody_took_changes_nothing(queue):
     assert queue.statistics().work_duration_seconds_count == 0
 
 
+@pytest.mark.client_go(232)
 def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
     """Everything from before is worked on, nothing from after (client-go 232)."""
     queue.add("a")
@@ -126,6 +130,7 @@ def test_a_worker_that_was_cancelled_takes_nothing(queue):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(239, "ShutDown")
 def test_shutdown_does_not_wait_for_work(queue):
     """It returns while an item is still worked on (client-go 239), and wakes the workers that wait."""
 
@@ -141,6 +146,7 @@ def test_shutdown_does_not_wait_for_work(queue):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(238, "ShutDownWithDrain")
 def test_draining_waits_until_all_is_done(queue, clock):
     """Two items are worked on: the drain ends with the second `done` (client-go 238)."""
 
@@ -159,6 +165,7 @@ def test_draining_waits_until_all_is_done(queue, clock):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(241, "ShutDownWithDrain")
 def test_draining_hands_out_what_was_added_again(queue, clock):
     """An item that was added while it was worked on runs once more before the drain ends (client-go 241)."""
 
@@ -194,6 +201,7 @@ def test_a_plain_shutdown_ends_a_drain(queue, clock):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(242)
 def test_nothing_keeps_an_item_that_is_done(queue):
     """Memory does not grow with what was worked on (client-go 242)."""
 
@@ -208,6 +216,7 @@ def test_nothing_keeps_an_item_that_is_done(queue):
     assert alive() is None
 
 
+@pytest.mark.client_go("Work queue metrics")
 def test_statistics_have_client_gos_names(queue, clock):
     """`workqueue_depth` and its sisters, with the time that passed on the clock."""
     queue.add("a")
@@ -241,6 +250,7 @@ def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
     assert (figures.depth, figures.adds_total) == (0, 2)
 
 
+@pytest.mark.client_go(232)
 def test_many_producers_and_consumers_lose_nothing(queue):
     """Everything added before shutdown is worked on, never one item by two workers (client-go 232)."""
     done: list[int] = []
@@ -349,6 +359,7 @@ def taken(queue, count):
     return found
 
 
+@pytest.mark.client_go("Priority queue (controller-runtime)")
 def test_live_items_go_first_and_the_others_have_a_turn_after_four(queue):
     """A restart with 10,000 objects does not delay a change, and changes do not starve the 10,000."""
     for number in range(3):
@@ -360,6 +371,7 @@ def test_live_items_go_first_and_the_others_have_a_turn_after_four(queue):
     assert taken(queue, 9) == order
 
 
+@pytest.mark.client_go("Touch hook", "Priority queue (controller-runtime)")
 def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queue):
     """It is one item, at the end of the live ones; another add in the background does not push it back."""
     for item in ("a", "b"):
@@ -382,6 +394,7 @@ def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
     assert taken(queue, 2) == ["a", "b"]
 
 
+@pytest.mark.client_go("Dedup")
 def test_a_worker_is_told_why_it_has_an_item(queue):
     """Each cause once, the oldest first; those that come meanwhile belong to the next turn."""
     first, second = Cause("Modified", "pods", "demo/a", "Watch"), Cause("Deleted", "nodes", "n1", "Watch")
@@ -397,6 +410,17 @@ def test_a_worker_is_told_why_it_has_an_item(queue):
     assert queue.causes_of("a") == (second,)
 
 
+@pytest.mark.client_go("Generic item types")
+def test_an_item_is_anything_with_a_hash():
+    """A key with its cluster, for example; equal items are one."""
+    queue: WorkQueue[tuple[str, int]] = WorkQueue(clock=ManualClock())
+    for item in [("a", 1), ("b", 2), ("a", 1)]:
+        queue.add(item)
+    assert taken(queue, 2) == [("a", 1), ("b", 2)]
+    with pytest.raises(TypeError, match="unhashable"):
+        queue.add(["a"])  # type: ignore[arg-type]
+
+
 def test_causes_of_one_item_are_bounded(queue):
     """A node that changes brings all its pods: 10,000 causes would be a leak."""
     for number in range(10 * MOST_CAUSES):
@@ -405,6 +429,7 @@ def test_causes_of_one_item_are_bounded(queue):
     assert [cause.key for cause in queue.causes_of("a")] == [f"demo/{n}" for n in range(MOST_CAUSES)]
 
 
+@pytest.mark.client_go("Priority queue (controller-runtime)")
 class Fairness(RuleBasedStateMachine):
     """However items come, each is handed out after a bounded number of others (ageing)."""
 

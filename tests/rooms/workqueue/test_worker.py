@@ -141,6 +141,7 @@ def test_shutdown_finishes_what_waits():
     assert seen == ["a", "b", "c"]
 
 
+@pytest.mark.client_go("Workers")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, GeneratorExit, Odd])
 def test_nothing_that_is_raised_ends_a_worker(raised):
     """Items would wait for ever, and `run_workers` return as if the queue had been shut down."""
@@ -230,6 +231,7 @@ def test_workers_that_are_cancelled_end_and_hold_no_item():
     assert scene.failures == []
 
 
+@pytest.mark.client_go("Workers")
 def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog):
     """A reconcile function that fails for a day works again when its reason is gone."""
     tried = []
