@@ -135,8 +135,8 @@ _INTRODUCTION = """\
 This page lists the promises of client-go's `tools/cache`, `tools/pager`, `tools/watch` and `util/workqueue`.
 Each row has the behaviour of declctl and the tests that show it. Below each table are the behaviours that
 client-go's own tests show, with the numbers that our tests quote. The page is generated from marks on the
-tests (`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour has neither a test
-nor an argument."""
+tests (`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour has neither a
+test nor an argument."""
 
 
 def rendered() -> str:
