@@ -212,7 +212,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
 
     with closing(PreflightPool()) as children:
         children.warm()  # the child loads what it needs while this process loads the machinery
-        from declctl.cli.run import make_reprojection, run_manifest
+        from declctl.cli.run import replace_process, run_manifest
 
         status, restarts = run_manifest(
             manifest,
@@ -231,7 +231,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         )
     # A failed run is not started again: its supervisor decides.
     if restarts and not status:
-        make_reprojection(sys.executable, sys.orig_argv[1:], environment=environment, folder=folder)
+        replace_process(sys.executable, sys.orig_argv[1:], environment=environment, folder=folder)
     return status
 
 

@@ -72,7 +72,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         return runtime.run(), runtime.restarts
 
 
-def make_reprojection(
+def replace_process(
     program: str, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path | None
 ) -> None:
     """Replace this process by a new one in `folder`. Its id stays: a supervisor sees no exit."""
