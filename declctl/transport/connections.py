@@ -37,6 +37,7 @@ from declctl.transport.official import refuse_redirect
 
 _SMALLEST = 16 * 1024  # one TLS record
 LARGEST = 272 * 1024  # asyncio's TLS reads 256 KB at a time
+_SMALL_READS = 8  # in a row, after which a large buffer is replaced by a small one
 _SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % answers.CHUNK_HEADER_BYTES
 _FIRST_HEADER = re.compile(_SIZE)
 _HEADER = re.compile(rb"\r\n" + _SIZE)  # with the end of the chunk before it
@@ -169,16 +170,16 @@ def _readable(transport: asyncio.Transport) -> bool:
 class ReadBuffer:
     """Bytes that were read and not used yet, followed by space for more.
 
-    `data[:filled]` are the bytes. The buffer grows while reads fill it. It shrinks after a small read that
-    was used up: a flood is over then, and a quiet watch costs no memory.
+    `data[:filled]` are the bytes. The buffer grows while reads fill it, and shrinks when reads have been
+    small for a while, so that a quiet watch costs no memory.
     """
 
     def __init__(self) -> None:
         self.data = bytearray(_SMALLEST)
         self.filled = 0
         self._view = memoryview(self.data)
+        self._small = 0  # small reads in a row
         self._tight = False  # whether the last read filled the buffer
-        self._small = False  # whether the last read used less than a quarter of it
 
     def space(self, expected: int) -> memoryview:
         """The memory for the next read, never empty.
@@ -190,22 +191,22 @@ class ReadBuffer:
         # size of one read of asyncio's TLS.
         if needed > size or self._tight:
             self._resize(max(min(max(needed, 4 * size), LARGEST), self.filled + _SMALLEST))
+        elif self._small > _SMALL_READS and size > _SMALLEST and self.filled < _SMALLEST // 2:
+            self._resize(_SMALLEST)
         return self._view[self.filled :] if self.filled else self._view
 
     def add(self, count: int) -> None:
         """Count bytes that were read into the space."""
         self.filled += count
         self._tight = self.filled == len(self.data)
-        self._small = count < len(self.data) // 4
+        self._small = self._small + 1 if count < _SMALLEST // 2 else 0
 
     def drop(self, count: int) -> None:
-        """Forget the first bytes, which were used, and move the rest to the beginning; may shrink."""
+        """Forget the first bytes, which were used, and move the rest to the beginning."""
         rest = self.filled - count
         if rest:
             self._view[:rest] = self._view[count : self.filled]
         self.filled = rest
-        if self._small and rest < _SMALLEST // 2:
-            self._resize(_SMALLEST)
 
     def _resize(self, size: int) -> None:
         if size == len(self.data):
@@ -214,7 +215,7 @@ class ReadBuffer:
         view = memoryview(data)
         view[: self.filled] = self._view[: self.filled]
         self.data, self._view = data, view
-        self._small = self._tight = False
+        self._small, self._tight = 0, False
 
 
 class ChunkDecoder:
