@@ -52,7 +52,7 @@ from declctl.objects import (
     WatchOptions,
     merge,
 )
-from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
+from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding
 
 REPETITIONS = 9
 BATCH = 50  # the lines of this size that one read of the socket returns
@@ -159,19 +159,19 @@ def delivering(notifications: Sequence[Notification]) -> tuple[float, float, flo
             for start in range(0, len(pairs), 100):
                 queue.add_all(pairs[start : start + 100])
 
-        def work(handler: HandlerSlot) -> None:
+        def work(handler: EventSlot) -> None:
             while (item := handler.queue.take()) is not None:
                 handler.work(item)
 
-        def await_(handler: HandlerSlot) -> None:
+        def await_(handler: EventSlot) -> None:
             async def all_of_them() -> None:
                 while (item := handler.queue.take()) is not None:
                     await handler.work_async(item)
 
             asyncio.run(all_of_them())
 
-        def filled(function: Callable[..., Any]) -> Callable[[], HandlerSlot]:
-            def fill() -> HandlerSlot:
+        def filled(function: Callable[..., Any]) -> Callable[[], EventSlot]:
+            def fill() -> EventSlot:
                 handler = slot(function, loops)
                 for start in range(0, len(notifications), 100):
                     handler.add_all(notifications[start : start + 100])
@@ -197,7 +197,7 @@ async def on_pod_async(change: object) -> None:
     """An async handler that does nothing."""
 
 
-def slot(function: Callable[..., Any], loops: LoopThread) -> HandlerSlot:
+def slot(function: Callable[..., Any], loops: LoopThread) -> EventSlot:
     """A slot with the settings of `declctl run`."""
     plan = HandlerPlan(
         name="stages",
@@ -217,7 +217,7 @@ def slot(function: Callable[..., Any], loops: LoopThread) -> HandlerSlot:
     is_async = asyncio.iscoroutinefunction(function)
     target = EventTarget((Implementation("declctl_event", "stages", function, ("change",), is_async),))
     world: Any = None  # the handlers here take no context
-    return HandlerSlot(
+    return EventSlot(
         HandlerBinding(1, plan, target, world, loops), clock=SystemClock(), log=world, loop=loops.loop
     )
 

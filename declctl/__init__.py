@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ManifestErrors,
         NotSynced,
         StatusError,
+        Terminal,
         TimedOut,
         UnknownIndex,
         UsageError,
@@ -43,10 +44,19 @@ if TYPE_CHECKING:
         until,
         until_with_sync,
     )
-    from declctl.objects import Change, ChangeReason, ChangeType, ObjectKey, ObjectView
+    from declctl.objects import (
+        Cause,
+        Change,
+        ChangeReason,
+        ChangeType,
+        ObjectKey,
+        ObjectView,
+        Request,
+        Requeue,
+    )
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
-    from declctl.workqueue import Cause, Priority, RateLimitingQueue, WorkQueue, run_workers
+    from declctl.workqueue import Priority, RateLimitingQueue, WorkQueue, run_workers
 
     __version__: str
 
@@ -57,6 +67,7 @@ _ROOMS = MappingProxyType(
             "ManifestErrors",
             "NotSynced",
             "StatusError",
+            "Terminal",
             "TimedOut",
             "UnknownIndex",
             "UsageError",
@@ -85,10 +96,19 @@ _ROOMS = MappingProxyType(
             "until",
             "until_with_sync",
         ),
-        "objects": ("Change", "ChangeReason", "ChangeType", "ObjectKey", "ObjectView"),
+        "objects": (
+            "Cause",
+            "Change",
+            "ChangeReason",
+            "ChangeType",
+            "ObjectKey",
+            "ObjectView",
+            "Request",
+            "Requeue",
+        ),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
-        "workqueue": ("Cause", "Priority", "RateLimitingQueue", "WorkQueue", "run_workers"),
+        "workqueue": ("Priority", "RateLimitingQueue", "WorkQueue", "run_workers"),
     }
 )
 
@@ -113,6 +133,8 @@ __all__ = [
     "RateLimitingQueue",
     "ReflectorOptions",
     "Registration",
+    "Request",
+    "Requeue",
     "ResourceEventHandler",
     "ResourceEventHandlerFuncs",
     "RetryWatcher",
@@ -120,6 +142,7 @@ __all__ = [
     "SharedIndexInformer",
     "SharedInformerFactory",
     "StatusError",
+    "Terminal",
     "TimedOut",
     "UnknownIndex",
     "UsageError",

@@ -6,7 +6,9 @@ DeclctlError
 ├── HookError                user code broke the plugin contract
 │   ├── EntryPointError      an entry point can't be resolved; carries its place
 │   └── HandlerFailed        a call of user code raised; carries the exception
-│       └── FilterFailed     a handler's filter raised
+│       ├── FilterFailed     a handler's filter raised
+│       └── MappingFailed    a function of `mapTo` raised
+├── Terminal                 a reconciler raises it: another attempt would fail, too
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a read names an index that isn't declared
@@ -17,6 +19,11 @@ DeclctlError
 ├── TimedOut                 a wait took longer than its timeout; also Python's TimeoutError
 ├── WatchEnded               the events of `until` ended before its condition was true
 ├── SandboxError             the sandbox can't store an object
+├── WriteError               a write of a handler was not sent
+│   ├── NotLeader            another process leads
+│   ├── InvalidWrite         the object or an argument can't be written; the message says what to do
+│   ├── CrossNamespaceOwner  an object can't own a child in another namespace, or outside of namespaces
+│   └── NoStatusSubresource  the kind has no status subresource
 └── ApiError                 a request to an API server failed
     ├── Unreachable          no answer: refused, reset, timed out, or the name was not found
     ├── WatchSilent          a watch sent no event and no bookmark for its idle timeout
@@ -101,6 +108,17 @@ class FilterFailed(HandlerFailed):
     """A handler's filter raised: declctl can't decide whether the handler receives the change."""
 
 
+class MappingFailed(HandlerFailed):
+    """A function of `mapTo` raised: declctl can't know the keys to which a changed object leads."""
+
+
+class Terminal(DeclctlError):
+    """A reconciler raises it if another attempt would fail, too: its key waits for the next change.
+
+    (controller-runtime's TerminalError.)
+    """
+
+
 class ReloadRefused(DeclctlError):
     """A reload failed before its commit, and nothing has changed. `reason` is a CamelCase word."""
 
@@ -171,6 +189,26 @@ class WatchEnded(DeclctlError):
 
 class SandboxError(DeclctlError):
     """The sandbox, an API server in memory, can't store an object."""
+
+
+class WriteError(DeclctlError):
+    """A write of a handler was not sent."""
+
+
+class NotLeader(WriteError):
+    """This process does not lead, so its handlers may not write."""
+
+
+class InvalidWrite(WriteError):
+    """The object or an argument can't be written; the message says what to do."""
+
+
+class CrossNamespaceOwner(WriteError):
+    """A namespaced object can own objects of its own namespace only."""
+
+
+class NoStatusSubresource(WriteError):
+    """The kind has no status subresource, so its status can't be written by itself."""
 
 
 class ApiError(DeclctlError):

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
     "/index/{resource}/{index}/{value}, "
-    "POST /-/reload and POST /-/rollback"
+    "POST /-/reload, POST /-/rollback and POST /-/trigger"
 )
 _QUIET_SECONDS = 60.0
 _SHOWN = 200  # characters of a client's text in the log
@@ -46,6 +46,7 @@ _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
     | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType"}
+    | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
 TOKEN_VARIABLE = "DECLCTL_ADMIN_TOKEN"
@@ -81,13 +82,8 @@ async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResp
         raise
     except Exception as error:  # noqa: BLE001 - the last stop: the answer is a sentence, and the log has the traceback
         _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
-        return refusal(
-            500, f"This is a fault in declctl itself, and its log has the place: {_fault_text(error)}"
-        )
-
-
-def _fault_text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+        fault = f"{type(error).__name__}: {error}"
+        return refusal(500, f"This is a fault in declctl itself, and its log has the place: {fault}")
 
 
 class Reason(StrEnum):

@@ -15,9 +15,10 @@ from aiohttp import web
 from declctl.admin.access import answer, redacted, refusal, type_name
 from declctl.errors import MalformedAnswer
 from declctl.informer import Lister
-from declctl.kit.text import one_line
+from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
+from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
@@ -25,7 +26,7 @@ from declctl.runtime.reporting.status import ControllerStatus
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 _GET = ("/queue/{handler}", "/events")
-_POST = ("/-/requeue", "/-/trigger", "/-/loglevel")
+_POST = ("/-/requeue", "/-/loglevel")
 
 
 class ControlledRuntime(Protocol):
@@ -57,6 +58,10 @@ class ControlledRuntime(Protocol):
 
     async def rollback(self, number: int | None = None) -> Outcome:
         """Commit the previous generation again, or the one of that number."""
+        ...
+
+    def trigger(self, schedule: str) -> TriggerResult:
+        """Call the function of a schedule now; returns at once."""
         ...
 
     def history(self) -> dict[str, Any]:
@@ -222,6 +227,29 @@ class ReloadOrders:
         task = asyncio.create_task(self._runtime.rollback(number), name="rollback asked for")
         self._keep(task)
         return _outcome(await asyncio.shield(task))
+
+    async def trigger(self, request: web.Request) -> web.StreamResponse:
+        """Call the function of a schedule now: `?schedule=nightly`. Does not wait for its end.
+
+        202 if the call has begun, 404 for an unknown schedule, 409 while its last call runs. 503 while caches
+        are being filled, while another process acts, and while this one ends.
+        """
+        name = request.query.get("schedule", "")
+        if not self._runtime.status().generation:
+            return _starting()
+        match self._runtime.trigger(name):
+            case TriggerResult.BEGUN:
+                message = f"{name} is called; `declctl status` will say what became of it"
+                return answer({"message": message}, status=202)
+            case TriggerResult.BUSY:
+                return refusal(409, f"The last call of {name} has not returned, and there is one at a time.")
+            case TriggerResult.NOT_STARTED:
+                return refusal(503, "Schedules are not called now: caches are being filled, or it ends.")
+            case TriggerResult.UNKNOWN:
+                known = ", ".join(each.name for each in self._runtime.status().schedules) or "none"
+                return refusal(
+                    404, f"No schedule is named {excerpt(name, most=80)}; the manifest declares {known}."
+                )
 
     def history(self, _: web.Request, texts: bool) -> web.StreamResponse:
         """The outcomes of the newest attempts."""

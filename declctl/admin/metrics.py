@@ -22,6 +22,8 @@ from declctl.runtime.reporting.status import (
     HANDLER_FIGURES,
     PROCESS_FIGURES,
     RESOURCE_FIGURES,
+    SCHEDULE_FIGURES,
+    WRITE_FIGURES,
     ControllerStatus,
     Figure,
 )
@@ -62,6 +64,11 @@ class StatusCollector(Collector):
         decoding = [(name, resource.decoding) for name, resource in resources]
         yield from _families(DECODING_FIGURES, decoding, by=("resource",))
         yield from _handlers(status.handlers, status.removed)
+        schedules = [((schedule.name,), schedule) for schedule in status.schedules]
+        if schedules:  # most controllers have none
+            yield from _families(SCHEDULE_FIGURES, schedules, by=("schedule",))
+        writes = [((total.handler, total.verb, total.result), total) for total in status.writes]
+        yield from _families(WRITE_FIGURES, writes, by=("handler", "verb", "result"))
         ready = GaugeMetricFamily(
             "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
         )
@@ -107,6 +114,8 @@ def _families(
     for labels, statistics in found:
         for figure in measured:
             family, value = families[figure.metric], figure.of(statistics)
+            if value is None:
+                continue  # it is not known yet
             if figure.value:
                 family.add_metric((*labels, figure.value), value)
             elif figure.label:

@@ -322,6 +322,7 @@ def application(
     app.router.add_get("/history", access.open(reloads.history))
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
+    app.router.add_post("/-/trigger", access.guarded(reloads.trigger))
     not_yet(app.router)
     return app
 

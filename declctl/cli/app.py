@@ -30,7 +30,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "top": "`declctl status` and GET /metrics have the figures",
         "get": "GET /cache/{resource} and /index/{resource}/{index}/{value} read the cache",
         "graph": "`declctl status` lists resources and handlers",
-        "trigger": "an edit of the object, such as a label, calls its handlers",
         "requeue": "a resyncPeriod calls handlers again",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
@@ -349,6 +348,25 @@ def rollback(
 
     query = "" if generation is None else f"?generation={generation}"
     return give_order(f"/-/rollback{query}", admin, as_json=output is Output.JSON)
+
+
+@app.command()
+def trigger(
+    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="The name of the schedule.")],
+    *,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Let a running process call the function of a schedule now.
+
+    It exits 0 if the call has begun, 2 if it has not: no process answers, there is no such schedule, or its
+    last call has not returned. The times of the schedule stay as they are.
+    """
+    from urllib.parse import quote
+
+    from declctl.cli.remote import give_order
+
+    return give_order(f"/-/trigger?schedule={quote(schedule)}", admin, as_json=output is Output.JSON)
 
 
 @app.command()

@@ -27,7 +27,7 @@ import structlog
 from declctl.cli.terminal import has_colour
 from declctl.kit import Clock
 from declctl.kit.text import escaped, one_line, visible
-from declctl.manifest import Diagnostic, render_json, render_text
+from declctl.manifest import render_json, render_text
 from declctl.runtime.reporting.status import ResourceStatus
 from declctl.runtime.runtime import Runtime
 
@@ -157,11 +157,9 @@ class TextLines:
         if trace := entry.get("traceback"):
             line = f"{line}\n{self._traceback(str(trace), entry)}"
         if faults := entry.get("diagnostics"):
-            line = f"{line}\n{self._faults(faults)}"
+            shown = render_text(faults, color=self._colour).rstrip("\n")
+            line = f"{line}\n{indent(shown, '  ')}"
         return line
-
-    def _faults(self, faults: Sequence[Diagnostic]) -> str:
-        return indent(render_text(faults, color=self._colour).rstrip("\n"), "  ")
 
     def _traceback(self, trace: str, entry: Mapping[str, Any]) -> str:
         whose = " on ".join(str(entry[name]) for name in ("handler", "key") if entry.get(name))

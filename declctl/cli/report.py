@@ -13,7 +13,7 @@ from declctl.manifest.codes import how_to_explain
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
-_UNWANTED = ("dropped", "zombies")
+_UNWANTED = ("dropped", "zombies", "expressionErrors")
 _COUNTS = (
     *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
     *_UNWANTED,
@@ -58,8 +58,15 @@ def print_status(document: Document, *, now: datetime) -> None:
         _resources(document),
     )
     counts = _counts(document["handlers"])
-    headers = ("SYNCED", *(count.upper() for count in counts), "P95", "LAST ERROR")
+    headers = ("SYNCED", *(_header(count) for count in counts), "P95", "LAST ERROR")
     _section("HANDLER", headers, _handlers(document, counts))
+    _section(
+        "SCHEDULE",
+        ("NEXT", "LAST", "OUTCOME", "SUCCEEDED", "FAILED", "SKIPPED", "RUNNING", "LAST ERROR"),
+        _schedules(document),
+    )
+    writes = [(w["handler"], w["verb"], w["result"], w["count"]) for w in document.get("writes") or ()]
+    _section("WRITES OF", ("VERB", "RESULT", "COUNT"), writes)
     # Sections of what is rare appear when there is any.
     removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
     _section("REMOVED HANDLER", ("DROPPED",), removed)
@@ -67,7 +74,8 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("OLD GENERATION", ("HELD BY",), old)
     recorded = document.get("recordedEvents") or {}
     if recorded.get("failed") or recorded.get("dropped"):
-        _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [("recorded", *recorded.values())])
+        row = ("recorded", *(recorded[name] for name in ("posted", "failed", "dropped")))
+        _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [row])
     abandoned = [
         (c["name"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
     ]
@@ -232,9 +240,28 @@ def _unindexed(informers: Sequence[Document]) -> list[str]:
     ]
 
 
+def _schedules(document: Document) -> list[tuple[object, ...]]:
+    return [
+        (
+            s["name"],
+            s["nextRun"],
+            s["lastRun"],
+            s["lastOutcome"],
+            *(s[name] for name in ("succeeded", "failed", "skipped", "running")),
+            s["lastError"],
+        )
+        for s in document.get("schedules") or ()
+    ]
+
+
 def _counts(handlers: Sequence[Document]) -> list[str]:
     """The figures that are shown of each handler; those of failures only if one is not zero."""
     return [name for name in _COUNTS if name not in _UNWANTED or any(h.get(name) for h in handlers)]
+
+
+def _header(figure: str) -> str:
+    """A figure's name as a header: EXPRESSION ERRORS for expressionErrors."""
+    return "".join(f" {letter}" if letter.isupper() else letter for letter in figure).upper()
 
 
 def _handlers(document: Document, counts: Sequence[str]) -> list[tuple[object, ...]]:

@@ -1,7 +1,8 @@
 """`declctl validate`: check manifests and their handlers without running them.
 
-With `--cluster` the server is asked whether it has the kinds, and lets us list and watch them. For the
-permissions SelfSubjectAccessReviews are sent, as `kubectl auth can-i` does: nothing is listed.
+With `--cluster` the server is asked whether it has the kinds, whether these have the fields that expressions
+read, and whether it lets us list and watch them. For the permissions SelfSubjectAccessReviews are sent, as
+`kubectl auth can-i` does: nothing is listed.
 """
 
 import asyncio
@@ -9,20 +10,29 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from declctl.cli.kind_fields import KindFields
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.errors import ApiError, Forbidden, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, plan, render_github, render_json
-from declctl.manifest.codes import CLUSTER_UNREACHABLE, FORBIDDEN, UNKNOWN_KIND, UNKNOWN_NAMESPACE
+from declctl.manifest.codes import (
+    CLUSTER_UNREACHABLE,
+    FORBIDDEN,
+    UNKNOWN_KIND,
+    UNKNOWN_NAMESPACE,
+    UNKNOWN_OBJECT_FIELD,
+)
+from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.model import ResourceSpec
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import GroupVersionKind, KubeObject, Resource
+from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
-_EVENTS = Resource(GroupVersionKind.of("v1", "Event"), "events", True)
+_EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
@@ -120,6 +130,8 @@ async def check_against_cluster(
     try:
         for resource in plan(loaded.controller).resources:
             found += [fault async for fault in _faults(loaded, resource, specs[resource.name], server)]
+        # A resource that the server does not serve has no schema, and is reported above.
+        found += [fault async for fault in _unknown_fields(loaded, server)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         if records_events:
             found += [fault async for fault in _events(loaded, server)]
@@ -174,6 +186,28 @@ async def _other_version(kind: str, server: Server) -> str | None:
     return None
 
 
+async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+    """The fields that expressions read and that their kinds do not have, the first one of each expression."""
+    kinds = {
+        spec.name: GroupVersionKind.of(spec.api_version, spec.kind) for spec in loaded.controller.resources
+    }
+    fields = KindFields(server)
+    for handler in loaded.controller.handlers:
+        if handler.filter is None or not handler.filter.expression:
+            continue
+        kind, path = kinds[handler.resource], (*handler.path, "filter", "expression")
+        for read in compile_expression(handler.filter.expression).reads:
+            unknown = None if read.variable == "change" else await fields.unknown(kind, read.steps)
+            if unknown is None:
+                continue
+            *parents, name = (read.variable, *unknown.steps)
+            message = f"a {kind.kind} has no field {name} in {'.'.join(parents)}"
+            similar = closest(name, unknown.names)
+            advice = f'did you mean "{similar}"?' if similar else f"it has {listed(unknown.names)}"
+            yield loaded.fault(UNKNOWN_OBJECT_FIELD, path, message, suggestion=advice, offset=read.offset)
+            break
+
+
 async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
     """A warning for each namespace that does not exist; none if the user may not read namespaces."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
@@ -195,10 +229,12 @@ async def _events(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagn
     """A warning where events can't be posted: it is known that handlers do, and not about what."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
     for namespace in sorted(named, key=str):
-        if not await _may(server, _EVENTS, "create", namespace):
+        lacking = [verb for verb in ("create", "patch") if not await _may(server, _EVENTS, verb, namespace)]
+        if lacking:
             where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
-            message = f"you may not create events {where}, and handlers call ctx.record_event"
-            advice = f"a {'Role' if namespace else 'ClusterRole'} needs the verb create for events"
+            message = f"you may not {' or '.join(lacking)} events {where}, and handlers call ctx.record_event"
+            role = "Role" if namespace else "ClusterRole"
+            advice = f"a {role} needs the verbs create and patch for events of the group {_EVENTS.gvk.group}"
             fault = loaded.fault(FORBIDDEN, ("spec", "handlers"), message, suggestion=advice)
             yield replace(fault, severity="warning")
 

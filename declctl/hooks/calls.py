@@ -15,10 +15,10 @@ from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, NoReturn
 
-from declctl.errors import FilterFailed, HandlerFailed
+from declctl.errors import FilterFailed, HandlerFailed, MappingFailed
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.text import exception_text
-from declctl.objects import ChangeType, ObjectView
+from declctl.objects import ChangeType, ObjectKey, ObjectView
 
 NAMESPACE = "_declctl_gen"
 """The package under which generations live; messages show names without it."""
@@ -50,20 +50,28 @@ class Implementation:
     rank: int = 1
 
 
-class EventTarget:
-    """The implementations that one handler calls for each type of change, in order.
+class HookTarget:
+    """The implementations that one handler calls. `disabled` says why nothing is called, or is empty.
 
-    `declctl_event` comes before the hook of the type; within one hook, ranks count. `disabled` is the reason
-    why nothing is called (`onError: Disable`), or empty.
+    (A plugin with `onError: Disable` that could not be loaded.)
     """
 
     def __init__(self, implementations: tuple[Implementation, ...], *, disabled: str = "") -> None:
-        self.implementations = implementations
+        self.implementations = tuple(sorted(implementations, key=lambda i: i.rank))
         self.disabled = disabled
         self.all_async = bool(implementations) and all(i.is_async for i in implementations)
-        ordered = sorted(implementations, key=lambda i: i.rank)
+
+
+class EventTarget(HookTarget):
+    """The implementations that a handler calls for each type of change, in order.
+
+    `declctl_event` comes before the hook of the type; within one hook, ranks count.
+    """
+
+    def __init__(self, implementations: tuple[Implementation, ...], *, disabled: str = "") -> None:
+        super().__init__(implementations, disabled=disabled)
         self._by_type = {
-            kind: tuple(i for hook in hooks for i in ordered if i.hook == hook)
+            kind: tuple(i for hook in hooks for i in self.implementations if i.hook == hook)
             for kind, hooks in _HOOKS_BY_TYPE.items()
         }
 
@@ -105,22 +113,24 @@ async def call_async(implementation: Implementation, arguments: Mapping[str, obj
     return await _guarded(implementation, _called(implementation, arguments))
 
 
-def begin_async(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any] | None:
+def begin_async(
+    implementation: Implementation, arguments: Mapping[str, object]
+) -> tuple[Awaitable[Any] | None, Any]:
     """Run an asynchronous implementation up to its first wait.
 
-    Returns the rest of the call, to be awaited at once in the same task; None if the function has ended
-    without a wait. Then it has cost no more than a call. Raises as `call_async` does.
+    Returns the rest of the call, to be awaited at once in the same task; or None and the result, if the
+    function has ended without a wait. Then it has cost no more than a call. Raises as `call_async` does.
     """
     called = _called(implementation, arguments)
     if type(called) is not CoroutineType:
-        return _guarded(implementation, called)
+        return _guarded(implementation, called), None
     try:
         waits_for = called.send(None)
-    except StopIteration:
-        return None
+    except StopIteration as end:
+        return None, end.value
     except BaseException as error:  # noqa: BLE001 - it is raised again, as it is or as a failure
         _raise(implementation, error)
-    return _guarded(implementation, _resumed(called, waits_for))
+    return _guarded(implementation, _resumed(called, waits_for)), None
 
 
 def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:
@@ -192,6 +202,30 @@ class Predicate:
             raise FilterFailed(f"the filter {self.name} raised {describe_with_place(error)}") from error
         result.close()
         raise FilterFailed(f"the filter {self.name} returned a coroutine, which is never awaited")
+
+
+class KeyFunction:
+    """A checked function from an object to keys, for `mapTo`; made by `registry.key_function`."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._function = function
+
+    def __call__(self, obj: ObjectView) -> list[str]:
+        """The keys to which an object leads. Raises MappingFailed for every exception of the function.
+
+        Also if it returns something else than keys: texts with at most one slash, or one such text.
+        """
+        try:
+            result = self._function(obj)
+            if result is None:
+                return []
+            keys = [result] if isinstance(result, str) else list(result)
+            return [ObjectKey.parse(key) for key in keys]
+        except BaseException as error:
+            if _is_ctrl_c(error):
+                raise
+            raise MappingFailed(f"the mapping {self._name} raised {describe_with_place(error)}") from error
 
 
 def describe(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import pluggy
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults, specs
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.calls import EventTarget, Implementation, Predicate
+from declctl.hooks.calls import EventTarget, HookTarget, Implementation, KeyFunction, Predicate
 
 ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(inspect.signature(function).parameters)
@@ -24,9 +24,14 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The arguments of every hook, in the order of its specification."""
 
+SCHEDULE: Final = "the schedule"
+"""Stands for a hook where the function of a schedule is meant. Only a manifest names such functions."""
+
+_GIVEN: Final[Mapping[str, tuple[str, ...]]] = {**ARGUMENTS, SCHEDULE: ("schedule", "ctx")}
 _SPECIFIED = {name: pluggy.PluginManager(PROJECT).parse_hookspec_opts(specs, name) for name in ARGUMENTS}
 _MARK = f"{PROJECT}_impl"  # the attribute that `hookimpl` sets on a function
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
+_RECONCILE = "declctl_reconcile"
 # The expressions for values that other frameworks pass as parameters.
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     **{name: ("obj", f'obj["{name}"]') for name in ("spec", "status", "metadata")},
@@ -35,6 +40,9 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     **{name: ("change", f"change.{name}") for name in ("key", "type", "reason")},
     "meta": ("obj", 'obj["metadata"]'),
     "logger": ("ctx", "ctx.log"),
+    "obj": ("request", "request.obj"),
+    "change": ("request", "request.causes"),
+    "time": ("schedule", "schedule.time"),
 }
 
 
@@ -52,18 +60,20 @@ class PluginRegistry:
         self._implementations: dict[str, tuple[Implementation, ...]] = {}
         # By identity: the name of a plugin and the plugin, whose reference keeps the identity unique.
         self._objects: dict[int, tuple[str, object]] = {}
-        self._names: dict[str, str] = {}  # plugin names, by the text of their entry points
+        self._names: dict[tuple[str, bool], str] = {}  # plugin names, by entry point and use as a reconciler
         self._instances: dict[type, Any] = {}  # the only instance of each class that is an entry point
 
-    def add_entry(self, text: str, target: Any) -> str:
+    def add_entry(self, text: str, target: Any, *, reconciles: bool = False) -> str:
         """Register the target of an entry point: a module, a class, an object or a plain function.
 
         Returns the name of the plugin. A class is instantiated once in a generation. A target that is named
-        twice is registered once.
+        twice is registered once. A plain function implements `declctl_event` or, with `reconciles`,
+        `declctl_reconcile`.
         """
-        if text not in self._names:
-            self._names[text] = self._add_target(text, target)
-        return self._names[text]
+        known = (text, reconciles)
+        if known not in self._names:
+            self._names[known] = self._add_target(text, target, _RECONCILE if reconciles else _EVENT_HOOKS[0])
+        return self._names[known]
 
     def add_plugin(self, name: str, plugin: object) -> None:
         """Register an object whose marked functions implement hooks. No effect for a known name."""
@@ -99,6 +109,18 @@ class PluginRegistry:
             )
         return EventTarget(listening)
 
+    def reconcile_target(self, name: str) -> HookTarget:
+        """The reconcile hooks of a plugin; raises EntryPointError if it has none."""
+        reconciling = self.of(_RECONCILE, [name])
+        if not reconciling:
+            raise EntryPointError(
+                f"{name} does not implement {_RECONCILE}, which mode: Reconcile calls",
+                code=faults.NO_HOOK,
+                suggestion=f"mark a function {_RECONCILE}(request, ctx) with @declctl.hookimpl, "
+                "or name any such function as module:function",
+            )
+        return HookTarget(reconciling)
+
     def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
         """The implementations of a hook, of some plugins or of all, in order."""
         wanted = self._implementations if names is None else dict.fromkeys(names)
@@ -109,7 +131,7 @@ class PluginRegistry:
         """A function that a manifest names for a hook, outside of a plugin. Raises EntryPointError."""
         return implementation(hook, name, function, self._bundle)
 
-    def _add_target(self, text: str, target: Any) -> str:
+    def _add_target(self, text: str, target: Any, hook: str) -> str:
         is_class = inspect.isclass(target)
         if is_class:
             target = self._instance(target, text)
@@ -123,9 +145,10 @@ class PluginRegistry:
                     code=faults.WRONG_KIND,
                     suggestion="name a module, a class or a function",
                 )
-            # A function that is itself an entry point and has no mark implements `declctl_event`.
+            # A function that is itself an entry point and has no mark implements the hook of its mode.
             called = getattr(target, "__name__", "function")
-            members = [_marked(called, target) or _HookFunction(called, "declctl_event", target, {})]
+            marked = _marked(called, target)
+            members = [marked or _HookFunction(called, hook, target, {})]
         # An installed plugin may have the name of a module beside the manifest.
         name = text if text not in self._implementations else f"{text} (beside the manifest)"
         self._add(name, target, members)
@@ -284,7 +307,7 @@ def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle:
 
 def _taken(hook: str, function: Callable[..., Any], bundle: Bundle) -> tuple[str, ...]:
     """The arguments of the hook that the function takes."""
-    known = ARGUMENTS[hook]
+    known = _GIVEN[hook]
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature: every argument
@@ -305,7 +328,7 @@ def _taken(hook: str, function: Callable[..., Any], bundle: Bundle) -> tuple[str
 def _unknown(
     hook: str, function: Callable[..., Any], parameter: inspect.Parameter, bundle: Bundle
 ) -> EntryPointError:
-    known = ARGUMENTS[hook]
+    known = _GIVEN[hook]
     listed = ", ".join(known) or "no arguments"
     name = getattr(function, "__name__", repr(function))
     message = f"{name} takes {parameter.name!r}, which {hook} does not give"
@@ -342,23 +365,41 @@ def predicate(name: str, function: Callable[..., Any], bundle: Bundle) -> Predic
     can't be called with one object.
     """
     called = getattr(function, "__name__", name)
+    if inspect.isgeneratorfunction(function):
+        message, advice = (
+            f"{called} is a generator: calling it decides nothing",
+            "write `return`, not `yield`",
+        )
+        raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
+    _check_one_object(called, function, bundle, what="filter")
+    return Predicate(name, function)
+
+
+def key_function(name: str, function: Callable[..., Any], bundle: Bundle) -> KeyFunction:
+    """The function of an entry point, as a mapping from an object to keys. Raises EntryPointError.
+
+    It may be a generator; else as `predicate`.
+    """
+    _check_one_object(getattr(function, "__name__", name), function, bundle, what="mapping")
+    return KeyFunction(name, function)
+
+
+def _check_one_object(called: str, function: Callable[..., Any], bundle: Bundle, *, what: str) -> None:
+    """Raise EntryPointError unless the function can be called with one object, and returns at once."""
     code = faults.WRONG_KIND
     # An object may have an asynchronous `__call__`.
     each = (function, getattr(function, "__call__", None))  # noqa: B004
     if inspect.isclass(function):
-        message, advice = f"{called} is a class, and a filter is a function", "write module:function"
+        message, advice = f"{called} is a class, and a {what} is a function", "write module:function"
     elif any(inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call) for call in each):
-        message = f"{called} is asynchronous, and a filter is called where it cannot be awaited"
+        message = f"{called} is asynchronous, and a {what} is called where it cannot be awaited"
         advice = "write `def` instead of `async def`"
-    elif inspect.isgeneratorfunction(function):
-        message = f"{called} is a generator: calling it decides nothing"
-        advice = "write `return`, not `yield`"
     elif not _takes_one(function):
         code = faults.UNKNOWN_PARAMETER
-        message = f"{called} can't be called with one argument, and a filter is given the object alone"
+        message = f"{called} can't be called with one argument, and a {what} is given the object alone"
         advice = f"write def {called}(obj)"
     else:
-        return Predicate(name, function)
+        return
     raise faults.of_function(function, message, code=code, suggestion=advice, bundle=bundle)
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from declctl.hooks import hookspec
-from declctl.objects import Change, ObjectView
+from declctl.objects import Change, ObjectView, Request, Requeue
 
 
 @hookspec
@@ -53,10 +53,15 @@ def declctl_deleted(obj: ObjectView, change: Change, ctx: Any) -> None:
 
 
 @hookspec
-def declctl_reconcile(request: Any, ctx: Any) -> Any:
-    """Called for a key that is due, in `mode: Reconcile`; returns None or `Requeue(after=seconds)`.
+def declctl_reconcile(request: Request, ctx: Any) -> Requeue | None:
+    """Called for a key that is due, in `mode: Reconcile`.
 
-    `request` has the key, the object and the causes. This version does not call it.
+    - `request`: the key, the newest state of the object in the cache, and why the key is due.
+    - `ctx`: the handler's log, memo, listers, client and config.
+
+    Returns None, or `Requeue(after=seconds)` to be called for the key again. An exception is logged with its
+    traceback and counted, and the key is retried with growing delays, as `retry` of the handler says. After a
+    `Terminal` it waits for the next change.
     """
 
 
@@ -172,7 +177,6 @@ def declctl_metrics(registry: Any) -> None:
 
 NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "declctl_reconcile": "reconciling by key comes with `mode: Reconcile`; use declctl_event meanwhile",
         "declctl_rbac": "rules are not generated yet; write the Role by hand meanwhile",
         "declctl_commands": "plugins can't add commands yet; ship a script of your own meanwhile",
         "declctl_metrics": "plugins can't add metrics yet; serve them from the plugin meanwhile",

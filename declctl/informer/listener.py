@@ -196,10 +196,7 @@ class ProcessorListener:
         except BaseException:  # noqa: BLE001 - a handler may raise anything, also SystemExit
             self._log_failure(item.value)
         finally:
-            self._calling = None
-            self.queue.done(item)
-        if self._initial is not None:
-            self._look_synced()
+            self._finish(item)
         return True
 
     async def _work_async(self, item: QueueItem[Notification]) -> bool:
@@ -215,11 +212,15 @@ class ProcessorListener:
                 raise  # this task was cancelled; any other CancelledError comes from a task of the handler
             self._log_failure(item.value)
         finally:
-            self._calling = None
-            self.queue.done(item)
+            self._finish(item)
+        return True
+
+    def _finish(self, item: QueueItem[Notification]) -> None:
+        """The call has ended: the key is free for its next change."""
+        self._calling = None
+        self.queue.done(item)
         if self._initial is not None:
             self._look_synced()
-        return True
 
     def _log_failure(self, notification: Notification) -> None:
         """Count and log the exception that the handler has just raised."""

@@ -1,4 +1,4 @@
-"""Worker pools: threads or tasks that take items from a `KeyedQueue` and work on them.
+"""Worker pools: threads or tasks that take items from a queue, such as a `KeyedQueue`, and work on them.
 
 The queue decides, and the pool waits. `work` processes one item and calls `done`, `drop` or `retry` of the
 queue. It raises nothing, and returns whether its worker goes on: False if the worker was replaced meanwhile.
@@ -9,15 +9,27 @@ items of both together.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from declctl.kit.keyed_queue import KeyedQueue, QueueItem
+from declctl.kit.keyed_queue import QueueItem
 from declctl.kit.loops import running_loop
 
 T = TypeVar("T")
 
 _LONGEST_WAIT = 30.0  # seconds until the queue is checked again, whose clock may differ from the threads' one
 _ITEMS_PER_TURN = 64  # items of an asynchronous worker until other tasks of the loop may run
+
+
+class ItemSource(Protocol[T]):
+    """What a pool needs of a queue."""
+
+    def take(self) -> QueueItem[T] | None:
+        """Take the next item; None if no item may be taken now."""
+        ...
+
+    def next_due(self) -> float | None:
+        """Seconds until an item may be taken; None if none will be."""
+        ...
 
 
 class ThreadWorkerPool(Generic[T]):
@@ -29,7 +41,7 @@ class ThreadWorkerPool(Generic[T]):
 
     def __init__(
         self,
-        queue: KeyedQueue[T],
+        queue: ItemSource[T],
         work: Callable[[QueueItem[T]], bool],
         *,
         name: str,
@@ -113,7 +125,7 @@ class AsyncWorkerPool(Generic[T]):
 
     def __init__(
         self,
-        queue: KeyedQueue[T],
+        queue: ItemSource[T],
         work: Callable[[QueueItem[T]], Coroutine[Any, Any, bool]],
         *,
         name: str,

@@ -12,6 +12,7 @@ A code never gets another meaning. The families:
     DCL07x  the same, continued
     DCL08x  installed plugins
     DCL09x  handler files: effects of an import that no reload undoes
+    DCL10x  values written as text, continued
 
 `docs/errors.md` explains each code with an example; a test checks that no code is missing. The package
 contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the faults of
@@ -69,6 +70,9 @@ CONTRADICTION: Final = _code("DCL017", "Two fields contradict each other.")
 UNKNOWN_REFERENCE: Final = _code("DCL020", "A reference names something that is not declared.")
 DUPLICATE_NAME: Final = _code("DCL021", "Two things of the same kind have the same name.")
 DUPLICATE_VALUE: Final = _code("DCL022", "A list holds the same value twice.")
+BAD_EXPRESSION: Final = _code(
+    "DCL023", "A CEL expression does not compile, or its result is neither true nor false."
+)
 
 BAD_DURATION: Final = _code(
     "DCL030", "A duration is not written like 500ms, 10s, 5m or 1h30m, or is too short."
@@ -112,14 +116,12 @@ CLUSTER_UNREACHABLE: Final = _code(
     "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
 )
 UNKNOWN_NAMESPACE: Final = _code("DCL053", "A namespace of the manifest is not in the cluster (a warning).")
+UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that the kind doesn't have.")
 
-MODE_RECONCILE: Final = _code("DCL060", "`mode: Reconcile` is not done yet by this version.")
-FILTER: Final = _code("DCL061", "`filter.expression` (CEL) is not done yet by this version.")
 INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
 DEBOUNCE: Final = _code("DCL063", "`debounce` is not done yet by this version.")
 NAMED_QUEUE: Final = _code("DCL064", "Queues other than `default` are not done yet by this version.")
 DEAD_LETTER: Final = _code("DCL065", "`onFailure: DeadLetter` is not done yet by this version.")
-SCHEDULES: Final = _code("DCL067", "`schedules` are not done yet by this version.")
 LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")
 METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
 NAMESPACE_SELECTOR: Final = _code("DCL071", "Namespaces by label selector are not done yet by this version.")
@@ -160,6 +162,9 @@ ORDINARY_MODULE: Final = _code(
 NAME_IN_TEXT: Final = _code(
     "DCL095", "A text names a module of the bundle, which has a private name (a warning)."
 )
+
+BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")
+BAD_TIME_ZONE: Final = _code("DCL102", "There is no time zone of this name.")
 
 
 CODE_PATTERN: Final = re.compile(r"DCL\d{3}", re.IGNORECASE)

@@ -34,6 +34,7 @@ from declctl.manifest.values import (
     parse_entry_point,
     parse_quantity,
 )
+from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath, FieldSelector, LabelSelector
 
 API_VERSION: Final = "declctl.dev/v1alpha1"
@@ -252,6 +253,11 @@ def _read_field_path(text: str) -> str:
     return str(FieldPath.parse(text))
 
 
+def _read_expression(text: str) -> str:
+    compile_expression(text)
+    return text
+
+
 def _read_dropped_path(text: str) -> str:
     dropped = str(FieldPath.parse(text))
     for kept in _KEPT_FIELDS:
@@ -265,6 +271,15 @@ def _read_dropped_path(text: str) -> str:
 def _read_label_selector(value: Json) -> str:
     is_text = isinstance(value, str)
     return str(LabelSelector.parse(value) if is_text else LabelSelector.from_mapping(mapping_at(value)))
+
+
+def _read_label_key(text: str) -> str:
+    # A key alone is a selector for the objects that have it.
+    if str(LabelSelector.parse(text)) != text:
+        raise BadValue(
+            f'"{text}" is not the name of a label or an annotation', suggestion="such as example.dev/app"
+        )
+    return text
 
 
 class ValueKind(NamedTuple):
@@ -287,13 +302,17 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "kind": ValueKind(codes.BAD_NAME, values.check_kind),
     "apiVersion": ValueKind(codes.BAD_NAME, values.check_api_version),
     "variable": ValueKind(codes.BAD_NAME, values.check_variable),
+    "labelKey": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_key),
     "labelSelector": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_selector),
     "fieldSelector": ValueKind(codes.BAD_FIELD_SELECTOR, _read_field_selector),
     "fieldPath": ValueKind(codes.BAD_FIELD_PATH, _read_field_path),
     "droppedPath": ValueKind(codes.BAD_FIELD_PATH, _read_dropped_path),
+    "expression": ValueKind(codes.BAD_EXPRESSION, _read_expression),
     "address": ValueKind(codes.BAD_ADDRESS, parse_address),
     "entryPoint": ValueKind(codes.BAD_ENTRY_POINT, parse_entry_point),
     "function": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
+    "cron": ValueKind(codes.BAD_CRON, values.check_cron),
+    "timeZone": ValueKind(codes.BAD_TIME_ZONE, values.check_time_zone),
     "versionRange": ValueKind(codes.BAD_VERSION_RANGE, values.check_version_range),
 }
 """Each kind of value that a note can name. The checks and the model use the same function."""
@@ -353,6 +372,13 @@ def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
         return None if optional and found == usual else found
 
     return _declared(schema_of(kind), read, default=None if optional else usual)
+
+
+def nested_required(kind: type[_Spec]) -> Any:
+    """A field that is a mapping of type `kind` and must be present."""
+    return _declared(
+        schema_of(kind), lambda value, path: build(kind, value, path), default=None, required=True
+    )
 
 
 def nested_list(

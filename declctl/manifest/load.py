@@ -62,9 +62,14 @@ class LoadedManifest(msgspec.Struct, frozen=True):
         *,
         suggestion: str | None = None,
         key: bool = False,
+        offset: int = 0,
     ) -> Diagnostic:
-        """A fault that another room has found, at the value at `path`; with `key`, at its key."""
-        return self.document.fault(code, Location(path, key=key), message, suggestion=suggestion)
+        """A fault that another room has found, at the value at `path`; with `key`, at its key.
+
+        `offset` is its position in a text value, in characters from 0.
+        """
+        location = Location(path, key=key, offset=offset)
+        return self.document.fault(code, location, message, suggestion=suggestion)
 
 
 class _Candidate(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from declctl.manifest.fields import (
     namespaces,
     nested,
     nested_list,
+    nested_required,
     option,
     quantity,
     record,
@@ -41,6 +42,7 @@ from declctl.manifest.fields import (
     whole,
 )
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, Json, items_at, parse_duration, value_at
+from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath
 
 ALL_EVENTS = ("Added", "Modified", "Deleted", "Resync")
@@ -84,6 +86,20 @@ class Delivery(StrEnum):
     KEYED = "Keyed"
 
 
+class Mode(StrEnum):
+    """Whether a handler receives changes, or keys that it reconciles."""
+
+    EVENT = "Event"
+    RECONCILE = "Reconcile"
+
+
+class OwnerSelection(StrEnum):
+    """The owner references that `mapTo.owner` follows: the controlling one, or all."""
+
+    CONTROLLER = "Controller"
+    ANY = "Any"
+
+
 class OnFailure(StrEnum):
     """What happens to a change after the last attempt."""
 
@@ -96,6 +112,13 @@ class OnError(StrEnum):
 
     FAIL = "Fail"
     DISABLE = "Disable"
+
+
+class MissedRuns(StrEnum):
+    """What happens to the times of a schedule at which its function could not be called."""
+
+    SKIP = "Skip"
+    RUN_ONCE = "RunOnce"
 
 
 class WatchFiles(StrEnum):
@@ -373,7 +396,8 @@ class FilterSpec(LocatedSpec):
     """The changes that a handler receives: those that pass every part of the filter.
 
     `label_selector` (canonical; an empty text selects everything) and `entry_point` judge the object.
-    `changed_paths` (canonical, sorted) judges the difference of a Modified.
+    `changed_paths` (canonical, sorted) judges the difference of a Modified. `expression` (empty for none)
+    judges the object if it reads nothing else, and otherwise the change.
     """
 
     ABOUT = about("The changes that the handler receives: those that pass every part of the filter.")
@@ -402,15 +426,33 @@ class FilterSpec(LocatedSpec):
             examples=["handlers.filters:interesting"],
         )
     )
-    expression: ClassVar[Schema] = refused(
-        text("A CEL expression over obj and old.", examples=["obj.status.phase != old.status.phase"]),
-        codes.FILTER,
+    expression: str = field(
+        text(
+            "A CEL expression. If it reads only obj, it judges objects: an object that begins to pass is "
+            "Added, and one that no longer passes is Deleted. If it reads old (null except for Modified and "
+            "Resync), change.type, change.reason or change.initial, it judges changes: each is delivered or "
+            "not. An error, such as a missing field, counts as false. Needs declctl[cel].",
+            value="expression",
+            examples=[
+                "has(obj.spec.nodeName) && obj.status.phase == 'Running'",
+                "old == null || obj.status.phase != old.status.phase",
+            ],
+        ),
+        absent="",
     )
 
     @property
+    def judges_changes(self) -> bool:
+        """Whether the expression judges changes, and not objects."""
+        return bool(self.expression) and not compile_expression(self.expression).judges_objects
+
+    @property
     def object_part(self) -> "FilterSpec":
-        """The filter without `changed_paths`: they judge two states, all other fields judge an object."""
-        return replace(self, changed_paths=())
+        """The part that judges an object, without the parts that judge a change.
+
+        These are `changed_paths`, and an expression that reads more than the object.
+        """
+        return replace(self, changed_paths=(), expression="" if self.judges_changes else self.expression)
 
 
 def filters_differ(old: FilterSpec | None, new: FilterSpec | None, *, same_code: bool) -> bool:
@@ -420,6 +462,82 @@ def filters_differ(old: FilterSpec | None, new: FilterSpec | None, *, same_code:
     """
     before, after = (FilterSpec() if each is None else each.object_part for each in (old, new))
     return before != after or (before.entry_point is not None and not same_code)
+
+
+@dataclass(frozen=True, slots=True)
+class MappingSpec(LocatedSpec):
+    """The way from a changed object to keys of the handler's resource; exactly one field is set."""
+
+    ABOUT = about(
+        "How a changed object leads to the keys to reconcile; exactly one way.",
+        one_of=("owner", "index", "label", "annotation", "fieldPath", "entryPoint"),
+        hints={"ownerReferences": "owner", "field": "fieldPath", "function": "entryPoint"},
+        examples=[{"owner": "Controller"}, {"index": "bySettings"}],
+    )
+    owner: OwnerSelection | None = field(
+        choice(
+            "The owners of the object that are of the kind of the handler's resource. Controller follows the "
+            "reference with `controller: true`, Any all of them.",
+            [each.value for each in OwnerSelection],
+        ),
+        read=OwnerSelection,
+    )
+    index: str | None = field(
+        text(
+            "An index of the handler's resource: it leads to the objects that the index has under the key "
+            "of the changed object.",
+            value="indexName",
+            examples=["bySettings"],
+        )
+    )
+    label: str | None = field(
+        text(
+            "A label of the changed object; its value is the name of an object in the same namespace.",
+            value="labelKey",
+            examples=["example.dev/webapp"],
+        )
+    )
+    annotation: str | None = field(
+        text(
+            "An annotation of the changed object; its value is namespace/name, or the name of an object in "
+            "the same namespace.",
+            value="labelKey",
+            examples=["example.dev/webapp"],
+        )
+    )
+    field_path: str | None = field(
+        text(
+            "A field of the changed object; its values are names or keys, as of an annotation.",
+            value="fieldPath",
+            examples=["spec.webappRef.name"],
+        )
+    )
+    entry_point: EntryPoint | None = field(
+        entry_point(
+            "A function that takes the changed object and returns keys, as texts namespace/name or name. It "
+            "is called between the cache and the queue, so it must be quick.",
+            function=True,
+            examples=["handlers.webapp:of_node"],
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecondaryWatchSpec(LocatedSpec):
+    """A further resource whose changes lead to keys of the handler's resource."""
+
+    ABOUT = about(
+        "A resource whose changes lead to keys of the handler's resource.",
+        hints={"resource": "resourceRef", "when": "filter", "map": "mapTo", "enqueue": "mapTo"},
+    )
+    resource: str = field(
+        reference("The resource that is listened to.", "a resource in spec.resources"),
+        key="resourceRef",
+        read=_name,
+        required=True,
+    )
+    map_to: MappingSpec = nested_required(MappingSpec)
+    filter: FilterSpec | None = nested(FilterSpec, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,14 +569,11 @@ class HandlerSpec(LocatedSpec):
         read=_name,
         required=True,
     )
-    mode: ClassVar[Schema] = refused(
-        choice(
-            "Event receives each change; Reconcile receives a key and reads the state from the cache.",
-            ["Event", "Reconcile"],
-            default="Event",
-        ),
-        codes.MODE_RECONCILE,
-        accepts=("Event",),
+    mode: Mode = option(
+        Mode,
+        "Event calls the handler for each change. Reconcile calls it for a key, with the newest state from "
+        "the cache: any number of changes lead to one call.",
+        default=Mode.EVENT,
     )
     entry_point: EntryPoint | None = field(
         entry_point("A module with hooks, a class with hooks, or a function.")
@@ -480,6 +595,10 @@ class HandlerSpec(LocatedSpec):
         read=lambda given: tuple(event for event in ALL_EVENTS if event in given),
     )
     filter: FilterSpec | None = nested(FilterSpec, optional=True)
+    watches: tuple[SecondaryWatchSpec, ...] = nested_list(
+        SecondaryWatchSpec,
+        "With mode Reconcile: further resources, whose changes lead to keys of the handler's resource.",
+    )
     include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
     initial_sync: InitialSync = option(
         InitialSync,
@@ -538,9 +657,90 @@ class HandlerSpec(LocatedSpec):
     )
 
     @property
+    def code(self) -> tuple[EntryPoint | None, ...]:
+        """The entry points of the handler, of its filters and of its mappings."""
+        filters = (self.filter, *(watch.filter for watch in self.watches))
+        return (
+            self.entry_point,
+            *(each.entry_point for each in filters if each is not None),
+            *(watch.map_to.entry_point for watch in self.watches),
+        )
+
+    @property
     def most_attempts(self) -> int | None:
         """The number of attempts after which a change is given up; None if it never is."""
         return None if self.on_failure is OnFailure.RETRY else self.retry.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec(LocatedSpec):
+    """One function that is called at given times; exactly one of `cron` and `every` (seconds) is set.
+
+    `timeout` is None for no limit.
+    """
+
+    ABOUT = about(
+        "One function that is called at given times, one call at a time. The name is its identity: if it "
+        "stays, a reload does not begin its interval anew.",
+        one_of=("cron", "every"),
+        hints={
+            "schedule": "cron",
+            "interval": "every",
+            "timezone": "timeZone",
+            "tz": "timeZone",
+            "function": "entryPoint",
+            "catchUp": "missedRuns",
+            "startingDeadlineSeconds": "missedRuns",
+        },
+    )
+    name: str = field(text("The name of the schedule.", value="label", examples=["nightly"]), required=True)
+    entry_point: EntryPoint = field(
+        entry_point(
+            "The function. It takes any of the arguments schedule and ctx.",
+            function=True,
+            examples=["handlers.jobs:nightly"],
+        ),
+        required=True,
+    )
+    cron: str | None = field(
+        text(
+            "The times, as in crontab(5): minute, hour, day of the month, month, day of the week. Or one of "
+            "@hourly, @daily, @weekly, @monthly, @yearly.",
+            value="cron",
+            examples=["0 2 * * *", "@daily"],
+        )
+    )
+    every: float | None = field(
+        duration(
+            "The interval between the begins of two calls; the first call is one interval after the start.",
+            minimum=1,
+            examples=["10m"],
+        )
+    )
+    time_zone: str = field(
+        text(
+            "The time zone of cron. Where clocks change, a line with a fixed hour and minute fires once.",
+            value="timeZone",
+            default="UTC",
+            examples=["Europe/Berlin"],
+        )
+    )
+    include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
+    missed_runs: MissedRuns = option(
+        MissedRuns,
+        "What happens to times at which the function could not be called: the call before took longer, the "
+        "machine slept, or caches were still being filled. RunOnce calls it once for the newest of them, as "
+        "soon as it can be called. Skip waits for the next time.",
+        default=MissedRuns.RUN_ONCE,
+    )
+    timeout: float | None = field(
+        duration("The time that one call may take; by default there is no limit.", examples=["10m"])
+    )
+
+    @property
+    def times(self) -> tuple[str | None, float | None, str]:
+        """Everything that the times depend on: schedules with equal values have the same times."""
+        return self.cron, self.every, self.time_zone
 
 
 def _in_order(steps: "Sequence[LifecycleStep]") -> "list[LifecycleStep]":
@@ -716,23 +916,8 @@ class ControllerSpec(LocatedSpec):
     )
     resources: tuple[ResourceSpec, ...] = nested_list(ResourceSpec, "The kinds of objects to watch.")
     handlers: tuple[HandlerSpec, ...] = nested_list(HandlerSpec, "The handlers of changes.")
-    schedules: ClassVar[Schema] = refused(
-        listing(
-            "Functions that are called at given times.",
-            record(
-                "A function that is called at given times.",
-                {
-                    "name": text("The name of the schedule.", value="label", examples=["nightly"]),
-                    "cron": text("The times, as in crontab(5).", examples=["0 2 * * *"]),
-                    "timeZone": text("The time zone of cron.", default="UTC", examples=["Europe/Berlin"]),
-                    "entryPoint": entry_point("The function.", examples=["handlers.jobs:nightly"]),
-                    "includeSnapshotsFrom": _SNAPSHOTS,
-                },
-                required=("name", "cron", "entryPoint"),
-            ),
-        ),
-        codes.SCHEDULES,
-        accepts=([],),
+    schedules: tuple[ScheduleSpec, ...] = nested_list(
+        ScheduleSpec, "Functions that are called at given times.", kw_only=True
     )
     lifecycle: LifecycleSpec = nested(LifecycleSpec)
     reload: ReloadSpec = nested(ReloadSpec)
@@ -764,6 +949,15 @@ class ControllerSpec(LocatedSpec):
             },
         )
     )
+
+    def has_indexer(self, resource: str, index: str) -> bool:
+        """Whether a resource declares an index."""
+        return any(
+            indexer.name == index
+            for each in self.resources
+            if each.name == resource
+            for indexer in each.indexers
+        )
 
 
 CONTROLLER = document_schema(

@@ -18,6 +18,7 @@ from declctl.manifest.model import (
     PluginSpec,
     ReloadSpec,
     ResourceSpec,
+    ScheduleSpec,
 )
 from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
@@ -105,6 +106,7 @@ class Plan:
     lifecycle: LifecycleSpec
     reload: ReloadSpec
     admin: AdminSpec
+    schedules: tuple[ScheduleSpec, ...] = ()
 
 
 def plan(controller: ControllerSpec) -> Plan:
@@ -120,6 +122,7 @@ def plan(controller: ControllerSpec) -> Plan:
         lifecycle=controller.lifecycle,
         reload=controller.reload,
         admin=controller.admin,
+        schedules=controller.schedules,
     )
 
 

@@ -11,8 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final, TypeAlias
+
+from declctl.kit.timetable import SHORTHANDS, check_line, check_zone, zone_names
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value: the form of a document after YAML has been read."""
@@ -74,6 +77,7 @@ _INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
+_FIELDS_WITH_SECONDS = 6  # of a cron line in other systems
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -366,6 +370,46 @@ def check_api_version(text: str) -> str:
     if is_swapped:
         advice = f'did you mean "{version}/{group}"?'
     raise BadValue(f'"{text}" is not an apiVersion', suggestion=advice)
+
+
+def check_cron(text: str) -> str:
+    """Checks a cron line: five fields that can be read, and that fire some day."""
+    try:
+        return check_line(text)
+    except ValueError as error:
+        raise BadValue(
+            f'"{text}" is not a cron line: {error}', suggestion=_cron_advice(text, str(error))
+        ) from error
+
+
+def check_time_zone(text: str) -> str:
+    """Checks the name of a time zone, such as Europe/Berlin."""
+    try:
+        return check_zone(text)
+    except ValueError as error:
+        # Most often the name has another spelling (`europe/berlin`), or is the city alone (`Berlin`).
+        names = sorted(zone_names())
+        known = {name.lower(): name for name in names} | {
+            name.rpartition("/")[2].lower(): name for name in names
+        }
+        near = next(iter(get_close_matches(text.replace(" ", "_").lower(), known, n=1, cutoff=0.75)), None)
+        form = "write an IANA name such as Europe/Berlin, or UTC"
+        raise BadValue(str(error), suggestion=f'did you mean "{known[near]}"?' if near else form) from error
+
+
+def _cron_advice(text: str, reason: str) -> str:
+    fields = text.split()
+    if "never fires" in reason:
+        return "name days and months that go together"
+    if fields and fields[0].partition("=")[0] in ("TZ", "CRON_TZ"):
+        return "name the zone in the field timeZone"
+    if fields[:1] == ["@every"]:
+        return f'write every: "{" ".join(fields[1:])}" instead of cron'
+    if text.startswith("@"):
+        return f"the words are {', '.join(SHORTHANDS)}"
+    if len(fields) == _FIELDS_WITH_SECONDS:
+        return 'seconds are not possible: write minute, hour, day, month and weekday, or every: "10s"'
+    return 'write minute, hour, day of the month, month and day of the week, as in "0 2 * * *"'
 
 
 def check_variable(text: str) -> str:

@@ -17,6 +17,7 @@ from declctl.objects.frame import (
 )
 from declctl.objects.record import (
     NO_ORDER,
+    Cause,
     Change,
     ChangeReason,
     ChangeType,
@@ -28,6 +29,8 @@ from declctl.objects.record import (
     Notification,
     ObjectView,
     Record,
+    Request,
+    Requeue,
     WatchEvent,
     decompressed,
     field_view,
@@ -50,6 +53,7 @@ from declctl.objects.resource import (
 __all__ = [
     "NO_ORDER",
     "PARTIAL_OBJECT_METADATA",
+    "Cause",
     "Change",
     "ChangeReason",
     "ChangeType",
@@ -75,6 +79,8 @@ __all__ = [
     "ObjectKey",
     "ObjectView",
     "Record",
+    "Request",
+    "Requeue",
     "Requirement",
     "Resource",
     "WatchEvent",

@@ -2,7 +2,7 @@
 
 A `Record` is a cached object that is not decoded. An `ObjectView` is the object for a handler: read-only, and
 decoded when it is read. On the way from the API server to the handler, a change is one of these values after
-the other: `WatchEvent` or `ListPage`, `Delta`, `Notification`, `Change`.
+the other: `WatchEvent` or `ListPage`, `Delta`, `Notification`, `Change`. A reconciler receives a `Request`.
 """
 
 from abc import ABCMeta
@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -554,6 +554,67 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def received_at(self) -> datetime:
         """When the cache took the event in, in UTC; of a change by an edit, when the difference was found."""
         return datetime.fromtimestamp(self.received, UTC)
+
+
+class Cause(NamedTuple):
+    """Why a key was added to a queue."""
+
+    type: str  # such as Added, Modified, Deleted, Resync, Requeue
+    resource: str  # the name of the resource of the object
+    key: str  # of the object
+    reason: str  # such as Watch, Initial, Relist
+
+    def __str__(self) -> str:
+        """`Modified deployments default/web (Watch)`."""
+        return f"{self.type} {self.resource} {self.key} ({self.reason})"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a reconciler for one key.
+
+    - `key`: `namespace/name`, or `name` for a cluster-scoped kind; with `.namespace` and `.name`.
+    - `obj`: the newest state in the cache, read-only; None if the cache has no such object. Then it is gone,
+      or it was never in the scope of the resource.
+    - `attempt`: the number of this call, from 1: it grows while the call fails.
+    - `causes`: why the key is due, the oldest first, at most 16.
+    - `id`: the same in all attempts for the same causes, and in no other call; an idempotency key.
+    """
+
+    key: ObjectKey
+    obj: ObjectView | None
+    attempt: int
+    causes: tuple[Cause, ...]
+    id: str
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace; None for a cluster-scoped kind."""
+        return self.key.namespace
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.key.name
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """What a reconciler returns to be called for the key again, `after` seconds.
+
+    A change that comes before leads to a call before. Raises ValueError unless `after` is above 0, and
+    TypeError if it is no number.
+    """
+
+    after: float
+
+    def __post_init__(self) -> None:
+        """Check the seconds."""
+        if isinstance(self.after, bool) or not isinstance(self.after, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - user code
+            raise TypeError(f"Requeue(after=…) takes seconds, not a {type(self.after).__name__}")
+        if not self.after > 0:
+            raise ValueError(
+                f"Requeue(after=…) takes more than 0 seconds, not {self.after:g}: return None instead"
+            )
 
 
 def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:

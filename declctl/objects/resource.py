@@ -37,22 +37,24 @@ PARTIAL_OBJECT_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMe
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind as a server serves it: with its plural name, its scope and its verbs."""
+    """A kind as a server serves it: with its plural name, its scope, its verbs and its subresources."""
 
     gvk: GroupVersionKind
     plural: str
     namespaced: bool
     verbs: frozenset[str] = frozenset({"list", "watch"})
+    subresources: frozenset[str] = frozenset()  # such as `status` and `scale`
 
-    def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """The URL path of the collection or of one object.
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
+        """The URL path of the collection, of one object, or of a subresource of it.
 
         `namespace` None means all (or cluster-scoped).
         """
         root = f"/apis/{self.gvk.group}/{self.gvk.version}" if self.gvk.group else f"/api/{self.gvk.version}"
         scope = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
         tail = f"/{quote(name, safe='')}" if name else ""
-        return f"{root}{scope}/{self.plural}{tail}"
+        below = f"/{subresource}" if subresource else ""
+        return f"{root}{scope}/{self.plural}{tail}{below}"
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.gvk.group}" if self.gvk.group else self.plural

@@ -7,6 +7,7 @@ in threads. The main thread waits for signals. `RuntimeParts` outlive generation
 
 import asyncio
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -16,6 +17,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import structlog
 
+import declctl
 from declctl.errors import ManifestErrors
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
@@ -25,8 +27,9 @@ from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.handling.context import ClusterAccess, EventRecorder
+from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.schedules import Schedules, TriggerResult
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
@@ -40,6 +43,7 @@ from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
+from declctl.writes import EventRecorder, WriteGate, WriteLedger, WritePolicy, WriterFactory
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -132,12 +136,20 @@ async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeo
 
 
 async def shut_down(
-    reloader: Reloader, slots: Slots, lifecycle: Lifecycle, services: RuntimeServices, *, log: Log
+    reloader: Reloader,
+    slots: Slots,
+    schedules: Schedules,
+    lifecycle: Lifecycle,
+    services: RuntimeServices,
+    *,
+    log: Log,
 ) -> None:
     """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation."""
     generation = reloader.active
-    running, waited = await slots.stop(DRAIN_SECONDS)
-    if running:
+    (running, waited), scheduled = await asyncio.gather(
+        slots.stop(DRAIN_SECONDS), schedules.stop(DRAIN_SECONDS)
+    )
+    if running := [*running, *scheduled]:
         log.warning(f"not waited for any longer: {', '.join(running)}")
     if waited:
         each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
@@ -176,6 +188,7 @@ class RuntimeParts:
     caches: InformerPool
     mutations: MutationChecks
     slots: Slots
+    schedules: Schedules
     services: RuntimeServices
     lifecycle: Lifecycle
     reloader: Reloader
@@ -211,15 +224,33 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     - `restart`: called with the reasons when a reload needs a new process.
     - `user_log`: the structlog logger that `ctx.log` is bound from.
     """
-    recorder = EventRecorder(client, component=name, clock=clock, log=log)
+    policy = WritePolicy(dry_run=options.dry_run)
+    client.guard_writes(policy.may_write, dry_run=policy.dry_run)
+    ledger = WriteLedger()
+    writers = WriterFactory(
+        client,
+        ledger,
+        controller=name,
+        discover=client.discover,
+        forget=client.forget,
+        version=declctl.__version__,
+        clock=clock,
+        policy=policy,
+    )
+    # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
+    events = WriteGate(
+        client, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
+    )
+    recorder = EventRecorder(events, controller=name, instance=socket.gethostname(), clock=clock, log=log)
     caches = InformerPool(client, tasks=tasks, clock=clock)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
+    schedules = Schedules(clock=clock, log=log)
     # Generations use these services. The reloader and its stage get no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
         caches=caches,
-        cluster=ClusterAccess(client, recorder),
+        cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
@@ -227,7 +258,14 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
     lifecycle = Lifecycle(log)
     reloader = Reloader(
-        files, services=services, slots=slots, lifecycle=lifecycle, children=children, clock=clock, log=log
+        files,
+        services=services,
+        slots=slots,
+        schedules=schedules,
+        lifecycle=lifecycle,
+        children=children,
+        clock=clock,
+        log=log,
     )
     server = client.health.status
     retries = ReloadRetries(clock)
@@ -238,8 +276,10 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         old=lambda: reloader.old,
         caches=caches,
         slots=slots,
+        schedules=schedules,
         loops=loops,
         recorder=recorder,
+        writes=ledger,
         server=server,
         retries=retries,
         file_watch=file_watch.status,
@@ -263,6 +303,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         caches,
         mutations,
         slots,
+        schedules,
         services,
         lifecycle,
         reloader,
@@ -370,6 +411,10 @@ class Runtime:
             await self.parts.finished(outcome, True)
         return outcome
 
+    def trigger(self, schedule: str) -> TriggerResult:
+        """Call the function of a schedule now, apart from its times; returns at once."""
+        return self.parts.schedules.trigger(schedule)
+
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
         loaded = self._reloader.loaded if self._reloader is not None else ()
@@ -459,7 +504,14 @@ class Runtime:
                     task.cancel()
             # No new generation, then no new call, then the hooks: they may read caches and record events.
             await parts.attempts.close()
-            await shut_down(parts.reloader, parts.slots, parts.lifecycle, parts.services, log=self._log)
+            await shut_down(
+                parts.reloader,
+                parts.slots,
+                parts.schedules,
+                parts.lifecycle,
+                parts.services,
+                log=self._log,
+            )
             await parts.mutations.look()
             await parts.recorder.flush(_FLUSH_SECONDS)
             recording.cancel()
@@ -508,7 +560,10 @@ class Runtime:
             if outcome.result is not Result.UNCHANGED:
                 await parts.finished(outcome, False)
 
+        # With `--once`, handlers handle what is there: no schedule is called.
+        scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
         return [
+            *scheduled,
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),

@@ -75,7 +75,7 @@ def static_answer(method: str, path: str, registry: Registry) -> StaticAnswer | 
 
 def resources(registry: Registry, group_name: str, version: str) -> KubeObject | None:
     """The answer to /api/v1 and /apis/<group>/<version>; None if there is none."""
-    kinds = _kinds(registry, group_name, version)
+    kinds = [kind for kind in registry.served() if (kind.group, kind.version) == (group_name, version)]
     if not kinds:
         return None
     entries = [entry for kind in kinds for entry in _resource(kind)]
@@ -108,10 +108,6 @@ def _priority(version: str) -> tuple[int, int, str]:
 def _number(version: str) -> int:
     digits = version.removeprefix("v")
     return int(digits) if digits.isdecimal() else 0
-
-
-def _kinds(registry: Registry, group_name: str, version: str) -> list[ServedKind]:
-    return [kind for kind in registry.served() if (kind.group, kind.version) == (group_name, version)]
 
 
 def _group(registry: Registry, name: str) -> KubeObject:

@@ -16,7 +16,7 @@ import msgspec
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status
-from declctl.sandbox.kinds import ResourceId, ServedKind
+from declctl.sandbox.kinds import ResourceId, ServedKind, as_served
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 _ENCODER: Final = msgspec.json.Encoder()
@@ -61,10 +61,12 @@ class Stored:
 
     def rendered(self, kind: ServedKind) -> KubeObject:
         """A fresh copy in the version of `kind`."""
-        return {"kind": kind.kind, "apiVersion": kind.api_version, **self.decode()}
+        return {"kind": kind.kind, "apiVersion": kind.api_version, **as_served(kind, self.decode())}
 
     def encoded(self, kind: ServedKind) -> bytes:
         """The JSON in the version of `kind`."""
+        if kind.is_new_event:
+            return _ENCODER.encode(self.rendered(kind))
         return head(kind) + self.data[1:]
 
     def as_of(self, version: int) -> "Stored":

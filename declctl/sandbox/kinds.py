@@ -25,6 +25,20 @@ class ScalePaths:
     selector: str = "spec.selector"
 
 
+_CORE_EVENTS: ResourceId = ("", "events")
+# Fields of an Event in events.k8s.io, and their names in the core group, under which they are stored.
+_EVENT_FIELDS: Mapping[str, str] = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedCount": "count",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedSource": "source",
+}
+_NEW_EVENT_FIELDS = {stored: name for name, stored in _EVENT_FIELDS.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class ServedKind:
     """One kind in one version, as discovery describes it.
@@ -57,8 +71,13 @@ class ServedKind:
 
     @property
     def resource(self) -> ResourceId:
-        """Under which its objects are stored."""
-        return (self.group, self.plural)
+        """Under which its objects are stored. Events of both groups are the same objects."""
+        return _CORE_EVENTS if self.is_new_event else (self.group, self.plural)
+
+    @property
+    def is_new_event(self) -> bool:
+        """Whether its objects are Events of events.k8s.io, which are stored as those of the core group."""
+        return self.group == "events.k8s.io"
 
     @property
     def is_review(self) -> bool:
@@ -203,6 +222,18 @@ class Registry:
             if name in names and (not group or kind.group == group):
                 return kind
         return None
+
+
+def as_stored(kind: ServedKind, obj: KubeObject) -> KubeObject:
+    """An object of a kind in the form that is stored."""
+    return {_EVENT_FIELDS.get(name, name): value for name, value in obj.items()} if kind.is_new_event else obj
+
+
+def as_served(kind: ServedKind, obj: KubeObject) -> KubeObject:
+    """A stored object in the form of a kind."""
+    if not kind.is_new_event:
+        return obj
+    return {_NEW_EVENT_FIELDS.get(name, name): value for name, value in obj.items()}
 
 
 def is_definition(kind: ServedKind) -> bool:

@@ -155,7 +155,7 @@ class Remover:
         if kind.resource == ("", "namespaces"):
             del metadata["deletionGracePeriodSeconds"]
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-        return self._history.put(kind.resource, obj).rendered(kind)
+        return self._history.put(kind.resource, kinds.as_stored(kind, obj)).rendered(kind)
 
     def _contents(self, kind: ServedKind, obj: KubeObject) -> Iterator[Target]:
         if kind.resource == ("", "namespaces"):

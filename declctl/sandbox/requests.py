@@ -118,9 +118,11 @@ def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
     given = parse(call, media_type, body) if body.strip() else {}
     if not isinstance(given, dict):
         raise status.bad_request("DeleteOptions must be an object")
+    # As the real server: options in the body replace those of the query, a dryRun among them.
+    params = {} if body.strip() else call.params
     preconditions = given.get("preconditions") or {}
-    dry_run = given.get("dryRun") or ([call.params["dryRun"]] if "dryRun" in call.params else [])
-    policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
+    dry_run = given.get("dryRun") or ([params["dryRun"]] if "dryRun" in params else [])
+    policy = given.get("propagationPolicy") or params.get("propagationPolicy", "")
     if policy not in ("", "Orphan", "Background", "Foreground"):
         cause = StatusCause.unsupported(
             "propagationPolicy", policy, '"Foreground", "Background", "Orphan", "nil"'
@@ -128,7 +130,7 @@ def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
         raise status.invalid_options("DeleteOptions", [cause])
     return Deletion(
         dry_run=_dry_run(dry_run[0] if dry_run else "", "DeleteOptions"),
-        grace=integer(given.get("gracePeriodSeconds", call.params.get("gracePeriodSeconds"))),
+        grace=integer(given.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
     )
@@ -203,7 +205,8 @@ class Plain:
     def page(self, kind: ServedKind, page: Page) -> bytes:
         """A list; as in the real server, items of built-in kinds leave out apiVersion and kind."""
         start = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
-        items = [stored.encoded(kind) if kind.custom else stored.data for stored in page.items]
+        whole = kind.custom or kind.is_new_event
+        items = [stored.encoded(kind) if whole else stored.data for stored in page.items]
         return b"".join((start, _ENCODE(_list_metadata(page)), b',"items":[', b",".join(items), b"]}"))
 
 

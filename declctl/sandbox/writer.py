@@ -139,7 +139,8 @@ class Writer:
         # What only a server sets is not taken from a client.
         for field in (*_KEPT, "selfLink"):
             metadata.pop(field, None)
-        metadata |= {"uid": self._uid(), "creationTimestamp": self._now()}
+        uid = uuid.UUID(int=self._chance.getrandbits(128), version=4)
+        metadata |= {"uid": str(uid), "creationTimestamp": self._now()}
         if kind.generations:
             metadata["generation"] = 1
         apply_defaults(kind, obj)
@@ -211,6 +212,9 @@ class Writer:
         stored = self._history.get(kind.resource, target.key)
         if stored is None and write.subresource:  # a subresource can't be created
             raise status.not_found(kind, target.name)
+        if stored is None and (uid := metadata.get("uid")):
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise status.conflict(kind, target.name, why)
         live = None if stored is None else stored.rendered(kind)
         applied = apply.server_side_apply(
             live, config, kind=kind, author=self._author(write), force=patch.force
@@ -247,7 +251,7 @@ class Writer:
             obj = kinds.established(obj, self._now())
         if write.dry_run:
             return obj
-        stored = self._history.put(kind.resource, obj)
+        stored = self._history.put(kind.resource, kinds.as_stored(kind, obj))
         if kinds.is_definition(kind):
             self._registry.replace(kinds.resource_of(obj), kinds.kinds_of(obj))
         return stored.rendered(kind)
@@ -257,9 +261,6 @@ class Writer:
 
     def _now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")  # as objects write a time
-
-    def _uid(self) -> str:
-        return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
 
     def _check_namespace(self, target: Target) -> None:
         if not target.kind.namespaced:

@@ -4,7 +4,7 @@ Answers are values of `objects`, faults are errors of `declctl.errors`. Other ro
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any
@@ -209,6 +209,14 @@ class Client:
     def sync_api_client(self) -> Any:
         """The official synchronous ApiClient with these credentials, for any thread. `close` closes it."""
         return self._official.synchronous()
+
+    def guard_writes(self, may_write: Callable[[], bool], *, dry_run: bool) -> None:
+        """Let writes of the official clients raise NotLeader unless `may_write()`, and have `dryRun=All`.
+
+        A client that the caller of `from_api_client` has given is not guarded.
+        """
+        self._official.guard.may_write = may_write
+        self._official.guard.dry_run = dry_run
 
     async def close(self) -> None:
         """Close every connection and every official client that was made here. May be repeated."""

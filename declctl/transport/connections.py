@@ -33,7 +33,7 @@ from declctl.errors import ApiError
 from declctl.objects import answers
 from declctl.transport.credentials import OfficialConfiguration, choose_proxy
 from declctl.transport.messages import BrokenBody, Sink
-from declctl.transport.official import refuse_redirect
+from declctl.transport.official import WriteGuard, refuse_redirect
 
 _SMALLEST = 16 * 1024  # one TLS record
 LARGEST = 272 * 1024  # asyncio's TLS reads 256 KB at a time
@@ -64,7 +64,12 @@ class ConnectionPool(RESTClientObject):
             **options,
             "auto_decompress": False,  # the wire unpacks gzip
             # A redirect is a normal answer here, which the wire converts to an error.
-            "middlewares": [each for each in options.get("middlewares", ()) if each is not refuse_redirect],
+            # The guard is for handlers: the machinery's own writes, such as those of a Lease, pass it by.
+            "middlewares": [
+                each
+                for each in options.get("middlewares", ())
+                if each is not refuse_redirect and not isinstance(each, WriteGuard)
+            ],
         }
         super().__init__(configured)
         self.maxsize = 0  # no limit, for `_create_connector`

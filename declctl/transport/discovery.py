@@ -92,20 +92,25 @@ class Discovery:
         self._known: dict[GroupVersionKind, Resource] = {}
 
     async def find(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind. Raises NotFound, with a sentence, while the server does not serve it."""
+        """The resource of a kind. Raises NotFound, with a sentence, while the server does not serve it.
+
+        An empty version stands for the newest one that the server prefers and that has the kind.
+        """
         known = self._known.get(gvk)
         if known is not None:
             return known
+        if not gvk.version:
+            return await self._find_preferred(gvk)
         try:
             entries = await self._entries(gvk.group, gvk.version)
         except NotFound as fault:
             raise self._missing(
                 f"{self._server} does not serve {gvk.api_version}, and so no {gvk.kind}"
             ) from fault
-        for entry in entries:
+        for entry in _main(entries):
             if entry.kind == gvk.kind:
-                return self._known.setdefault(gvk, _resource(gvk, entry))
-        near = _near(gvk.kind, [entry.kind for entry in entries])
+                return self._known.setdefault(gvk, _resource(gvk, entry, entries))
+        near = _near(gvk.kind, [entry.kind for entry in _main(entries)])
         hint = f"; did you mean {near[0]}?" if near else ""
         raise self._missing(f"{self._server} serves {gvk.api_version}, but no {gvk.kind} in it{hint}")
 
@@ -123,11 +128,11 @@ class Discovery:
                 entries = await self._entries(wanted.group, version)
             except NotFound:
                 continue
-            for entry in entries:
+            for entry in _main(entries):
                 if wanted.resource in _names(entry):
                     gvk = GroupVersionKind(wanted.group, version, entry.kind)
-                    return self._known.setdefault(gvk, _resource(gvk, entry))
-            others += [entry.name for entry in entries]
+                    return self._known.setdefault(gvk, _resource(gvk, entry, entries))
+            others += [entry.name for entry in _main(entries)]
         near = _near(wanted.resource, others)
         hint = f"; did you mean {near[0]}?" if near else ""
         if not wanted.group:
@@ -137,6 +142,15 @@ class Discovery:
     def forget(self, gvk: GroupVersionKind) -> None:
         """Request the kind again when it is needed next; no effect for an unknown kind."""
         self._known.pop(gvk, None)
+
+    async def _find_preferred(self, gvk: GroupVersionKind) -> Resource:
+        async for version in self._versions(ResourceName(gvk.group, None, gvk.kind)):
+            try:
+                return await self.find(GroupVersionKind(gvk.group, version, gvk.kind))
+            except NotFound:
+                continue
+        group = f"the group {gvk.group}" if gvk.group else "the core group"
+        raise self._missing(f"{self._server} serves no {gvk.kind} in {group}")
 
     async def _versions(self, wanted: ResourceName) -> AsyncIterator[str]:
         """The versions of the group in which to search, the preferred one first."""
@@ -159,8 +173,7 @@ class Discovery:
         listed = await self._document(
             f"/apis/{group}/{version}" if group else f"/api/{version}", _ApiResourceList
         )
-        # Without subresources, such as pods/log, which may have the kind of a resource.
-        return [entry for entry in listed.resources or () if "/" not in entry.name]
+        return listed.resources or ()
 
     async def _document(self, path: str, kind: type[_Document]) -> _Document:
         found = await self._get(path)
@@ -181,14 +194,23 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word[:_LONGEST_NAME], candidates, n=1)
 
 
+def _main(entries: Sequence[_ApiResource]) -> list[_ApiResource]:
+    """Without subresources, such as pods/log, which may have the kind of a resource."""
+    return [entry for entry in entries if "/" not in entry.name]
+
+
 def _names(entry: _ApiResource) -> set[str]:
     return {entry.name, entry.singularName or "", *(entry.shortNames or ())}
 
 
-def _resource(gvk: GroupVersionKind, entry: _ApiResource) -> Resource:
+def _resource(gvk: GroupVersionKind, entry: _ApiResource, entries: Sequence[_ApiResource]) -> Resource:
+    prefix = f"{entry.name}/"
     return Resource(
         gvk=gvk,
         plural=entry.name,
         namespaced=bool(entry.namespaced),
         verbs=frozenset(entry.verbs or ()),
+        subresources=frozenset(
+            other.name.removeprefix(prefix) for other in entries if other.name.startswith(prefix)
+        ),
     )

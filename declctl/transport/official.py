@@ -1,11 +1,16 @@
-"""Official API clients for handlers: the same cluster and credentials as the informers, and no redirects."""
+"""Official API clients for handlers: the same cluster and credentials as the informers, and no redirects.
+
+Their writes are guarded: they ask whether this process leads, and in a dry run the server stores nothing.
+"""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
-from declctl.errors import UsageError
+from declctl.errors import NotLeader, UsageError
 from declctl.kit.hosts import ServerUrl
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.messages import redirect_error
@@ -39,12 +44,13 @@ class OfficialClients:
         self._by_loop: dict[asyncio.AbstractEventLoop, Any] = {}
         self._synchronous: Any = None
         self._home: asyncio.AbstractEventLoop | None = None  # the loop on which credentials are renewed
+        self.guard = WriteGuard()
         if given is None:
             # In the configuration, so that it also holds for clients that a handler makes from it.
             ours = credentials.configuration
             ours.client_session_kwargs = {
                 **(ours.client_session_kwargs or {}),
-                "middlewares": (refuse_redirect,),
+                "middlewares": (refuse_redirect, self.guard),
             }
 
     def live_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -97,7 +103,7 @@ class OfficialClients:
             theirs.refresh_api_key_hook = self._renew_sync
             theirs.retries = Retry.DEFAULT.new(redirect=False)  # a redirect becomes an ApiException
             impersonated = list((ours.client_session_kwargs or {}).get("headers", {}).items())
-            self._synchronous = _impersonating(ApiClient, impersonated)(configuration=theirs)
+            self._synchronous = _guarded(ApiClient, impersonated, self.guard)(configuration=theirs)
             self._synchronous.user_agent = self._user_agent
         return self._synchronous
 
@@ -151,12 +157,62 @@ async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -
     raise error
 
 
-def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
-    """A class of the synchronous ApiClient that adds these headers to each request."""
-    if not headers:
-        return official
+class WriteGuard:
+    """A middleware of aiohttp for the writes of handlers, and the same for urllib3. From any thread.
 
-    class ImpersonatingClient(official):
+    - `may_write`: False while this process does not lead; writes raise NotLeader then.
+    - `dry_run`: writes have `dryRun=All`.
+
+    Websockets (`kubernetes.stream`), which open with a GET, are not guarded.
+    """
+
+    def __init__(self) -> None:
+        self.may_write: Callable[[], bool] = _always
+        self.dry_run = False
+
+    async def __call__(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Check a request of aiohttp, and send it."""
+        if self.guards(request.method, str(request.url)):
+            request.url = request.url.update_query(dryRun="All")
+            if request.method == "DELETE":
+                body = request.body  # bytes if it is empty, else a payload of aiohttp
+                given = body if isinstance(body, bytes) else await body.as_bytes()
+                await request.update_body(_dry_options(given))
+        return await send(request)
+
+    def dry(self, method: str, url: str, body: Any) -> tuple[str, Any]:
+        """Check a request; returns the URL and the body to send."""
+        if not self.guards(method, url):
+            return url, body
+        separator = "&" if "?" in url else "?"
+        given = url if "dryRun=" in url else f"{url}{separator}dryRun=All"
+        return given, _dry_options(body) if method == "DELETE" else body
+
+    def guards(self, method: str, url: str) -> bool:
+        """Whether a request has to be made a dry run. Raises NotLeader if it may not be sent."""
+        if method in ("GET", "HEAD", "OPTIONS"):
+            return False
+        if not self.may_write():
+            raise NotLeader(f"{method} {urlsplit(url).path} was not sent: this process does not lead")
+        return self.dry_run
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WriteGuard":
+        return self  # copies of a configuration have the same guard
+
+
+def _always() -> bool:
+    return True
+
+
+def _dry_options(body: Any) -> bytes:
+    """The DeleteOptions of a dry run: a server that gets options in the body ignores those of the query."""
+    return json.dumps({**(json.loads(body) if body else {}), "dryRun": ["All"]}).encode()
+
+
+def _guarded(official: Any, headers: Sequence[tuple[str, str]], guard: WriteGuard) -> Any:
+    """A class of the synchronous ApiClient that adds these headers to each request, and guards writes."""
+
+    class GuardedClient(official):
         def __init__(self, configuration: Any) -> None:
             super().__init__(configuration=configuration)
             pool: Any = self.rest_client.pool_manager
@@ -168,20 +224,21 @@ def _impersonating(official: Any, headers: Sequence[tuple[str, str]]) -> Any:
                 shown = HTTPHeaderDict(options.pop("headers", None) or {})
                 for name, value in headers:
                     shown.add(name, value)  # each group has a header of its own
-                return send(method, url, headers=shown, **options)
+                url, body = guard.dry(method, url, options.pop("body", None))
+                return send(method, url, headers=shown, body=body, **options)
 
             pool.request = request
 
         def __setattr__(self, name: str, value: Any) -> None:
             # kubernetes.stream replaces this method by one that sends no header but the Authorization.
-            if name == "call_api" and getattr(value, "__self__", None) is not self:
+            if headers and name == "call_api" and getattr(value, "__self__", None) is not self:
                 raise UsageError(
                     "kubernetes.stream can't impersonate, and would act with the rights of the real user; "
                     "kubernetes.aio.stream can, with the configuration of ctx.client in `async def` hooks"
                 )
             super().__setattr__(name, value)
 
-    return ImpersonatingClient
+    return GuardedClient
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

@@ -4,7 +4,7 @@ A key may name anything. A work queue does not deliver changes in their order; `
 """
 
 from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
-from declctl.workqueue.queue import Cause, Priority, QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
+from declctl.workqueue.queue import Priority, QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
 from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
@@ -20,7 +20,6 @@ from declctl.workqueue.worker import run_workers
 __all__ = [
     "Backoff",
     "BucketRateLimiter",
-    "Cause",
     "DelayingQueue",
     "Delays",
     "ItemExponentialFailureRateLimiter",

@@ -11,7 +11,8 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock
-from declctl.workqueue.queue import Priority, WorkQueue
+from declctl.objects import Cause
+from declctl.workqueue.queue import MOST_CAUSES, Priority, WorkQueue
 from declctl.workqueue.rate_limit import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
@@ -83,7 +84,9 @@ class DelayingQueue(WorkQueue[K]):
         # The loop and the wake-up event of `run`, while it runs.
         self._wakeup: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
-    def add_after(self, item: K, seconds: float, *, priority: Priority = Priority.LIVE) -> None:
+    def add_after(
+        self, item: K, seconds: float, *, priority: Priority = Priority.LIVE, cause: Cause | None = None
+    ) -> None:
         """Add an item in `seconds`, at once for 0 or less. No effect after shutdown (client-go 252).
 
         Of several delays the shortest counts, and of their priorities the highest.
@@ -91,12 +94,33 @@ class DelayingQueue(WorkQueue[K]):
         if self.shutting_down:
             return
         if seconds <= 0:
-            self.add(item, priority=priority)
+            self.add(item, priority=priority, cause=cause)
             return
         with self._lock:
             self._priorities[item] = min(priority, self._priorities.get(item, priority))
+            if cause is not None:
+                causes = dict.fromkeys((*self._delayed.get(item, ()), cause))
+                self._delayed[item] = tuple(causes)[:MOST_CAUSES]
         self._delays.add(item, seconds)
         self._wake_run()
+
+    def add_due(self) -> None:
+        """Queue the items that are due. `run` calls it when it is time; a queue without `run` needs it."""
+        for item in self._delays.take_due():
+            with self._lock:
+                priority = self._priorities.pop(item, Priority.LIVE)
+            self.add(item, priority=priority)
+
+    def next_due(self) -> float | None:
+        """Seconds until the first delayed item is due, at least 0; None if no item is delayed."""
+        return self._delays.next_due()
+
+    def clear_delayed(self) -> int:
+        """Drop the items that are not due yet; returns how many."""
+        with self._lock:
+            self._priorities.clear()
+            self._delayed.clear()
+        return self._delays.clear()
 
     async def run(self) -> None:
         """Queue items when they are due, until the queue is shut down. Drops the others (client-go 252)."""
@@ -106,17 +130,11 @@ class DelayingQueue(WorkQueue[K]):
             while not self.shutting_down:
                 # Cleared before `take_due`, so that an item that is added in between ends the pause.
                 wakeup.clear()
-                for item in self._delays.take_due():
-                    with self._lock:
-                        priority = self._priorities.pop(item, Priority.LIVE)
-                    self.add(item, priority=priority)
+                self.add_due()
                 await self._pause(wakeup)
         finally:
             self._wakeup = None
-            self._delays.clear()
-            with self._lock:
-                self._priorities.clear()
-                self._failed.clear()
+            self.clear_delayed()
 
     def shut_down(self) -> None:
         """Accept no more items. Queued items are still handed out; items that are not due are dropped."""
@@ -170,8 +188,12 @@ class RateLimitingQueue(DelayingQueue[K]):
         An item that a worker has, and has not called `done` for, keeps its priority and its causes.
         """
         delay = self._limiter.when(item)
-        self.add_after(item, delay, priority=self._note_retry(item))
+        self.retry_after(item, delay)
         return delay
+
+    def retry_after(self, item: K, seconds: float) -> None:
+        """Add a failed item after a delay of the caller's choice; else as `add_rate_limited`."""
+        self.add_after(item, seconds, priority=self._note_retry(item))
 
     def forget(self, item: K) -> None:
         """Note that the item succeeded or was given up: its next failure counts as the first."""

@@ -14,9 +14,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from declctl.kit import Clock, SystemClock
+from declctl.objects import Cause
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -29,15 +30,6 @@ class Priority(IntEnum):
 
     LIVE = 0  # something has changed
     BACKGROUND = 1  # a first sync, a resync or a reload: nothing is known to have changed
-
-
-class Cause(NamedTuple):
-    """Why an item was added."""
-
-    type: str  # such as Added, Modified, Deleted, Resync
-    resource: str  # the name of the resource of the object
-    key: str  # of the object
-    reason: str  # such as Watch, Initial, Relist
 
 
 class QueueEmpty(Exception):
@@ -141,30 +133,29 @@ class WorkQueue(Generic[K]):
         self._waiting: _Turns[K] = _Turns()
         self._dirty: dict[K, _Request] = {}  # by item to be handed out
         self._processing: dict[K, _Request] = {}  # by item that a worker has
-        self._failed: dict[
-            K, tuple[Cause, ...]
-        ] = {}  # causes of failed calls, by item that waits for its delay
+        self._delayed: dict[K, tuple[Cause, ...]] = {}  # causes of items that wait for their delay
         self._shutting_down = False
         self._draining = False  # `shut_down_with_drain` waits
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
         self._adds = self._retries = self._taken = self._finished = 0  # counts of items
         self._waited = self._worked = 0.0  # seconds
 
-    def add(self, item: K, *, priority: Priority = Priority.LIVE, cause: Cause | None = None) -> None:
+    def add(self, item: K, *, priority: Priority = Priority.LIVE, cause: Cause | None = None) -> bool:
         """Queue an item. An item that is queued already gets the cause, and the priority if that is higher.
 
-        No effect after shutdown.
+        Returns whether it was not queued already. No effect after shutdown.
         """
         with self._lock:
             if self._shutting_down:
-                return
+                return False
             # An item that a worker has is queued by its `done`, so that no second worker gets it.
             is_free = item not in self._processing
             request = self._dirty.get(item)
+            is_new = request is None
             if request is None:
                 self._adds += 1
                 request = self._dirty[item] = _Request(self._clock.monotonic(), priority)
-                request.add_causes(*self._failed.pop(item, ()))
+                request.add_causes(*self._delayed.pop(item, ()))
                 if is_free:
                     self._waiting.push(item, priority)
                     self._wake()
@@ -174,6 +165,7 @@ class WorkQueue(Generic[K]):
                     self._waiting.promote(item)
             if cause is not None:
                 request.add_causes(cause)
+            return is_new
 
     def get_nowait(self) -> K:
         """Take the next item; the caller has to call `done` for it.
@@ -235,7 +227,7 @@ class WorkQueue(Generic[K]):
             if (again := self._dirty.get(item)) is not None:
                 again.add_causes(*request.causes)
             elif not self._shutting_down:
-                self._failed[item] = tuple(request.causes)
+                self._delayed[item] = tuple(request.causes)
             return request.priority
 
     async def get(self) -> K:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from declctl.kit import Clock
+from declctl.kit.token_bucket import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +118,11 @@ class BucketRateLimiter:
     """
 
     def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Clock) -> None:
-        if qps <= 0 or burst < 1:
-            raise ValueError(f"a bucket needs qps > 0 and burst >= 1; it has {qps:g} and {burst}")
-        self._qps = qps
-        self._burst = burst
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._tokens = float(burst)  # negative for tokens that were taken in advance
-        self._counted_at = clock.monotonic()  # when `_tokens` was computed
+        self._bucket = TokenBucket(qps, burst, clock=clock)
 
     def when(self, item: Hashable) -> float:  # noqa: ARG002 - one bucket for all of them
         """Take a token; returns the seconds until it is there, 0 if there was one."""
-        with self._lock:
-            now = self._clock.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._counted_at) * self._qps)
-            self._counted_at = now
-            self._tokens -= 1
-            return max(0.0, -self._tokens / self._qps)
+        return self._bucket.reserve()
 
     def forget(self, item: Hashable) -> None:
         """No effect: a bucket has no items, and gives no token back."""

@@ -105,6 +105,7 @@ def test_the_end_of_the_process_says_what_waited(rig, config_map) -> None:
     runs = rig.run(CODE)
     _changes(runs, config_map, 4)
     until("the rest waits", lambda: runs.handler("slow").queued == 3 and runs.handler("failing").retried == 4)
+    until("`tell` is through", lambda: runs.handler("tell").succeeded == 4)
     runs.runtime.stop()
     until("nothing is taken any more", lambda: runs.runtime.parts.slots.get("slow").workers.is_dismissed)
     rig.board.open_gate("slow")

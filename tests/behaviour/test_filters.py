@@ -196,3 +196,67 @@ def test_label_paths_are_taken_as_the_manual_writes_them(rig, config_map) -> Non
     controller.wait_idle()
     assert rig.told() == [("Added",), ("Modified",)]
     assert list(controller.lister("maps").index_values("byApp")) == ["api"]
+
+
+_SIZE = 'filter: {expression: "int(obj.data.size) >= 2"}'
+
+
+@pytest.mark.guarantee("G16")
+def test_objects_enter_and_leave_an_expression(rig, config_map, asked) -> None:
+    """By their changes, and by an edit of the expression; the API server is asked for nothing."""
+    rig.handler("tell", rest=_SIZE)
+    objects = [config_map(f"m{size}", size=str(size)) for size in range(4)]
+    controller = rig.run(TELL.format(size=0), objects=objects)
+    controller.wait_idle()
+    assert sorted(rig.told()) == [("Added", "m2", "Initial"), ("Added", "m3", "Initial")]
+    rig.board.clear()
+    controller.sandbox.patch("ConfigMap", "m1", {"data": {"size": "5"}})
+    controller.sandbox.patch("ConfigMap", "m2", {"data": {"size": "0"}})
+    controller.wait_idle()
+    assert sorted(rig.told()) == [("Added", "m1", "Watch"), ("Deleted", "m2", "OutOfScope")]
+    rig.board.clear()
+    before = asked()
+    rig.folder.write("manifest.yaml", rig.manifest().replace(">= 2", ">= 4"))
+    outcome = controller.reload()
+    controller.wait_idle()
+    assert (outcome.result, [str(step) for step in outcome.steps]) == ("Applied", ["~handler tell (filter)"])
+    assert rig.told() == [("Deleted", "m3", "OutOfScope")]
+    assert asked() == before
+
+
+def test_an_edit_of_an_expression_about_changes_delivers_nothing(rig, config_map) -> None:
+    """It judges the changes from the commit on."""
+    rig.handler("tell", rest="filter: {expression: \"change.type == 'Added'\"}")
+    controller = rig.run(TELL.format(size=0), objects=[config_map("m", size="1")])
+    controller.wait_idle()
+    rig.folder.write("manifest.yaml", rig.manifest().replace("'Added'", "'Modified'"))
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told() == [("Added", "m", "Initial")]
+    controller.sandbox.patch("ConfigMap", "m", {"data": {"size": "2"}})
+    controller.wait_idle()
+    assert rig.told()[1:] == [("Modified", "m", "Watch")]
+
+
+def test_an_expression_that_fails_on_cached_objects_counts_as_false_at_a_reload(rig, config_map) -> None:
+    """Unlike a function that raises: missing fields are usual. It is counted and logged."""
+    rig.handler("tell", rest=_SIZE)
+    controller = rig.run(TELL.format(size=0), objects=[config_map("m", size="5")])
+    controller.wait_idle()
+    rig.folder.write("manifest.yaml", rig.manifest().replace("data.size", "data.weight"))
+    assert controller.reload().result == "Applied"
+    controller.wait_idle()
+    assert rig.told()[1:] == [("Deleted", "m", "OutOfScope")]
+    assert controller.handler("tell").expression_errors == 1
+    (said,) = [line.event for line in controller.log.lines if "filter.expression" in line.event]
+    assert "tell: filter.expression failed on default/m, which counts as false" in said
+    assert 'Key not found in map: "weight"' in said
+
+
+def test_an_edit_to_a_bad_expression_is_refused_at_its_place(rig, config_map) -> None:
+    rig.handler("tell", rest=_SIZE)
+    controller = rig.run(TELL.format(size=0), objects=[config_map("m", size="5")])
+    rig.folder.write("manifest.yaml", rig.manifest().replace(">= 2", ">= two"))
+    outcome = controller.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
+    assert "undeclared reference to 'two'" in outcome.message

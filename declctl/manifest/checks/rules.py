@@ -25,6 +25,7 @@ from declctl.manifest.values import (
     parse_duration,
     value_at,
 )
+from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Step
 
 _Steps = tuple[Step, ...]
@@ -40,8 +41,11 @@ def check_references(findings: Findings, shape: Schema) -> None:
     # skipped.
     handlers = list(entries_at(data, "spec", "handlers"))
     resources, plugins = _Section.of(findings, "resources"), _Section.of(findings, "plugins")
-    for path, _ in handlers:
+    for path, handler in handlers:
         _check_reference(findings, (*path, "resourceRef", "name"), resources)
+        for where, _ in entries_at(data, *path, "watches"):
+            _check_reference(findings, (*where, "resourceRef", "name"), resources)
+        _check_mode(findings, path, handler)
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
     _check_alternatives(findings)
@@ -52,7 +56,29 @@ def check_references(findings: Findings, shape: Schema) -> None:
     for path, plugin in entries_at(data, "spec", "plugins"):
         _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
         _check_config_sources(findings, path, mapping_at(plugin, "config"))
+    for path, schedule in entries_at(data, "spec", "schedules"):
+        _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
+
+
+# Fields that only one mode has, by the other one, with what holds there.
+_OF_OTHER_MODE: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "Event": (("watches", "write mode: Reconcile, or a handler for that resource"),),
+    "Reconcile": (
+        ("delivery", "remove it: a key waits once, and the handler reads the newest state"),
+        ("bufferBytes", "remove it: a key waits once, and no object waits with it"),
+    ),
+}
+
+
+def _check_mode(findings: Findings, path: Path, handler: Mapping[str, Json]) -> None:
+    """Report fields that have no meaning in the mode of a handler."""
+    mode = handler.get("mode", "Event")
+    for field, advice in _OF_OTHER_MODE.get(mode, ()) if isinstance(mode, str) else ():
+        if field in handler:
+            place = (*path, field)
+            message = f"{dotted(place)} has no meaning with mode: {mode}"
+            findings.add(codes.CONTRADICTION, Location(place, key=True), message, suggestion=advice)
 
 
 def _check_resource(findings: Findings, path: Path) -> None:
@@ -191,6 +217,15 @@ def _check_namespaces(findings: Findings, path: Path) -> None:
         findings.add(codes.CONTRADICTION, place, message, suggestion='write ["*"] alone, or remove it')
 
 
+def _check_time_zone(findings: Findings, path: Path, schedule: dict[str, Json]) -> None:
+    if "timeZone" in schedule and "every" in schedule and "cron" not in schedule:
+        place = Location((*path, "timeZone"), key=True)
+        message = f"{dotted(path)} has a timeZone, which is for cron: an interval has none"
+        findings.add(
+            codes.CONTRADICTION, place, message, suggestion="remove it, or write cron instead of every"
+        )
+
+
 def _check_backoff(findings: Findings, path: Path, shape: Schema) -> None:
     first, longest = (_seconds(findings, (*path, name), shape) for name in ("initialBackoff", "maxBackoff"))
     if first is not None and longest is not None and longest < first:
@@ -290,7 +325,7 @@ def check_failure_policies(findings: Findings) -> None:
 
 
 def check_cache(findings: Findings, shape: Schema) -> None:
-    """Report indexers and `changedPaths` that read fields which the cache of the resource does not have.
+    """Report indexers and filters that read fields which the cache of the resource does not have.
 
     `mode: MetadataOnly` lacks all but the metadata, and `dropFields` lack single fields (a warning).
     """
@@ -308,10 +343,14 @@ def check_cache(findings: Findings, shape: Schema) -> None:
     dropped: dict[str, Mapping[_Steps, str]] = {}
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         name = value_at(handler, "resourceRef", "name")
-        if isinstance(name, str) and name in by_name and items_at(handler, "filter", "changedPaths"):
+        reads_fields = items_at(handler, "filter", "changedPaths") or value_at(
+            handler, "filter", "expression"
+        )
+        if isinstance(name, str) and name in by_name and reads_fields:
             if name not in dropped:
                 dropped[name] = _dropped(by_name[name], shape)
             _check_filter(findings, path, by_name[name], dropped[name])
+            _check_expression(findings, path, by_name[name], dropped[name])
 
 
 def _check_indexers(findings: Findings, path: Path) -> None:
@@ -354,10 +393,7 @@ def _check_filter(
             advice = "name a field of metadata, or write cache: {mode: Frames}"
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
         elif isinstance(text, str) and not findings.is_blamed(place):
-            # A dropped field also drops all fields below it.
-            steps = _steps(text)
-            parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
-            parent = next((each for each in parents if each is not None), None)
+            parent = _dropped_with(_steps(text), dropped)
             if parent is not None:
                 message = (
                     f"{dotted(place)} is {findings.quoted(place, text)}, and the resource drops {parent}: "
@@ -367,6 +403,40 @@ def _check_filter(
                 findings.add(
                     codes.CONTRADICTION, Location(place), message, suggestion=advice, severity="warning"
                 )
+
+
+def _check_expression(
+    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
+) -> None:
+    """Report fields that the expression of a filter reads, and that no cached object has."""
+    place = (*path, "filter", "expression")
+    text = value_at(findings.data, *place)
+    if not isinstance(text, str) or not text or findings.is_blamed(place):
+        return
+    bare = value_at(resource, "cache", "mode") == _METADATA_ONLY
+    reads = [read for read in compile_expression(text).reads if read.variable != "change" and read.steps]
+    for read in reads:
+        field = ".".join((read.variable, *read.steps))
+        location, parent = Location(place, offset=read.offset), _dropped_with(read.steps, dropped)
+        if bare and read.steps[0] != "metadata":
+            message = (
+                f"{dotted(place)} reads {field}, and with cache.mode MetadataOnly objects have nothing but "
+                "metadata"
+            )
+            advice = "read fields of metadata, or write cache: {mode: Frames}"
+            findings.add(codes.CONTRADICTION, location, message, suggestion=advice)
+            return  # one fault for each value
+        if parent is not None:
+            message = f"{dotted(place)} reads {field}, and the resource drops {parent}: it is always missing"
+            advice = f"do not read it, or take {parent} out of transform.dropFields"
+            findings.add(codes.CONTRADICTION, location, message, suggestion=advice, severity="warning")
+            return
+
+
+def _dropped_with(steps: _Steps, dropped: Mapping[_Steps, str]) -> str | None:
+    """The dropped field that is at these steps or above them; None if there is none."""
+    parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
+    return next((each for each in parents if each is not None), None)
 
 
 def _dropped(resource: dict[str, Json], shape: Schema) -> dict[_Steps, str]:

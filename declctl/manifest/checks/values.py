@@ -21,7 +21,10 @@ _ADVICE: Mapping[str, str] = {
     codes.BAD_NAME: "use lower-case letters, digits and dashes",
     codes.BAD_ADDRESS: 'write host:port, as in "127.0.0.1:8081"',
     codes.BAD_ENTRY_POINT: 'write "package.module" or "package.module:attribute"',
+    codes.BAD_EXPRESSION: "write it like obj.status.phase == 'Running'",
     codes.BAD_VERSION_RANGE: 'write it like ">=1.2,<2"',
+    codes.BAD_CRON: 'write minute, hour, day of the month, month and day of the week, as in "0 2 * * *"',
+    codes.BAD_TIME_ZONE: "write an IANA name such as Europe/Berlin, or UTC",
 }
 
 

@@ -21,7 +21,7 @@ from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
-from declctl.manifest.model import ConfigSource, ControllerSpec
+from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
     Declaration,
@@ -268,7 +268,7 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
     for handler in controller.handlers:
         field = "entryPoint" if handler.entry_point else "pluginRef"
         yield DeclaredEntry(
-            use="handler",
+            use="reconciler" if handler.mode is Mode.RECONCILE else "handler",
             name=handler.name,
             resource=handler.resource,
             entry_point=None if handler.entry_point is None else str(handler.entry_point),
@@ -279,6 +279,7 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
         if handler.filter is not None and handler.filter.entry_point is not None:
             path = (*handler.filter.path, "entryPoint")
             yield _entry("filter", handler.name, handler.resource, handler.filter.entry_point, path)
+        yield from _watch_entries(handler, controller)
     for resource in controller.resources:
         if resource.transform.entry_point is not None:
             path = (*resource.path, "transform", "entryPoint")
@@ -291,6 +292,20 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
         yield _entry("startup", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
     for step in controller.lifecycle.shutdown:
         yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
+    for schedule in controller.schedules:
+        yield _entry("schedule", schedule.name, "", schedule.entry_point, (*schedule.path, "entryPoint"))
+
+
+def _watch_entries(handler: HandlerSpec, controller: ControllerSpec) -> Iterable[DeclaredEntry]:
+    for number, watch in enumerate(handler.watches):
+        name, way = f"{handler.name} {number}", watch.map_to
+        if way.entry_point is not None:
+            yield _entry("mapping", name, watch.resource, way.entry_point, (*way.path, "entryPoint"))
+        if watch.filter is not None and watch.filter.entry_point is not None:
+            path = (*watch.filter.path, "entryPoint")
+            yield _entry("filter", name, watch.resource, watch.filter.entry_point, path)
+        if way.index is not None and not controller.has_indexer(handler.resource, way.index):
+            yield DeclaredEntry("index", way.index, handler.resource, None, None, (*way.path, "index"))
 
 
 def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> DeclaredEntry:

@@ -15,16 +15,32 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import Finding
 
 _LONGEST = 2000  # characters of a message: user code may raise one of any length
-Use = Literal["handler", "filter", "indexer", "transform", "startup", "shutdown"]
+Use = Literal[
+    "handler",
+    "reconciler",
+    "filter",
+    "mapping",
+    "index",
+    "indexer",
+    "transform",
+    "startup",
+    "shutdown",
+    "schedule",
+]
 ManifestPath = tuple[str | int, ...]
 
 
 class DeclaredEntry(msgspec.Struct, frozen=True):
-    """One place of the manifest that names code."""
+    """One place of the manifest that names code.
+
+    A `mapping` leads from objects to keys of a reconciler, as does its filter; `name` is that of the handler
+    and the position of the watch, as in `webapp 0`. An `index` is one that a mapping names, and that a hook
+    has to declare, as the manifest does not.
+    """
 
     use: Use
-    name: str  # of the handler, index or resource
-    resource: str  # that the code serves; empty for life-cycle steps
+    name: str  # of the handler, watch, index, resource or schedule
+    resource: str  # that the code serves; empty for life-cycle steps and schedules
     entry_point: str | None
     plugin: str | None  # instead of an entry point
     path: ManifestPath

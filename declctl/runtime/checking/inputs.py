@@ -212,7 +212,8 @@ class InputFiles:
             modules[module] = digest_of(reached(bundle, module).items())
         # Other files in the folder of the Controller's file are no part of it.
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
-        config_files = _config_files(loaded.controller)
+        plugins = loaded.controller.plugins
+        config_files = [source.file for plugin in plugins for source in plugin.config_from if source.file]
         named, config_faults = _whole(
             {name: self._place(behind, name, lookups) for name in config_files}, lookups
         )
@@ -302,10 +303,8 @@ def entry_points(controller: ControllerSpec) -> Iterable[EntryPoint]:
             yield handler.filter.entry_point
     for step in (*controller.lifecycle.startup, *controller.lifecycle.shutdown):
         yield step.entry_point
-
-
-def _config_files(controller: ControllerSpec) -> list[str]:
-    return [source.file for plugin in controller.plugins for source in plugin.config_from if source.file]
+    for schedule in controller.schedules:
+        yield schedule.entry_point
 
 
 def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:

@@ -17,10 +17,10 @@ import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks.calls import EventTarget, Implementation, call
+from declctl.hooks.calls import HookTarget, Implementation, KeyFunction, call
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
-from declctl.hooks.registry import PluginRegistry, Predicate, predicate
+from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
 from declctl.objects import KubeObject, ObjectView
@@ -36,6 +36,7 @@ _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
+_UNKNOWN_INDEX = "DCL020"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -104,9 +105,11 @@ class LoadedCode:
         self._registry = registry
         self._steps: dict[str, list[Implementation]] = {}  # of `spec.lifecycle`, by their hook
         # By the name of the handler.
-        self.targets: dict[str, EventTarget] = {}
+        self.targets: dict[str, HookTarget] = {}
         self.configs: dict[str, Mapping[str, Any]] = {}  # of handlers that are plugins
-        self.filters: dict[str, Predicate] = {}
+        self.filters: dict[str, Predicate] = {}  # and by the name of a declared watch of a reconciler
+        self.mappings: dict[str, KeyFunction] = {}  # by the name of a declared watch of a reconciler
+        self.schedules: dict[str, Implementation] = {}  # by the name of the schedule
         # By the name of the plugin, also of plugins that could not be loaded.
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
         # By the name of the resource: from the manifest and from hooks.
@@ -201,6 +204,7 @@ class _Builder:
         self._registry = PluginRegistry(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → reason
+        self._wanted_indexes: list[DeclaredEntry] = []  # that a hook has to declare
         self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
 
@@ -255,8 +259,13 @@ class _Builder:
 
     def entry(self, entry: DeclaredEntry) -> None:
         try:
-            if entry.use == "handler":
-                self._handler(entry)
+            if entry.use in ("handler", "reconciler"):
+                self._handler(entry, reconciles=entry.use == "reconciler")
+            elif entry.use == "index":
+                self._wanted_indexes.append(entry)
+            elif entry.use == "mapping":
+                made = key_function(str(entry.entry_point), self._function(entry), self._declaration.bundle)
+                self.loaded_code.mappings[entry.name] = made
             elif entry.use == "filter":
                 found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
                 self.loaded_code.filters[entry.name] = found
@@ -265,6 +274,9 @@ class _Builder:
             elif entry.use == "indexer":
                 function = self._function(entry)
                 self._add_indexer(entry.resource, LoadedIndexer(entry.name, str(entry.entry_point), function))
+            elif entry.use == "schedule":
+                made = self._registry.implement(SCHEDULE, str(entry.entry_point), self._function(entry))
+                self.loaded_code.schedules[entry.name] = made
             else:
                 # The function may take ctx or nothing, as the hook of that name does.
                 hook = f"declctl_{entry.use}"
@@ -273,19 +285,20 @@ class _Builder:
         except EntryPointError as error:
             self.faults.append(Fault.of(error, entry.path))
 
-    def _handler(self, entry: DeclaredEntry) -> None:
+    def _handler(self, entry: DeclaredEntry, *, reconciles: bool) -> None:
         if entry.plugin is not None:
             name = entry.plugin
             if name in self._disabled:
-                self.loaded_code.targets[entry.name] = EventTarget((), disabled=self._disabled[name])
+                self.loaded_code.targets[entry.name] = HookTarget((), disabled=self._disabled[name])
                 return
             if name not in self._registry.names():
                 return  # its fault is reported where the manifest lists the plugin
             self.loaded_code.configs[entry.name] = self.loaded_code.plugin_configs.get(name, {})
         else:
             text = str(entry.entry_point)
-            name = self._registry.add_entry(text, self._namespace.resolve(text))
-        self.loaded_code.targets[entry.name] = self._registry.target(name)
+            name = self._registry.add_entry(text, self._namespace.resolve(text), reconciles=reconciles)
+        find = self._registry.reconcile_target if reconciles else self._registry.target
+        self.loaded_code.targets[entry.name] = find(name)
         # Resource hooks are called once for each plugin, also if it has several handlers for the resource.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
@@ -313,6 +326,17 @@ class _Builder:
                     self._indexers_of(implementation, resource)
                 except EntryPointError as error:
                     self.faults.append(Fault.of(error, path))
+        for wanted in self._wanted_indexes:
+            known = [each.name for each in self.loaded_code.indexers.get(wanted.resource, ())]
+            if wanted.name not in known:
+                self.faults.append(
+                    Fault(
+                        _UNKNOWN_INDEX,
+                        f"there is no index {wanted.name!r} of {wanted.resource}",
+                        wanted.path,
+                        f"add it to the indexers of {wanted.resource} in spec.resources",
+                    )
+                )
 
     def _indexers_of(self, implementation: Implementation, resource: str) -> None:
         declared = _called(implementation, {"resource": resource}, code=_BAD_INDEXERS)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.hooks.calls import EventTarget
+from declctl.hooks.calls import HookTarget
 from declctl.kit import LoopThread
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan
@@ -24,14 +24,24 @@ from declctl.objects import (
     Notification,
     ObjectView,
     Record,
+    record_of,
 )
 from declctl.objects.differences import ChangedPaths
+from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
 from declctl.workqueue import Backoff
+from declctl.writes import CallScope
 
 Accepts = Callable[[ObjectView], bool]
+Report = Callable[[str], None]
+"""Takes the message of an evaluation of the filter's expression that has failed."""
 
 _DURATIONS_KEPT = 512
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
+_RESYNC = ChangeType.RESYNC
+
+
+def _ignore(_: str) -> None:
+    """The report of a caller that needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ class HandlerStatistics:
     replayed: int = 0
     last_error_type: str | None = None
     disabled: bool = False
+    expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
 
 
 @dataclass(slots=True)
@@ -71,6 +82,7 @@ class HandlerCounts:
     failed: int = 0  # changes that were given up
     retried: int = 0
     filtered: int = 0  # changes for which no hook was called
+    expression_errors: int = 0  # evaluations of the filter's expression that failed
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
@@ -129,7 +141,8 @@ class Filter:
     """A handler's filter in one generation. Used by any thread.
 
     `events` are the types of changes that the handler receives. `accepts` is the user's function. Raises
-    FilterFailed, which `accepts` makes of the function's exceptions.
+    FilterFailed, which `accepts` makes of the function's exceptions. An expression that fails counts as
+    false, and its message goes to `report`.
     """
 
     def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
@@ -139,10 +152,18 @@ class Filter:
         self._accepts = accepts
         paths = [FieldPath.parse(path) for path in spec.changed_paths]
         self._changed = ChangedPaths(paths) if paths else None
+        # The one expression judges either objects or changes.
+        expression = compile_expression(spec.expression) if spec.expression else None
+        judges_objects = expression is not None and expression.judges_objects
+        self._of_object: Expression | None = expression if judges_objects else None
+        self._of_change: Expression | None = None if judges_objects else expression
 
     @property
     def judges_objects(self) -> bool:
-        """Whether it judges objects, so that they enter and leave it. `changedPaths` do not."""
+        """Whether it judges objects, so that they enter and leave it.
+
+        `changedPaths` do not, nor does an expression that judges changes.
+        """
         return self.spec.object_part != FilterSpec() or self._accepts is not None
 
     @property
@@ -152,10 +173,17 @@ class Filter:
             return self.events | {_MODIFIED}
         return self.events
 
-    def passes(self, obj: ObjectView) -> bool:
+    def passes(self, obj: ObjectView, report: Report = _ignore) -> bool:
         """Whether an object passes."""
         if self._selector is not None and not self._selector.matches(obj.labels):
             return False
+        if self._of_object is not None:
+            try:
+                if not self._of_object.matches(record_of(obj)):
+                    return False
+            except EvaluationFailed as failure:
+                report(str(failure))
+                return False
         return self._accepts is None or self._accepts(obj)
 
     def apply(
@@ -164,32 +192,47 @@ class Filter:
         obj: ObjectView,
         old: ObjectView | None,
         known: Notification | None = None,
+        report: Report = _ignore,
     ) -> Notification | None:
         """The notification that the handler receives for another one; None for none.
 
         `obj` and `old` are views of its records. `known` is the notification on which the handler
         has failed before, if a newer one was merged into it: the handler may have acted on it.
         """
-        result = self._result(notification, obj, old, known)
-        return result if result is not None and result.type in self.events else None
+        result = self._result(notification, obj, old, known, report)
+        if result is None or result.type not in self.events:
+            return None
+        # A retry passed with the older notification, and is not judged again, as with `changedPaths`.
+        if self._of_change is None or known is not None:
+            return result
+        try:
+            return result if self._of_change.matches_change(result, _old_of(result)) else None
+        except EvaluationFailed as failure:
+            report(str(failure))
+            return None
 
     def _result(
-        self, notification: Notification, obj: ObjectView, old: ObjectView | None, known: Notification | None
+        self,
+        notification: Notification,
+        obj: ObjectView,
+        old: ObjectView | None,
+        known: Notification | None,
+        report: Report,
     ) -> Notification | None:
         if notification.type is _DELETED:
             # After a merge with a Modified, the handler knows the object in the state before that.
             before = known is not None or self.passes(
-                obj if notification.old is None else ObjectView(notification.old)
+                obj if notification.old is None else ObjectView(notification.old), report
             )
             return notification if before else None
-        now = self.passes(obj)
+        now = self.passes(obj, report)
         if known is not None:
             # A retry with a newer one merged into it: the handler may have acted on the older one.
             return _again(notification, known, now=now)
         # Only an update can enter or leave the filter: its two states are judged one by one.
         if notification.type is not _MODIFIED or notification.old is None:
             return notification if now else None
-        before = self.passes(old or ObjectView(notification.old))
+        before = self.passes(old or ObjectView(notification.old), report)
         if before and now:
             # `changedPaths` compare the state that the handler knows with the new one.
             same = self._changed is not None and not self._changed.differ(
@@ -199,6 +242,13 @@ class Filter:
         if now:
             return _entering(notification)
         return _leaving(notification, notification.old) if before else None
+
+
+def _old_of(notification: Notification) -> Record | None:
+    """The old state that a hook receives: a Resync has the same object twice, and a Deleted has none."""
+    if notification.type is _RESYNC:
+        return notification.record
+    return notification.old if notification.type is _MODIFIED else None
 
 
 def entering_or_leaving(change: Change, result: Notification) -> Change:
@@ -241,8 +291,8 @@ class CallBinding:
 
     generation: int
     plan: HandlerPlan
-    target: EventTarget  # the functions to call
-    make_context: Callable[[Callable[[], Any], str], object]  # makes `ctx`: of the memo and a key
+    target: HookTarget  # the functions to call
+    make_context: Callable[[Callable[[], Any], CallScope], object]  # makes `ctx`: of the memo and the call
     loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
     tally: CallTally = field(default_factory=CallTally, compare=False)

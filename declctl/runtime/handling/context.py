@@ -1,18 +1,38 @@
-"""`ctx`, which a hook receives beside the change, and the recorder of Kubernetes Events."""
+"""`ctx`, which a hook receives beside the change, and its access to the cluster.
+
+The requests of `ctx.apply`, `ctx.apply_set` and `ctx.patch_status` run on the machinery loop, where the
+connections are. The arguments are checked and copied in the thread of the hook.
+"""
 
 import asyncio
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-from declctl.errors import ApiError, TooManyRequests, Unreachable
+from declctl.errors import WriteError
 from declctl.informer.stores.lister import Lister
-from declctl.kit import Clock
-from declctl.objects import KubeObject, ObjectView
-from declctl.runtime.log import Log
+from declctl.kit import running_loop
+from declctl.objects import GroupVersionKind, ObjectView
 from declctl.transport import Client
+from declctl.writes import (
+    AppliedSet,
+    CallScope,
+    EventRecorder,
+    EventText,
+    HandlerWriter,
+    WriteOrigin,
+    WriterFactory,
+    Written,
+    document_of,
+    documents_of,
+    event_text,
+    object_of,
+    status_change,
+)
+
+T = TypeVar("T")
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -74,6 +94,9 @@ class Listers(Mapping[str, Lister]):
         return len(self._listers)
 
 
+_NO_SCOPE = CallScope()  # of a life-cycle hook
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerEnvironment:
     """The values that all contexts of one handler of one generation share. `log` is a structlog logger."""
@@ -85,25 +108,28 @@ class HandlerEnvironment:
     cluster: "ClusterAccess"
     log: Any
     dry_run: bool = False
+    applies: tuple[GroupVersionKind, ...] = ()  # kinds in which `apply_set` looks for children to delete
+    field_manager: str = ""  # empty for `declctl/<controller>/<handler>`
 
 
 class HandlerContext:
     """`ctx` of one call. It is cheap: each part is made at its first use.
 
     It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; it is called at the first use of `memo`.
+    `remember` returns the memo; it is called at the first use of `memo`. `scope` is the object of the call.
     """
 
-    __slots__ = ("_environment", "_key", "_log", "_memo", "_remember")
+    __slots__ = ("_environment", "_log", "_memo", "_remember", "_scope", "_writes")
 
     def __init__(
-        self, environment: HandlerEnvironment, remember: Callable[[], Memo], key: str | None = None
+        self, environment: HandlerEnvironment, remember: Callable[[], Memo], scope: CallScope = _NO_SCOPE
     ) -> None:
         self._memo: Memo | None = None
         self._remember = remember
         self._environment = environment
-        self._key = key
+        self._scope = scope
         self._log: Any = None
+        self._writes: HandlerWrites | None = None
 
     @property
     def handler(self) -> str:
@@ -142,8 +168,8 @@ class HandlerContext:
         """A structlog logger, bound with handler, generation and, in an event hook, the key."""
         if self._log is None:
             names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
-            if self._key is not None:
-                names["key"] = self._key
+            if self._scope.key:
+                names["key"] = self._scope.key
             self._log = self._environment.log.bind(**names)
         return self._log
 
@@ -165,174 +191,151 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def record_event(self, obj: ObjectView, reason: str, message: str, type: str = "Normal") -> None:  # noqa: A002
+    def apply(self, obj: Mapping[str, Any]) -> Awaitable[Written]:
+        """Server-side apply of an object, with force; await it. For `async def` hooks.
+
+        `obj` has apiVersion, kind, metadata.name, and the fields to set. Without metadata.namespace it is
+        the namespace of the object of the call. Fields that the last apply of this handler has set, and
+        this one does not, are removed. Returns the kind, key, uid and resource version that were written.
+        Raises InvalidWrite, NotLeader, and ApiError.
+        """
+        return self._awaited("apply", lambda writes: writes.apply(obj))
+
+    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> Awaitable[AppliedSet]:
+        """Apply the children of the object of the call, and delete former ones; await it.
+
+        For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
+        that is not in `objects` is deleted. Raises what `apply` raises, and CrossNamespaceOwner.
+        """
+        return self._awaited("apply_set", lambda writes: writes.apply_set(objects))
+
+    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Awaitable[Written]:
+        """Write the status of the object of the call; await it. For `async def` hooks.
+
+        - `conditions`: each has type, status, reason and maybe message. They are merged by type.
+        - `fields`: other fields of the status, in the names that JSON has. None removes one.
+
+        Observed generations and times of transitions are filled in. Nothing is sent if nothing would
+        change. Raises InvalidWrite, NoStatusSubresource, NotLeader, and ApiError.
+        """
+        return self._awaited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+
+    @property
+    def sync(self) -> "SyncWrites":
+        """`apply`, `apply_set` and `patch_status` for `def` hooks: they block until the server answers."""
+        return SyncWrites(self._submitted())
+
+    def record_event(
+        self,
+        obj: ObjectView,
+        reason: str,
+        message: str,
+        type: str = "Normal",  # noqa: A002
+        action: str = "Handle",
+    ) -> None:
         """Post a Kubernetes Event about `obj`.
 
+        Equal events become a series. `action` is what was done, or has failed, in one CamelCase word.
         Returns at once. A refusal of the server is logged, and never raised. Raises ValueError for another
-        `type`, and TypeError for a `reason` or a `message` that is no text.
+        `type`, and TypeError for a `reason`, `message` or `action` that is no text.
         """
-        if type not in ("Normal", "Warning"):
-            raise ValueError(f"the type of an event is Normal or Warning, not {type!r}")
-        # A value that is no text could fail in the background task, and end the whole process.
-        _require_text("reason", reason)
-        _require_text("message", message)
-        self._environment.cluster.record_event(obj, {"reason": reason, "message": message, "type": type})
+        text = event_text(reason, message, type, action)
+        self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-
-def _require_text(name: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
-
-
-_QUEUE = 1000  # events that wait; newer ones are dropped
-_ATTEMPTS = 4  # to post one event
-_PAUSE_SECONDS = 2.0  # before the second attempt; 4 s before the third, 6 s before the fourth
-_SILENCE = 60.0  # seconds between two log lines about dropped events
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEvents:
-    """Counts of the events that handlers have recorded. `failed` were refused, or tried too often.
-
-    An event that still waits is in none of the three.
-    """
-
-    posted: int = 0
-    failed: int = 0
-    dropped: int = 0
-
-
-class Poster(Protocol):
-    """The part of the transport that the recorder needs."""
-
-    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
-        """One request; raises ApiError."""
-        ...
-
-
-class EventRecorder:
-    """Posts Kubernetes Events one by one, in `run` on the machinery loop. `record` is thread-safe."""
-
-    def __init__(self, poster: Poster, *, component: str, clock: Clock, log: Log) -> None:
-        self._poster = poster
-        self._component = component
-        self._clock = clock
-        self._log = log
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[KubeObject] = asyncio.Queue(_QUEUE)
-        self._number = itertools.count(1)  # makes names of events distinct
-        # taken = posted + failed + waiting. Events are dropped before they are taken, or at the end.
-        self._taken = self._posted = self._failed = self._dropped = 0
-        self._silent_until = float("-inf")  # monotonic time of the next log line about dropped events
-
-    def record(self, obj: ObjectView, event: Mapping[str, str]) -> None:
-        """Post an event with `reason`, `message` and `type` about an object. Returns at once."""
-        document = self._document(obj, event)
-        # The document is made here, because the object may change before the loop handles the event.
-        self._loop.call_soon_threadsafe(self._put, document)
-
-    async def run(self) -> None:
-        """Post the recorded events, until cancelled."""
-        while True:
-            document = await self._queue.get()
-            try:
-                await self._post(document)
-            except ApiError as error:
-                self._failed += 1
-                about = document["involvedObject"]
-                self._log.warning(f"the event about {about['kind']} {about['name']} was not posted: {error}")
-            finally:
-                self._queue.task_done()
-
-    async def flush(self, timeout: float) -> None:
-        """Return when everything recorded so far was posted or given up, or after `timeout` seconds.
-
-        The process ends then: events that still wait are dropped.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                await self._queue.join()
-        except TimeoutError:
-            waiting = self._taken - self._posted - self._failed
-            self._dropped += waiting
-            events = "1 event" if waiting == 1 else f"{waiting:,} events"
-            self._log.warning(
-                f"the process ends before {events} could be posted within {timeout:g} s: dropped"
+    def _awaited(self, name: str, start: Callable[["HandlerWrites"], Future[T]]) -> Awaitable[T]:
+        if running_loop() is None:
+            raise RuntimeError(
+                f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
+                f"ctx.sync.{name}"
             )
+        # A cancellation of the hook cancels this future, and so the request on the machinery loop.
+        return asyncio.wrap_future(start(self._submitted()))
 
-    def statistics(self) -> RecordedEvents:
-        """The figures of this moment."""
-        return RecordedEvents(self._posted, self._failed, self._dropped)
+    def _submitted(self) -> "HandlerWrites":
+        if self._writes is None:
+            self._writes = self._environment.cluster.writes(self._environment, self._scope)
+        return self._writes
 
-    def _put(self, document: KubeObject) -> None:
+
+class HandlerWrites:
+    """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`."""
+
+    def __init__(self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop) -> None:
+        self._writer = writer
+        self._scope = scope
+        self._loop = loop
+
+    def apply(self, obj: object) -> Future[Written]:
+        """See `HandlerContext.apply`."""
+        return self._submit(self._writer.apply(document_of(obj), self._scope))
+
+    def apply_set(self, objects: Iterable[object]) -> Future[AppliedSet]:
+        """See `HandlerContext.apply_set`."""
+        parent = object_of(self._scope, "apply_set")
+        return self._submit(self._writer.apply_set(parent, documents_of(objects), self._scope))
+
+    def patch_status(
+        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+    ) -> Future[Written]:
+        """See `HandlerContext.patch_status`."""
+        change = status_change(self._scope, conditions, fields)
+        return self._submit(self._writer.patch_status(change, self._scope))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
-            self._queue.put_nowait(document)
-        except asyncio.QueueFull:
-            self._dropped += 1
-            self._report_full()
-        else:
-            self._taken += 1
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            work.close()
+            raise WriteError("the write was not sent: the process ends") from error
 
-    def _report_full(self) -> None:
-        """Log that events are dropped: when that begins, and once a minute."""
-        now = self._clock.monotonic()
-        if now >= self._silent_until:
-            self._silent_until = now + _SILENCE
-            self._log.warning(
-                f"{_QUEUE:,} Events wait to be posted, and newer ones are dropped, {self._dropped:,} so far: "
-                "ctx.record_event is called faster than the API server takes them, or it is away"
-            )
 
-    async def _post(self, document: KubeObject) -> None:
-        path = f"/api/v1/namespaces/{document['metadata']['namespace']}/events"
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                await self._poster.request_json("POST", path, body=document)
-            # Only these faults are temporary; any other refusal would be repeated.
-            except (Unreachable, TooManyRequests):
-                if attempt == _ATTEMPTS:
-                    raise
-                await self._clock.sleep(_PAUSE_SECONDS * attempt)
-            else:
-                self._posted += 1
-                return
+class SyncWrites:
+    """`ctx.sync`: each method blocks until the server has answered. From any thread without a loop."""
 
-    def _document(self, obj: ObjectView, event: Mapping[str, str]) -> KubeObject:
-        now = self._clock.now()
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        namespace = obj.namespace or "default"
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{obj.name[:200]}.{int(now.timestamp() * 1e6):x}{next(self._number):04x}",
-                "namespace": namespace,
-            },
-            "involvedObject": {
-                "apiVersion": obj["apiVersion"],
-                "kind": obj["kind"],
-                "name": obj.name,
-                "namespace": obj.namespace or "",
-                "uid": obj.uid,
-                "resourceVersion": obj.resource_version,
-            },
-            "reason": event["reason"],
-            "message": event["message"][:1024],
-            "type": event["type"],
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-        }
+    def __init__(self, writes: HandlerWrites) -> None:
+        self._writes = writes
+
+    def apply(self, obj: Mapping[str, Any]) -> Written:
+        """See `HandlerContext.apply`."""
+        return _waited("apply", lambda: self._writes.apply(obj))
+
+    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> AppliedSet:
+        """See `HandlerContext.apply_set`."""
+        return _waited("apply_set", lambda: self._writes.apply_set(objects))
+
+    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Written:
+        """See `HandlerContext.patch_status`."""
+        return _waited("patch_status", lambda: self._writes.patch_status(conditions, fields))
+
+
+def _waited(name: str, start: Callable[[], Future[T]]) -> T:
+    if running_loop() is not None:
+        raise RuntimeError(
+            f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
+        )
+    try:
+        return start().result()
+    except CancelledError:
+        raise WriteError("the write was cancelled, because the process ends") from None
 
 
 class ClusterAccess:
-    """The access of contexts to the cluster: the official clients, and the recorder of events."""
+    """The access of contexts to the cluster: the official clients, the writes, and the recorder of events.
 
-    def __init__(self, client: Client, recorder: EventRecorder) -> None:
+    `loop` is the machinery's, on which all requests of `writers` run.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        writers: WriterFactory,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._client = client
         self._recorder = recorder
+        self._writers = writers
+        self._loop = loop
 
     @property
     def client(self) -> Any:
@@ -344,6 +347,16 @@ class ClusterAccess:
         """The official synchronous ApiClient."""
         return self._client.sync_api_client()
 
-    def record_event(self, obj: ObjectView, event: Mapping[str, str]) -> None:
+    def writes(self, environment: HandlerEnvironment, scope: CallScope) -> HandlerWrites:
+        """The writes of one call."""
+        writer = self._writers.writer(
+            environment.handler,
+            environment.generation,
+            manager=environment.field_manager,
+            applies=environment.applies,
+        )
+        return HandlerWrites(writer, scope, self._loop)
+
+    def record_event(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> None:
         """Post an event in the background."""
-        self._recorder.record(obj, event)
+        self._recorder.record(obj, text, origin)

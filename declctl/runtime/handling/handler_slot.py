@@ -1,26 +1,40 @@
-"""A handler's slot: the queue of the handler, its bindings, and the workers that deliver changes.
+"""A handler's slot: the queue of the handler, its bindings, and the workers that call its hooks.
 
 A slot belongs to the name of a handler and outlives generations: a reload gives it a new binding and does not
-touch the queue. Changes are added on the machinery loop (`add_all`), and the slot's workers deliver them
-(`Invocations`), in threads or on a loop for handlers. The `KeyedQueue` between them keeps the order.
+touch the queue. Its workers take the items of the queue and call hooks with them (`Invocations`), in threads
+or on a loop for handlers.
+
+`HandlerSlot` is what both modes share. An `EventSlot` queues changes, in the order of their arrival
+(`KeyedQueue`). The slot of `mode: Reconcile` queues keys; it is in `reconcile_slot`.
 """
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, KeyedQueue, Latch
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
-from declctl.objects import Change, ChangeReason, ChangeType, Notification, Record, merge
+from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
-from declctl.runtime.handling.invocations import Invocations, is_unsynced
+from declctl.runtime.handling.invocations import (
+    EventInvocation,
+    EventInvocations,
+    Invocation,
+    Invocations,
+    SlotQueue,
+    is_unsynced,
+)
 from declctl.runtime.log import Log
+
+T = TypeVar("T")
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RESYNC, _DELETED, _REPLAY = ChangeType.RESYNC, ChangeType.DELETED, ChangeReason.REPLAY
@@ -32,66 +46,86 @@ class HandlerBinding(CallBinding):
 
     informers: Sequence[ManagedInformer] = ()  # to which the handler listens
 
+    @property
+    def reconciles(self) -> bool:
+        """Whether it belongs to `mode: Reconcile`."""
+        return False
 
-class HandlerSlot:
+    def make_slot(
+        self, *, clock: Clock, log: Log, loop: asyncio.AbstractEventLoop, epochs: EpochCounter | None
+    ) -> "HandlerSlot[Any]":
+        """A slot that begins with this binding; the parameters are those of `EventSlot`."""
+        return EventSlot(self, clock=clock, log=log, loop=loop, epochs=epochs)
+
+
+class HandlerSlot(ABC, Generic[T]):
     """The slot of one handler name: its queue, its bindings, its workers, and its registrations at informers.
 
     `work`, `wake`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the
-    binding. All else is used on the machinery loop. With `epochs`, slots share a counter: its next `cut`
-    begins a new epoch in all of them, and the first binding is for that epoch.
+    binding. All else is used on the machinery loop. Slots that share an epoch counter begin a new epoch
+    together, and the first binding of a slot is then for the next one: `shares_epochs`.
     """
 
     def __init__(
         self,
         binding: HandlerBinding,
+        queue: SlotQueue[T],
         *,
         clock: Clock,
         log: Log,
         loop: asyncio.AbstractEventLoop,
-        epochs: EpochCounter | None = None,
+        shares_epochs: bool,
     ) -> None:
         self.name = binding.plan.name
         self.registrations: dict[ManagedInformer, Registration] = {}  # by informer
         self.replayed = 0  # objects that were delivered again because of new code
-        self.wake: Callable[[], None] = _no_workers  # called when the queue may have changes for the workers
-        self.queue: KeyedQueue[Notification] = KeyedQueue(
-            clock=clock,
-            weigh=Notification.weight,
-            merge=self._merge,
-            merge_above=binding.policy.merge_above,
-            epochs=epochs,
-        )
+        self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
+        self.queue = queue
         self._loop = loop  # the machinery's
         self._lock = threading.Lock()  # guards `_memos`
-        self._memos: dict[str, Memo] = {}  # by uid; the empty uid is for the handler itself
-        # Changes of the first sync that are not handled yet, counted until the handler has synced. Their keys
-        # would take as much memory as the queue. The number has its own lock, because it is also changed
-        # under the lock of the queue.
-        self._initial_left = 0
-        self._initial_lock = threading.Lock()
-        self._initial_complete = False  # all of them were added
-        self._synced = False  # all of them were handled; never false again
+        self._memos: dict[str, tuple[str | None, Memo]] = {}  # by key, with the uid of the object
+        self._initial_complete = False  # everything of the first sync was added
+        self._synced = False  # all of it was handled; never false again
         self._latches: dict[int | None, Latch] = {}  # those of `end_of`, by epoch
-        self.invocations = Invocations(
-            self.name,
-            self.queue,
-            loop=loop,
-            clock=clock,
-            log=log,
-            binding_of=self._binding_of,
-            memo=self.memo,
-            ended=self._ended,
-            finished=self._open_latches,
-            wake=lambda: self.wake(),  # noqa: PLW0108 - `wake` changes with the workers
-        )
+        self.invocations = self._make_invocations(clock, log)
         self.work = self.invocations.deliver
         self.work_async = self.invocations.deliver_async
         # A slot that shares its epochs begins with the next one, at the commit.
-        first = self.queue.epoch if epochs is None else self.queue.epoch + 1
+        first = queue.epoch + 1 if shares_epochs else queue.epoch
         # By epoch. A worker may need the binding of an epoch as soon as the epoch begins.
         self._bindings = {first: binding}
         self.workers = self.make_workers(binding)  # the owner of the slot starts them
         self.apply_policy(binding)
+
+    # The differences between the modes
+
+    @abstractmethod
+    def apply_policy(self, binding: HandlerBinding) -> None:
+        """Queue changes by the policy of a binding from now on."""
+
+    @abstractmethod
+    def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
+        """Queue cached objects of an informer again, for new code. `now` is a Unix time stamp."""
+
+    @abstractmethod
+    def ended(self, invocation: Invocation[T]) -> None:
+        """An item was dealt with; its key is held still. In the thread of a worker."""
+
+    @abstractmethod
+    def continues_as(self, binding: HandlerBinding) -> bool:
+        """Whether the slot can go on with a binding: it has the same mode, and objects of the same kinds."""
+
+    @abstractmethod
+    def _make_invocations(self, clock: Clock, log: Log) -> Invocations[T]:
+        """The invocations of the slot; called once."""
+
+    @abstractmethod
+    def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
+        """Register at an informer."""
+
+    @abstractmethod
+    def _look_synced(self) -> None:
+        """Set `_synced` if everything of the first sync was handled."""
 
     # Bindings and epochs
 
@@ -110,15 +144,10 @@ class HandlerSlot:
         else:
             self._bindings[self.queue.epoch + 1] = binding
 
-    def apply_policy(self, binding: HandlerBinding) -> None:
-        """Queue changes by the policy of a binding from now on."""
-        queue = self.queue
-        self._types, self._skips_initial, queue.merge_above, queue.keyed, queue.max_running = binding.policy
-
     def hand_over(self, epoch: int) -> None:
         """Give the waiting changes of an ended epoch to the newest binding; running calls go on."""
         self.queue.hand_over(epoch)
-        self._open_latches()  # after that, only the running calls of the epoch are outstanding
+        self.open_latches()  # after that, only the running calls of the epoch are outstanding
         self.wake()
 
     def abandon(self, epoch: int) -> int:
@@ -151,7 +180,7 @@ class HandlerSlot:
         if latch is None:
             latch = self._latches[epoch] = Latch(f"epoch {epoch} of {self.name}")
         self.invocations.has_waiters = True
-        self._open_latches()
+        self.open_latches()
         return latch
 
     def forget(self, epoch: int) -> None:
@@ -166,48 +195,35 @@ class HandlerSlot:
         """
         self.invocations.close()
         dropped = self.queue.clear()
-        self._open_latches()
+        self.open_latches()
         return dropped
 
-    # Changes
+    # Listening
 
     def attach(
         self, informers: Iterable[ManagedInformer], binding: HandlerBinding, *, initial: bool = True
     ) -> None:
         """Listen to informers. With `initial`, an Added for each cached object comes first."""
         for managed in informers:
-            self.registrations[managed] = managed.informer.add_listener(
-                self, resync_period=binding.plan.resync_period, initial=initial, deferred=True
-            )
+            self.registrations[managed] = self._listen(managed, binding, initial=initial)
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
         """Stop listening to these informers; for None, to all."""
         for managed in tuple(self.registrations if informers is None else informers):
             self.registrations.pop(managed).remove()
 
-    def add_all(self, notifications: Sequence[Notification]) -> None:
-        """Queue the changes of the handler's types. Neither waits nor raises."""
-        types, skip = self._types, self._skips_initial
-        taken = [(n.key, n) for n in notifications if n.type in types and not (skip and n.initial)]
-        if taken:
-            if not self._synced:
-                with self._initial_lock:
-                    self._initial_left += sum(n.initial for _, n in taken)
-            self.queue.add_all(taken)
+    def retime(self, period: float) -> None:
+        """Receive the cached objects as Resync each `period` seconds from now on; never for 0."""
+        for registration in self.registrations.values():
+            registration.retime(period)
+
+    def cache_synced(self) -> None:
+        """Retry at once what backs off because of a read of an unsynced cache: a cache has synced.
+
+        A running call does not notice that: if it fails, it backs off.
+        """
+        if self.queue.hurry(is_unsynced):
             self.wake()
-
-    def replay(self, records: Sequence[Record], now: float) -> None:
-        """Queue cached objects again as Resync, for new code. `now` is a Unix time stamp."""
-        if _RESYNC in self._types:
-            self.replayed += len(records)
-            self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
-
-    def has_kind_of(self, binding: HandlerBinding) -> bool:
-        """Whether the informers of a binding have objects of the same kinds as those of the slot."""
-        own, others = (
-            {m.identity.group_kind for m in each} for each in (self.registrations, binding.informers)
-        )
-        return own == others
 
     @property
     def has_received_all(self) -> bool:
@@ -224,14 +240,6 @@ class HandlerSlot:
         if self.has_received_all:
             self.initial_complete()
 
-    def cache_synced(self) -> None:
-        """Retry at once the changes that back off because of a read of an unsynced cache: a cache has synced.
-
-        A running call does not notice that: if it fails, its change backs off.
-        """
-        if self.queue.hurry(is_unsynced):
-            self.wake()
-
     def initial_complete(self) -> None:
         """Record that all changes of the first sync were added. May be called again."""
         self._initial_complete = True
@@ -245,7 +253,7 @@ class HandlerSlot:
 
     # Workers
 
-    def make_workers(self, binding: HandlerBinding) -> WorkerPool[Notification]:
+    def make_workers(self, binding: HandlerBinding) -> WorkerPool[T]:
         """Make the workers of a binding: tasks if all its hooks are asynchronous, else threads."""
         size = binding.plan.queue.concurrency
 
@@ -277,10 +285,19 @@ class HandlerSlot:
 
     # Memos and figures
 
-    def memo(self, uid: str) -> Memo:
-        """The memo of an object; with an empty uid, that of the handler."""
+    def memo(self, key: str, uid: str | None) -> Memo:
+        """The memo of an object; `uid` is None if the object is gone."""
         with self._lock:
-            return self._memos.setdefault(uid, Memo())
+            known = self._memos.get(key)
+            # An object of the same name that was made anew has a memo of its own.
+            if known is None or (uid is not None and known[0] != uid):
+                known = self._memos[key] = (uid, Memo())
+            return known[1]
+
+    def forget_memo(self, key: str) -> None:
+        """Drop the memo of an object that is gone."""
+        with self._lock:
+            self._memos.pop(key, None)
 
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
@@ -304,6 +321,7 @@ class HandlerSlot:
             replayed=self.replayed,
             last_error_type=counts.last_error_type,
             disabled=bool(binding.target.disabled),
+            expression_errors=counts.expression_errors,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
@@ -314,27 +332,15 @@ class HandlerSlot:
         """The keys of the calls under way, for messages; of some bindings only, by their `id`."""
         return self.invocations.keys(bindings)
 
-    # Called back by the queue, and by invocations in the thread of their worker
+    # Called back by invocations, in the thread of their worker
 
-    def _merge(self, waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
-        remaining = merge(waiting, new, attempted)
-        if waiting.initial and not any(n.initial for n in remaining):
-            self._initial_dealt_with()  # the first change of the object was merged away
-        return remaining
-
-    def _binding_of(self, item: QueueItem[Notification]) -> HandlerBinding:
+    def binding_of(self, item: QueueItem[T]) -> HandlerBinding:
+        """The binding of an item."""
         # An epoch that was handed over a moment ago may be forgotten by now.
         return self._bindings.get(self.queue.epoch_of(item)) or self.binding
 
-    def _ended(self, change: Change, initial: bool) -> None:
-        """A change is dealt with; its key is held still, so that the next change finds no old memo."""
-        if initial and not self._synced:
-            self._initial_dealt_with()
-        if change.type is _DELETED:
-            with self._lock:
-                self._memos.pop(change.obj.uid, None)
-
-    def _open_latches(self) -> None:
+    def open_latches(self) -> None:
+        """Open the latches whose calls have ended. From any thread."""
         for epoch, latch in tuple(self._latches.items()):
             if not (self.invocations.keys() if epoch is None else self.outstanding(epoch)):
                 self._latches.pop(epoch, None)
@@ -346,9 +352,90 @@ class HandlerSlot:
         self.invocations.has_waiters = bool(self._latches)
         latch.open()
 
+
+class EventSlot(HandlerSlot[Notification]):
+    """The slot of a handler that receives changes: one at a time for each key, in order."""
+
+    def __init__(
+        self,
+        binding: HandlerBinding,
+        *,
+        clock: Clock,
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+        epochs: EpochCounter | None = None,
+    ) -> None:
+        # Changes of the first sync that are not handled yet, counted until the handler has synced. Their keys
+        # would take as much memory as the queue. The number has its own lock, because it is also changed
+        # under the lock of the queue.
+        self._initial_left = 0
+        self._initial_lock = threading.Lock()
+        self._changes = KeyedQueue[Notification](
+            clock=clock,
+            weigh=Notification.weight,
+            merge=self._merge,
+            merge_above=binding.policy.merge_above,
+            epochs=epochs,
+        )
+        super().__init__(
+            binding, self._changes, clock=clock, log=log, loop=loop, shares_epochs=epochs is not None
+        )
+
+    def apply_policy(self, binding: HandlerBinding) -> None:
+        """Queue changes by the policy of a binding from now on."""
+        queue = self._changes
+        self._types, self._skips_initial, queue.merge_above, queue.keyed, queue.max_running = binding.policy
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Queue the changes of the handler's types. Neither waits nor raises."""
+        types, skip = self._types, self._skips_initial
+        taken = [(n.key, n) for n in notifications if n.type in types and not (skip and n.initial)]
+        if taken:
+            if not self._synced:
+                with self._initial_lock:
+                    self._initial_left += sum(n.initial for _, n in taken)
+            self._changes.add_all(taken)
+            self.wake()
+
+    def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:  # noqa: ARG002
+        """Queue cached objects again as Resync, for new code."""
+        if _RESYNC in self._types:
+            self.replayed += len(records)
+            self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
+
+    def continues_as(self, binding: HandlerBinding) -> bool:
+        """Whether the binding has the same mode, and its informers have objects of the same kinds."""
+        own, others = (
+            {m.identity.group_kind for m in each} for each in (self.registrations, binding.informers)
+        )
+        return own == others and not binding.reconciles
+
+    def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Notification]:
+        return EventInvocations(self, self._changes, loop=self._loop, clock=clock, log=log)
+
+    def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
+        period = binding.plan.resync_period
+        return managed.informer.add_listener(self, resync_period=period, initial=initial, deferred=True)
+
+    # Called back by the queue, and by invocations in the thread of their worker
+
+    def _merge(self, waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:
+        remaining = merge(waiting, new, attempted)
+        if waiting.initial and not any(n.initial for n in remaining):
+            self._initial_dealt_with()  # the first change of the object was merged away
+        return remaining
+
+    def ended(self, invocation: Invocation[Notification]) -> None:
+        """A change is dealt with; its key is held still, so that the next change finds no old memo."""
+        assert isinstance(invocation, EventInvocation)
+        if invocation.item.value.initial and not self._synced:
+            self._initial_dealt_with()
+        if invocation.change.type is _DELETED:
+            self.forget_memo(invocation.item.key)
+
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:
-            self._synced = not self._initial_left or self.queue.idle
+            self._synced = not self._initial_left or self._changes.idle
 
     def _initial_dealt_with(self) -> None:
         with self._initial_lock:

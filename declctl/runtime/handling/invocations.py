@@ -1,4 +1,6 @@
-"""Invocations: each change that a handler is called for, from the filter to success, retry or giving up.
+"""Invocations: each change or key that a handler is called for, to success, retry or giving up.
+
+`Invocations` is what both modes share; `EventInvocations` delivers changes, from the filter on.
 
 A call that takes too long is a zombie until it returns: another worker replaces its worker, and no other
 change of its key is delivered. An exception of user code may itself raise when it is read. That ends no
@@ -7,17 +9,19 @@ worker.
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from declctl.errors import FilterFailed, NotSynced
 from declctl.hooks.calls import (
+    EventTarget,
     Implementation,
     begin_async,
     call,
@@ -26,10 +30,10 @@ from declctl.hooks.calls import (
     place_of,
     readable_traceback,
 )
-from declctl.kit import Clock, KeyedQueue
+from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate
-from declctl.kit.keyed_queue import QueueItem
-from declctl.objects import Change, ChangeType, Notification, ObjectView
+from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.objects import Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
     CallBinding,
     FilterOutcome,
@@ -38,6 +42,9 @@ from declctl.runtime.handling.binding import (
 )
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+from declctl.writes import CallScope
+
+T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
@@ -52,71 +59,72 @@ _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebac
 _UNREADABLE = "an exception that raises when it is read"
 
 _ImplementationId = tuple[str, str, str]
+MemoOf = Callable[[str, str | None], object]
+"""Returns the memo of an object, by its key and uid; None for the uid of an object that is gone."""
+ReportOf = Callable[["Invocation[Any]", str], None]
+"""Takes the message of a filter's expression that has failed, which counts as false."""
 
 
 class Retry(NamedTuple):
-    """The state of a change between two attempts; it is the `retry` of its queue item."""
+    """The state of an item between two attempts; it is the `retry_state` of its queue item."""
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    outcome: FilterOutcome | None  # what the filter has made of it
     waits: int  # how many of its retries were for a cache that had not synced
     is_unsynced: bool  # the newest was
+    outcome: FilterOutcome | None = None  # what the filter has made of a change
+    request: Request | None = None  # of the last call of a reconciler
 
 
 class _LoopCall(NamedTuple):
     """A call that a thread has submitted to a handlers' loop, and waits for."""
 
-    future: Future[None]
+    future: Future[object]
     claim: threading.Lock  # acquired once: when the call begins, or when it is revoked before that
 
 
-class Invocation(msgspec.Struct, eq=False):
-    """The delivery of one change to the hooks of one handler: filter, calls, and exceptions.
+class Invocation(msgspec.Struct, Generic[T], eq=False):
+    """The processing of one item by the hooks of one handler: calls, results and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
     `Invocations`, and `timer`, on the machinery loop.
     """
 
-    item: QueueItem[Notification]
+    item: QueueItem[T]
     binding: CallBinding  # of the generation to which the item belongs
-    change: Change  # what the hooks receive
     started: float  # on the slot's clock, in seconds
     implementations: Sequence[Implementation]  # in the order of their calls
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # the message of its timeout; the failure was counted then
-    first_failed: int | None = None  # the generation of the first failure of the change
+    first_failed: int | None = None  # the generation of the first failure of the item
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
-    outcome: FilterOutcome | None = None  # the result of the filter
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
-    def select(self) -> bool:
-        """Apply the filter to the change; returns False if the change ends without a call.
+    @property
+    def subject(self) -> str:
+        """What the handler is called for, in messages."""
+        return self.item.key
 
-        A failure of the filter counts as one of the handler: returns True, without implementations.
-        """
-        notification, outcome = self.item.value, self.outcome
-        decided = notification.judged or (outcome is not None and outcome.notification is notification)
-        if self.binding.filter is not None and not decided:
-            known = None if outcome is None else outcome.delivered
-            try:
-                result = self.binding.filter.apply(notification, self.change.obj, self.change.old, known)
-            except FilterFailed as failure:
-                self.failures.append(failure)
-                self.implementations = ()
-                return True
-            if result is None:
-                return False
-            self.outcome = FilterOutcome(notification, result)
-            if result is not notification:
-                self.change = entering_or_leaving(self.change, result)
-                self.implementations = self.binding.target.select(result.type)
+    def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
+        """Decide which implementations are called; returns False if the item ends without a call."""
         return bool(self.implementations)
+
+    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
+        """The arguments of a call."""
+        raise NotImplementedError
+
+    def take(self, result: object) -> None:
+        """Receive the result of a call."""
+
+    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
+        """What the next attempt needs of this one."""
+        failed = frozenset(map(_identity, self.failed))
+        return Retry(failed, first_failed, waits, is_unsynced)
 
     def revoke(self) -> bool:
         """Cancel a call that was sent to a loop; False if it has begun, or was sent to no loop."""
@@ -131,26 +139,26 @@ class Invocation(msgspec.Struct, eq=False):
         self.failures.append(failure)
         self.failed.append(implementation)
 
-    def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> None:
-        """Call an asynchronous implementation from a thread, on the loop of the binding.
+    def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> object:
+        """Call an asynchronous implementation from a thread, on the loop of the binding; returns its result.
 
         Raises its exception, or TimeoutError if it takes longer than the handler's timeout, or if it was
         revoked because a blocked loop has not begun it.
         """
         claim = threading.Lock()
 
-        async def bounded() -> None:
+        async def bounded() -> object:
             if not claim.acquire(blocking=False):
-                return  # revoked
+                return None  # revoked
             task = asyncio.current_task()
             assert task is not None
             task.set_name(f"handler {self.binding.plan.name}")
             async with asyncio.timeout(self.binding.plan.timeout):
-                await call_async(implementation, arguments)
+                return await call_async(implementation, arguments)
 
         self.sent = _LoopCall(self.binding.loop.submit(bounded()), claim)
         try:
-            self.sent.future.result()
+            return self.sent.future.result()
         except CancelledError:
             raise TimeoutError(
                 f"{implementation.hook} was not called: another `async def` blocks the loop that it runs on"
@@ -159,82 +167,229 @@ class Invocation(msgspec.Struct, eq=False):
             self.sent = None
 
 
-class Invocations:
+class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
+    """The delivery of one change: a filter, then the calls."""
+
+    change: Change  # what the hooks receive
+    outcome: FilterOutcome | None = None  # the result of the filter
+
+    @property
+    def subject(self) -> str:
+        """The type of the change, and its key."""
+        return f"{self.change.type} {self.item.key}"
+
+    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
+        """The change, its objects, and the context."""
+        change = self.change
+        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
+        if "ctx" in implementation.parameters:
+            # Most handlers use no memo, so it is made when it is first read.
+            key = change.key
+            scope = CallScope(key, change.obj)
+            arguments["ctx"] = self.binding.make_context(partial(memo, key, change.obj.uid), scope)
+        return arguments
+
+    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
+        """As of any item, with what the filter has made of the change."""
+        outcome = self.outcome
+        if outcome is None and self.binding.filter is None:
+            # The handler may have acted on the change: a filter that a reload adds must not keep the retry
+            # away.
+            outcome = FilterOutcome(self.item.value, self.item.value)
+        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        return state._replace(outcome=outcome)
+
+    def select(self, report: ReportOf) -> bool:
+        """Apply the filter to the change; returns False if the change ends without a call.
+
+        `report` takes the messages of a filter's expression that fails, which counts as false.
+        A failure of the filter counts as one of the handler: returns True, without implementations.
+        """
+        notification, outcome = self.item.value, self.outcome
+        decided = notification.judged or (outcome is not None and outcome.notification is notification)
+        if self.binding.filter is not None and not decided:
+            known = None if outcome is None else outcome.delivered
+            try:
+                result = self.binding.filter.apply(
+                    notification, self.change.obj, self.change.old, known, partial(report, self)
+                )
+            except FilterFailed as failure:
+                self.failures.append(failure)
+                self.implementations = ()
+                return True
+            if result is None:
+                return False
+            self.outcome = FilterOutcome(notification, result)
+            if result is not notification:
+                self.change = entering_or_leaving(self.change, result)
+                self.implementations = _event_target(self.binding).select(result.type)
+        return bool(self.implementations)
+
+
+class SlotQueue(Protocol[T]):
+    """What a slot and its invocations need of a queue; `KeyedQueue` says what each method promises."""
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether no item waits, runs or backs off."""
+        ...
+
+    def take(self) -> QueueItem[T] | None:
+        """Take the next item, and hold its key; None if no item may be taken now."""
+        ...
+
+    def next_due(self) -> float | None:
+        """Seconds until an item may be taken; None if none will be."""
+        ...
+
+    def done(self, item: QueueItem[T]) -> bool:
+        """Note that an item was processed; returns whether its key waits again."""
+        ...
+
+    def drop(self, item: QueueItem[T]) -> bool:
+        """As `done`, for an item that was not processed."""
+        ...
+
+    def retry(self, item: QueueItem[T], delay: float) -> None:
+        """Hand the item out again in `delay` seconds."""
+        ...
+
+    def hurry(self, chosen: Callable[[QueueItem[T]], bool]) -> bool:
+        """End the back-off of the `chosen` items; returns whether there was one."""
+        ...
+
+    def exclude_from_limit(self, item: QueueItem[T]) -> None:
+        """Do not count a taken item towards the running ones any longer."""
+        ...
+
+    def part(self) -> None:
+        """Stop sharing the epoch counter."""
+        ...
+
+    def hand_over(self, old: int) -> None:
+        """Let the waiting items of an epoch belong to the newest one."""
+        ...
+
+    def handed_over(self, epoch: int) -> bool:
+        """Whether an epoch has a backlog that was handed over."""
+        ...
+
+    def epoch_of(self, item: QueueItem[T]) -> int:
+        """The epoch whose code has to process an item."""
+        ...
+
+    def outstanding(self, epoch: int) -> int:
+        """How many items of an epoch are neither done nor gone."""
+        ...
+
+    def clear(self) -> int:
+        """Drop all items that wait or back off; returns how many."""
+        ...
+
+    def statistics(self) -> KeyedQueueStatistics:
+        """The figures of this moment."""
+        ...
+
+
+class SlotOfInvocations(Protocol[T]):
+    """What invocations need of their slot. The methods are called in the threads of workers."""
+
+    @property
+    def name(self) -> str:
+        """The name of the handler."""
+        ...
+
+    @property
+    def wake(self) -> Callable[[], None]:
+        """Wakes the workers, as they may find an item."""
+        ...
+
+    def binding_of(self, item: QueueItem[T]) -> CallBinding:
+        """The binding of an item."""
+        ...
+
+    def memo(self, key: str, uid: str | None) -> object:
+        """The memo of an object; `uid` is None if the object is gone."""
+        ...
+
+    def ended(self, invocation: Invocation[T]) -> None:
+        """Notice that an item succeeded or was given up. Its key is held still."""
+        ...
+
+    def open_latches(self) -> None:
+        """Open the latches whose calls have ended. Called after each one while `has_waiters` is set."""
+        ...
+
+
+class Invocations(ABC, Generic[T]):
     """The invocations of one slot: makes them, watches their timeouts, and counts their outcomes.
 
-    `loop` is the machinery's: no handler can block it, so it has the timers of calls in threads. The
-    callbacks belong to the slot:
-
-    - `binding_of` returns the binding of an item.
-    - `memo` returns the memo of an object, by its uid.
-    - `ended` is called while the key is held, when a Deleted or a change of the first sync (True) is done.
-    - `finished` is called after each invocation while `has_waiters` is set.
-    - `wake` is called when workers may find an item.
+    `loop` is the machinery's: no handler can block it, so it has the timers of calls in threads.
     """
 
-    def __init__(  # noqa: PLR0913 - one parameter for each part of a slot that is needed
+    def __init__(
         self,
-        name: str,
-        queue: KeyedQueue[Notification],
+        slot: SlotOfInvocations[T],
+        queue: SlotQueue[T],
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         log: Log,
-        binding_of: Callable[[QueueItem[Notification]], CallBinding],
-        memo: Callable[[str], object],
-        ended: Callable[[Change, bool], None],
-        finished: Callable[[], None],
-        wake: Callable[[], None],
     ) -> None:
-        self._name = name
+        self._name = slot.name
+        self._slot = slot
         self._queue = queue
         self._loop = loop
         self._clock = clock
         self._log = log
-        self._failures = FailureLog(log, name)
-        self._binding_of, self._memo = binding_of, memo
-        self._ended, self._finished, self._wake = ended, finished, wake
-        self.has_waiters = False  # something waits for the end of changes
+        self._failures = FailureLog(log, slot.name)
+        self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
         self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
-        self._running: dict[int, Invocation] = {}  # by their id
+        self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
         self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
-        self._closed = False  # failed changes are not retried
+        self._closed = False  # failed items are not retried
 
-    def deliver(self, item: QueueItem[Notification]) -> bool:
-        """Deliver one change in the calling thread. False if the thread was replaced, and has to end."""
+    def deliver(self, item: QueueItem[T]) -> bool:
+        """Process one item in the calling thread. False if the thread was replaced, and has to end."""
         invocation = self._begin(item)
-        if not invocation.select():
+        if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         for implementation in invocation.implementations:
-            arguments = self._arguments(invocation, implementation)
+            arguments = invocation.arguments(implementation, self._slot.memo)
             try:
                 if implementation.is_async:
-                    invocation.call_on_loop(implementation, arguments)
+                    invocation.take(invocation.call_on_loop(implementation, arguments))
                 else:
-                    call(implementation, arguments)
+                    invocation.take(call(implementation, arguments))
             except BaseException as failure:  # noqa: BLE001 - user code: kept for the log and the retry
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
 
-    async def deliver_async(self, item: QueueItem[Notification]) -> bool:
-        """Deliver one change on the loop of its binding; synchronous implementations go to a thread."""
+    async def deliver_async(self, item: QueueItem[T]) -> bool:
+        """Process one item on the loop of its binding; synchronous implementations go to a thread."""
         invocation = self._begin(item)
-        if not invocation.select():
+        if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         for implementation in invocation.implementations:
-            arguments = self._arguments(invocation, implementation)
+            arguments = invocation.arguments(implementation, self._slot.memo)
             try:
                 if not implementation.is_async:
                     # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
                     invocation.scope = None
                     name = f"declctl-handler-{self._name}"
-                    await in_thread(partial(call, implementation, arguments), name=name)
+                    invocation.take(await in_thread(partial(call, implementation, arguments), name=name))
                     continue
-                rest = begin_async(implementation, arguments)
+                rest, result = begin_async(implementation, arguments)
                 if rest is None:
-                    continue  # it ended without an await
+                    invocation.take(result)  # it ended without an await
+                    continue
                 invocation.loop = asyncio.get_running_loop()
                 # A call that exceeded its timeout before its first await is cancelled there.
                 timeout = 0.0 if invocation.overdue else invocation.binding.plan.timeout
@@ -247,7 +402,7 @@ class Invocations:
                     )
                 try:
                     async with asyncio.timeout(timeout) as invocation.scope:
-                        await rest
+                        invocation.take(await rest)
                 finally:
                     if timer is not None:
                         timer.cancel()
@@ -261,7 +416,7 @@ class Invocations:
         """Retry nothing any more: the handler was removed, or the process ends."""
         self._closed = True
 
-    def of(self, binding: CallBinding | None) -> list[Invocation]:
+    def of(self, binding: CallBinding | None) -> list[Invocation[T]]:
         """The invocations of a binding that have not ended."""
         with self._lock:
             return [invocation for invocation in self._running.values() if invocation.binding is binding]
@@ -314,34 +469,44 @@ class Invocations:
             if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
                 self._time_out(invocation, _ran_longer_than(timeout))
 
-    def _begin(self, item: QueueItem[Notification]) -> Invocation:
-        binding = self._binding_of(item)
-        notification = item.value
+    def report_expression(self, binding: CallBinding, key: str, message: str) -> None:
+        """Count and log an evaluation of the filter's expression that has failed. From any thread."""
+        with self._lock:
+            self._counts.expression_errors += 1
+        self._failures.expression_failed(binding, key, message)
+
+    def _report_expression(self, invocation: Invocation[T], message: str) -> None:
+        self.report_expression(invocation.binding, invocation.item.key, message)
+
+    def _is_final(self, failures: Sequence[BaseException]) -> bool:  # noqa: ARG002 - for other modes
+        """Whether failures forbid another attempt."""
+        return False
+
+    @abstractmethod
+    def _make(self, item: QueueItem[T], binding: CallBinding) -> Invocation[T]:
+        """An invocation for an item that was taken. Raises nothing."""
+
+    def _end(self, invocation: Invocation[T], end: Callable[[QueueItem[T]], bool]) -> None:
+        """End an item by `end`, a method of the queue."""
+        self._slot.ended(invocation)
+        if end(invocation.item):
+            self._slot.wake()
+
+    def _succeed(self, invocation: Invocation[T]) -> None:
+        """End an item whose calls have succeeded."""
+        self._end(invocation, self._queue.done)
+
+    def _begin(self, item: QueueItem[T]) -> Invocation[T]:
+        binding = self._slot.binding_of(item)
+        invocation = self._make(item, binding)
         retry: Retry | None = item.retry_state
-        outcome = None if retry is None else retry.outcome
-        if outcome is not None and outcome.notification is notification:
-            notification = outcome.delivered  # deliver the same as at the first attempt
-        kind, record = notification.type, notification.record
-        old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
-        change = Change(
-            type=kind,
-            resource=binding.plan.resource,
-            obj=ObjectView(record),
-            old=None if old is None else ObjectView(old),
-            initial=notification.initial,
-            final_state_unknown=notification.final_state_unknown,
-            reason=notification.reason,
-            generation=binding.generation,
-            received=notification.received_at,
-        )
-        selected = binding.target.select(kind)
-        if retry is not None:
-            # Only failed implementations are called again. If the new code has none of them, all are called.
-            selected = tuple(i for i in selected if _identity(i) in retry.failed) or selected
-        began = self._clock.monotonic()
-        invocation = Invocation(item, binding, change, began, selected, self.replace_worker, outcome=outcome)
         if retry is not None:
             invocation.first_failed = retry.first_failed
+            # Only failed implementations are called again. If the new code has none of them, all are called.
+            selected = invocation.implementations
+            invocation.implementations = (
+                tuple(i for i in selected if _identity(i) in retry.failed) or selected
+            )
         with self._lock:
             self._running[id(invocation)] = invocation
         # A timer of the machinery loop, as another handler may block the loop of the binding.
@@ -349,16 +514,7 @@ class Invocations:
             self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
         return invocation
 
-    def _arguments(self, invocation: Invocation, implementation: Implementation) -> dict[str, object]:
-        change = invocation.change
-        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
-        if "ctx" in implementation.parameters:
-            # Most handlers use no memo, so it is made when it is first read.
-            memo = partial(self._memo, change.obj.uid)
-            arguments["ctx"] = invocation.binding.make_context(memo, change.key)
-        return arguments
-
-    def _leave_out(self, invocation: Invocation) -> bool:
+    def _leave_out(self, invocation: Invocation[T]) -> bool:
         """End a change without a call. Returns the result of `deliver`."""
         disabled = bool(invocation.binding.target.disabled)
         with self._lock:
@@ -369,10 +525,10 @@ class Invocations:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
         self._end(invocation, self._queue.drop if disabled else self._queue.done)
         if self.has_waiters:
-            self._finished()
+            self._slot.open_latches()
         return not invocation.overdue
 
-    def _finish(self, invocation: Invocation) -> bool:
+    def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
@@ -393,9 +549,9 @@ class Invocations:
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
         if not invocation.failures:
-            self._end(invocation, self._queue.done)
+            self._succeed(invocation)
             if self.has_waiters:
-                self._finished()
+                self._slot.open_latches()
             return not invocation.overdue
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
@@ -405,17 +561,17 @@ class Invocations:
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
         if self.has_waiters:
-            self._finished()
+            self._slot.open_latches()
         return not invocation.overdue
 
-    def _watch(self, invocation: Invocation, timeout: float) -> None:
+    def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
         if id(invocation) in self._running:
             invocation.timer = self._loop.call_later(
                 timeout, self._time_out, invocation, _ran_longer_than(timeout)
             )
 
-    def _time_out(self, invocation: Invocation, message: str) -> None:
+    def _time_out(self, invocation: Invocation[T], message: str) -> None:
         with self._lock:
             if id(invocation) not in self._running or invocation.timed_out:
                 return
@@ -429,7 +585,7 @@ class Invocations:
         else:
             self._give_up_waiting(invocation, message)
 
-    def _give_up_waiting(self, invocation: Invocation, why: str) -> None:
+    def _give_up_waiting(self, invocation: Invocation[T], why: str) -> None:
         with self._lock:
             if id(invocation) not in self._running or invocation.overdue:
                 return
@@ -443,9 +599,9 @@ class Invocations:
             key=invocation.item.key,
         )
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
-        self._wake()  # workers of another pool may wait until they are let in
+        self._slot.wake()  # workers of another pool may wait until they are let in
 
-    def _count_failure(self, invocation: Invocation, what: str, kind: str) -> None:
+    def _count_failure(self, invocation: Invocation[T], what: str, kind: str) -> None:
         """Count a failure for the slot and for the generation. Under the lock, once for each call."""
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
@@ -455,13 +611,14 @@ class Invocations:
         if first is not None and first != invocation.binding.generation:
             tally.inherited[first] = tally.inherited.get(first, 0) + 1
 
-    def _retry_or_give_up(self, invocation: Invocation) -> None:
+    def _retry_or_give_up(self, invocation: Invocation[T]) -> None:
         """Count and log a failure, and retry the change as often as the plan allows."""
         item, most = invocation.item, invocation.binding.plan.most_attempts
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
         again = most is None or attempt < most
         again = again and not self._closed  # a removed handler has no worker for the retry
+        again = again and not self._is_final(invocation.failures)
         delay = invocation.binding.backoff.delay(attempt) if again else 0.0
         what = describe_failure(invocation.failures[0])
         with self._lock:
@@ -480,7 +637,7 @@ class Invocations:
         else:
             self._end(invocation, self._queue.done)
 
-    def _wait_for_sync(self, invocation: Invocation, fault: NotSynced) -> None:
+    def _wait_for_sync(self, invocation: Invocation[T], fault: NotSynced) -> None:
         """Retry a call that has read a cache that has not synced; it does not count as an attempt."""
         waits = _waits(invocation.item) + 1
         what, now = describe_failure(fault), self._clock.monotonic()
@@ -500,26 +657,49 @@ class Invocations:
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 
     def _retry(
-        self, invocation: Invocation, delay: float, first_failed: int | None, waits: int, *, is_unsynced: bool
+        self,
+        invocation: Invocation[T],
+        delay: float,
+        first_failed: int | None,
+        waits: int,
+        *,
+        is_unsynced: bool,
     ) -> None:
-        failed = frozenset(_identity(i) for i in invocation.failed)
-        outcome = invocation.outcome
-        if outcome is None and invocation.binding.filter is None:
-            # The handler may have acted on the change: a filter that a reload adds must not keep the retry
-            # away.
-            outcome = FilterOutcome(invocation.item.value, invocation.item.value)
-        invocation.item.retry_state = Retry(failed, first_failed, outcome, waits, is_unsynced)
+        state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        invocation.item.retry_state = state
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
-        self._wake()
+        self._slot.wake()
 
-    def _end(self, invocation: Invocation, end: Callable[[QueueItem[Notification]], bool]) -> None:
-        initial = invocation.item.value.initial
-        if initial or invocation.change.type is _DELETED:
-            self._ended(invocation.change, initial)
-        if end(invocation.item):
-            self._wake()
+
+class EventInvocations(Invocations[Notification]):
+    """The invocations of a handler that receives changes."""
+
+    def _make(self, item: QueueItem[Notification], binding: CallBinding) -> EventInvocation:
+        notification = item.value
+        retry: Retry | None = item.retry_state
+        outcome = None if retry is None else retry.outcome
+        if outcome is not None and outcome.notification is notification:
+            notification = outcome.delivered  # deliver the same as at the first attempt
+        kind, record = notification.type, notification.record
+        old = record if kind is _RESYNC else notification.old if kind is not _DELETED else None
+        change = Change(
+            type=kind,
+            resource=binding.plan.resource,
+            obj=ObjectView(record),
+            old=None if old is None else ObjectView(old),
+            initial=notification.initial,
+            final_state_unknown=notification.final_state_unknown,
+            reason=notification.reason,
+            generation=binding.generation,
+            received=notification.received_at,
+        )
+        selected = _event_target(binding).select(kind)
+        began = self._clock.monotonic()
+        return EventInvocation(
+            item, binding, began, selected, self.replace_worker, change=change, outcome=outcome
+        )
 
 
 class FailureLog:
@@ -535,10 +715,10 @@ class FailureLog:
         self._lock = threading.Lock()
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
-    def failed(self, invocation: Invocation, what: str, delay: float | None, *, attempt: int) -> None:
+    def failed(self, invocation: Invocation[Any], what: str, delay: float | None, *, attempt: int) -> None:
         """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
         item, limit = invocation.item, invocation.binding.plan.most_attempts
-        sentence = f"{self._name} failed on {invocation.change.type} {item.key}: {what}"
+        sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
         try:
             # The text of an exception is left out, as it may name the object.
@@ -569,7 +749,20 @@ class FailureLog:
             **fields,
         )
 
-    def waits(self, invocation: Invocation, what: str) -> None:
+    def expression_failed(self, binding: CallBinding, key: str, message: str) -> None:
+        """Log the first of equal failures of a filter's expression; then the 10th, the 100th, and so on."""
+        times = self.count((binding.generation, "filter.expression", message))
+        if str(times).rstrip("0") == "1":
+            again = "" if times == 1 else f" ({times} times by now)"
+            self._log.warning(
+                f"{self._name}: filter.expression failed on {key}, which counts as false: {message}{again}",
+                handler=self._name,
+                key=key,
+                generation=binding.generation,
+                times=times,
+            )
+
+    def waits(self, invocation: Invocation[Any], what: str) -> None:
         """Log that the handler waits for a cache that it reads. Called once a minute, not for each call."""
         self._log.warning(
             f"{self._name} waits with {invocation.item.key}, and maybe with others: {what}; it is called "
@@ -614,7 +807,7 @@ def not_synced_by(failure: BaseException) -> NotSynced | None:
         return None
 
 
-def is_unsynced(item: QueueItem[Notification]) -> bool:
+def is_unsynced(item: QueueItem[Any]) -> bool:
     """Whether a change waits for its next attempt because its last call has read an unsynced cache."""
     retry: Retry | None = item.retry_state
     return retry is not None and retry.is_unsynced
@@ -647,13 +840,19 @@ def _raised(failure: BaseException) -> BaseException:
     return failure if failure.__cause__ is None else failure.__cause__
 
 
+def _event_target(binding: CallBinding) -> EventTarget:
+    """The target of a binding of `mode: Event`; that of a disabled plugin has no functions."""
+    target = binding.target
+    return target if isinstance(target, EventTarget) else EventTarget((), disabled=target.disabled)
+
+
 def _identity(implementation: Implementation) -> _ImplementationId:
     """The identity of an implementation across generations."""
     function = implementation.function
     return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
 
 
-def _waits(item: QueueItem[Notification]) -> int:
+def _waits(item: QueueItem[Any]) -> int:
     """The retries of a change because of an unsynced cache; they are no attempts."""
     retry: Retry | None = item.retry_state
     return 0 if retry is None else retry.waits

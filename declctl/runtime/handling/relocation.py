@@ -7,9 +7,10 @@ has received from the old ones: no handler goes back in time.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -46,6 +47,10 @@ _CHECK = 0.005  # seconds between two looks at the versions of caches
 _CATCH_UP_SECONDS = 2.0  # the time for caches to catch up without a relist
 
 Notifications = tuple[Notification, ...]
+
+
+def _ignore(_: str, __: str) -> None:
+    """The report of a caller that needs none."""
 
 
 class Move:
@@ -330,7 +335,9 @@ class Pair(NamedTuple):
 class Refilter(Move):
     """A move of one handler from one filter to another, and maybe to other caches.
 
-    Either filter may be missing. `judge` may be called by any thread, all else by the machinery loop.
+    Either filter may be missing. `report` takes key and message of each object on which the expression of
+    the new filter fails, which counts as false. `judge` may be called by any thread, and calls `report`
+    there; all else is called by the machinery loop.
     """
 
     def __init__(
@@ -342,9 +349,11 @@ class Refilter(Move):
         before: Iterable[ManagedInformer],
         after: Iterable[ManagedInformer],
         clock: Clock,
+        report: Callable[[str, str], None] = _ignore,
     ) -> None:
         super().__init__(before, after, clock=clock)
         self.name = name
+        self._report = report
         self._old = old
         self._new = new
         self._events = frozenset(ChangeType) if new is None else new.events  # types that the handler receives
@@ -406,8 +415,10 @@ class Refilter(Move):
         except FilterFailed:
             may_be_unknown = True
         try:
-            if new is not None and self._new is not None and not self._new.passes(field_view(new)):
-                new = None
+            if new is not None and self._new is not None:
+                report = partial(self._report, pair.key)
+                if not self._new.passes(field_view(new), report):
+                    new = None
         except FilterFailed as failure:
             message = f"{self.name}: {failure} on {pair.key}"
             raise ReloadRefused("FilterFailed", message) from failure

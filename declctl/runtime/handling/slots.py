@@ -9,6 +9,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock, all_open
@@ -17,10 +19,13 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
+from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+
+AnySlot = HandlerSlot[Any]
+"""The slot of a handler of either mode."""
 
 SharedMoves = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], Move]
 """Moves, by the caches that handlers leave and the caches that they join."""
@@ -30,7 +35,7 @@ SharedMoves = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...
 class Transfer:
     """A handler that leaves or joins caches, or gets another filter, together with its new binding."""
 
-    slot: HandlerSlot
+    slot: AnySlot
     binding: HandlerBinding
     leaves: Sequence[ManagedInformer]
     joins: Sequence[ManagedInformer]  # synced caches: the handler receives the differences of `move`
@@ -40,7 +45,8 @@ class Transfer:
     def make(self, differences: Sequence[Notification]) -> None:
         """Register the slot at its new caches, and queue the differences."""
         self.slot.detach(self.leaves)
-        self.slot.add_all(differences)
+        if isinstance(self.slot, EventSlot):  # a reconciler is called for all its keys, after the commit
+            self.slot.add_all(differences)
         self.slot.attach(self.joins, self.binding, initial=False)
         self.slot.attach(self.filling, self.binding)
         self.slot.notice_first_sync()
@@ -50,7 +56,7 @@ class Transfer:
 class DrainingEpoch:
     """An epoch of one slot that the old binding has to drain. `closing`: the handler was removed."""
 
-    slot: HandlerSlot
+    slot: AnySlot
     epoch: int
     closing: bool
 
@@ -69,14 +75,14 @@ class DrainRemainder:
 class PreparedCommit:
     """Everything that a commit needs. It is made before, so that the commit is short."""
 
-    table: Mapping[str, HandlerSlot]  # all slots after the commit
-    new: Sequence[tuple[HandlerSlot, HandlerBinding]]  # new slots
-    staying: Sequence[HandlerSlot]  # slots that get new bindings
-    policy_changes: Sequence[tuple[HandlerSlot, HandlerBinding]]  # staying slots with another delivery policy
-    pools: Sequence[tuple[HandlerSlot, WorkerPool[Notification]]]  # staying slots that get new workers
-    retimed: Sequence[tuple[HandlerSlot, float]]  # staying slots with another resync period, in seconds
+    table: Mapping[str, AnySlot]  # all slots after the commit
+    new: Sequence[tuple[AnySlot, HandlerBinding]]  # new slots
+    staying: Sequence[AnySlot]  # slots that get new bindings
+    policy_changes: Sequence[tuple[AnySlot, HandlerBinding]]  # staying slots with another delivery policy
+    pools: Sequence[tuple[AnySlot, WorkerPool[Any]]]  # staying slots that get new workers
+    retimed: Sequence[tuple[AnySlot, float]]  # staying slots with another resync period, in seconds
     transfers: Sequence[Transfer]
-    leaving: Sequence[HandlerSlot]  # slots of removed handlers
+    leaving: Sequence[AnySlot]  # slots of removed handlers
     ended: Sequence[DrainingEpoch]  # of all slots before the commit
     stranded: Sequence[DrainingEpoch]  # the old code can't be called: the new code gets their backlog
     proofs: Sequence[FreshnessProof]  # that have to succeed before the commit
@@ -87,7 +93,7 @@ class PreparedCommit:
         return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
 
     @property
-    def new_pools(self) -> Sequence[WorkerPool[Notification]]:
+    def new_pools(self) -> Sequence[WorkerPool[Any]]:
         """The workers that were made for this commit."""
         return (*(slot.workers for slot, _ in self.new), *(workers for _, workers in self.pools))
 
@@ -99,8 +105,8 @@ class Slots:
         self._loop = loop  # the machinery's
         self._clock = clock
         self._log = log
-        self._slots: Mapping[str, HandlerSlot] = {}  # by handler, in manifest order; exchanged by a commit
-        self._leaving: list[HandlerSlot] = []  # of removed handlers, until they are drained
+        self._slots: Mapping[str, AnySlot] = {}  # by handler, in manifest order; exchanged by a commit
+        self._leaving: list[AnySlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
         self._paused = False  # workers are not woken, and changes wait
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step ends the epoch of all
@@ -132,7 +138,8 @@ class Slots:
         for name in self._staying(bindings):
             slot, binding = self._slots[name], bindings[name]
             before = tuple(slot.registrations)
-            if before and not _begins_anew(slot, binding):
+            # A reconciler needs no proof: it is called for all keys of a new cache.
+            if before and not binding.reconciles and not _begins_anew(slot, binding):
                 for managed in binding.informers:
                     if managed not in slot.registrations:
                         ways.setdefault((before, managed), []).append(name)
@@ -197,8 +204,7 @@ class Slots:
         for each in (*differences, *prepared.proofs):
             each.close()
         for slot, period in prepared.retimed:
-            for registration in slot.registrations.values():
-                registration.retime(period)
+            slot.retime(period)
         for slot, binding in prepared.new:
             if not self._paused:
                 slot.connect()
@@ -252,11 +258,11 @@ class Slots:
         for each in ended:
             each.slot.forget(each.epoch)
 
-    def all(self) -> list[HandlerSlot]:
+    def all(self) -> list[AnySlot]:
         """The slots in manifest order, without those of removed handlers."""
         return list(self._slots.values())
 
-    def get(self, name: str) -> HandlerSlot | None:
+    def get(self, name: str) -> AnySlot | None:
         """The slot of a handler; None if there is no such handler."""
         return self._slots.get(name)
 
@@ -289,7 +295,7 @@ class Slots:
         for slot in self._all():
             slot.time_out_blocked()
 
-    def _all(self) -> list[HandlerSlot]:
+    def _all(self) -> list[AnySlot]:
         return [*self._slots.values(), *self._leaving]
 
     def _staying(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[str]:
@@ -299,7 +305,7 @@ class Slots:
         and receives no Deleted for its objects.
         """
         slots = self._slots
-        return [n for n, binding in bindings.items() if n in slots and slots[n].has_kind_of(binding)]
+        return [n for n, binding in bindings.items() if n in slots and slots[n].continues_as(binding)]
 
     def _prepared(
         self, bindings: Mapping[str, HandlerBinding], proofs: Sequence[FreshnessProof], *, same_code: bool
@@ -321,7 +327,8 @@ class Slots:
             table={name: before[name] if name in stays else new[name][0] for name in bindings},
             new=tuple(new.values()),
             staying=[slot for slot, _ in kept],
-            policy_changes=[(s, b) for s, b in kept if s.binding.policy != b.policy],
+            # The sources of a reconciler are those of its generation.
+            policy_changes=[(s, b) for s, b in kept if b.reconciles or s.binding.policy != b.policy],
             pools=[(s, s.make_workers(b)) for s, b in kept if not s.has_workers_for(b)],
             retimed=[
                 (slot, binding.plan.resync_period)
@@ -335,7 +342,7 @@ class Slots:
             proofs=proofs,
         )
 
-    def _exchange_workers(self, slot: HandlerSlot, workers: WorkerPool[Notification]) -> None:
+    def _exchange_workers(self, slot: AnySlot, workers: WorkerPool[Any]) -> None:
         before, slot.workers = slot.workers, workers
         if not self._paused:
             slot.connect()
@@ -343,12 +350,12 @@ class Slots:
         if not self._paused:
             workers.wake()
 
-    def _make(self, binding: HandlerBinding) -> HandlerSlot:
-        return HandlerSlot(binding, clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
+    def _make(self, binding: HandlerBinding) -> AnySlot:
+        return binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
 
 
 def _transfer(
-    slot: HandlerSlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves, clock: Clock
+    slot: AnySlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves, clock: Clock
 ) -> Transfer | None:
     """The transfer of a handler to other caches or another filter, or None. Equal transfers share a move."""
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
@@ -357,19 +364,24 @@ def _transfer(
         return Transfer(slot, binding, leaves=before, joins=(), filling=tuple(binding.informers), move=None)
     left = tuple(managed for managed in before if managed not in binding.informers)
     added = tuple(managed for managed in binding.informers if managed not in slot.registrations)
+    if binding.reconciles:
+        if not left and not added:
+            return None
+        return Transfer(slot, binding, leaves=left, joins=(), filling=added, move=None)
     joined = tuple(managed for managed in added if managed.informer.has_synced)
     filling = tuple(managed for managed in added if managed not in joined)
     move: Move | None = None
     old_spec, new_spec = (None if each is None else each.spec for each in (old, new))
     if filters_differ(old_spec, new_spec, same_code=same_code):
         after = [managed for managed in binding.informers if managed not in filling]
-        move = Refilter(slot.name, old, new, before=before, after=after, clock=clock)
+        report = partial(slot.invocations.report_expression, binding)
+        move = Refilter(slot.name, old, new, before=before, after=after, clock=clock, report=report)
     elif left or joined:
         move = shared.setdefault((left, joined), Move(left, joined, clock=clock))
     return Transfer(slot, binding, left, joined, filling, move) if move is not None or filling else None
 
 
-async def _start(pools: Sequence[WorkerPool[Notification]]) -> None:
+async def _start(pools: Sequence[WorkerPool[Any]]) -> None:
     if not pools:
         return
 
@@ -386,12 +398,12 @@ async def _start(pools: Sequence[WorkerPool[Notification]]) -> None:
         raise ReloadRefused("NoThreads", message) from error
 
 
-def _begins_anew(slot: HandlerSlot, binding: HandlerBinding) -> bool:
+def _begins_anew(slot: AnySlot, binding: HandlerBinding) -> bool:
     """Whether a handler was disabled, so that it has received no changes."""
     return bool(slot.binding.target.disabled) and not binding.target.disabled
 
 
-def _is_stranded(slot: HandlerSlot, binding: HandlerBinding) -> bool:
+def _is_stranded(slot: AnySlot, binding: HandlerBinding) -> bool:
     """Whether the old code of a handler can't be called any more because its loop is blocked."""
     before = slot.binding
     needs_loop = any(implementation.is_async for implementation in before.target.implementations)

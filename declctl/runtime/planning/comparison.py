@@ -96,9 +96,11 @@ def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool
 
 
 def _functions(*handlers: HandlerPlan) -> tuple[str, ...]:
-    """The entry points of the handlers' filters, each once."""
-    found = (each.filter.entry_point for each in handlers if each.filter is not None)
-    return tuple(dict.fromkeys(str(entry) for entry in found if entry is not None))
+    """The entry points and expressions by which the handlers' filters judge objects, each once."""
+    parts = [each.filter.object_part for each in handlers if each.filter is not None]
+    found = [str(part.entry_point) for part in parts if part.entry_point is not None]
+    found += ["filter.expression" for part in parts if part.expression]
+    return tuple(dict.fromkeys(found))
 
 
 def _labels(*filters: FilterSpec | None) -> str:
@@ -253,7 +255,7 @@ def compare_plans(
         living = [cache.identity for cache in against.caches]
     else:
         # Nothing to compare with: an empty manifest of the same name and settings.
-        nothing = replace(new.plan, watches=(), resources=(), handlers=(), plugins=())
+        nothing = replace(new.plan, watches=(), resources=(), handlers=(), plugins=(), schedules=())
         old = _side(against) if against is not None else PlanSnapshot(nothing, "")
         living = old.all_identities()
     # Without an import it is not known which resources hooks transform: that counts as unchanged.

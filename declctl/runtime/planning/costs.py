@@ -33,6 +33,7 @@ class Price(StrEnum):
     DECODES = "Decodes"  # the object is decoded
     REWRITES = "Rewrites"  # the object is decoded, changed and encoded
     COMPARES = "Compares"  # two texts are compared, and their differences decoded
+    EVALUATES = "Evaluates"  # a CEL expression is evaluated with the fields that it reads
     VIEWS = "Views"  # a function is called, and decodes the fields that it reads
 
 
@@ -44,6 +45,10 @@ _ABOUT: Mapping[Price, tuple[float, str]] = {  # microseconds each, and in words
     Price.DECODES: (15.0, "decodes every object"),
     Price.REWRITES: (25.0, "decodes and writes every object"),
     Price.COMPARES: (10.0, "reads both states of each Modified, about 10 µs"),
+    Price.EVALUATES: (
+        50.0,
+        "evaluated with both states of each Modified, about 25 µs each for single fields, 150 µs for lists",
+    ),
     Price.VIEWS: (
         30.0,
         "asked of both states of each Modified, about 15 µs each if it reads more than labels",
@@ -124,6 +129,8 @@ def filter_costs(handler: HandlerPlan, resource: ResourcePlan) -> Sequence[Cost]
     if spec.changed_paths:
         reads = ChangedPaths(map(FieldPath.parse, spec.changed_paths)).reads
         found.append(Cost(f"{subject} changedPaths", Price.COMPARES if reads else Price.IN_RECORD))
+    if spec.expression:
+        found.append(Cost(f"{subject} expression", Price.EVALUATES))
     if spec.entry_point is not None:
         price = Price.HELD if mode is CacheMode.OBJECTS else Price.VIEWS
         found.append(Cost(f"{subject} {spec.entry_point}", price))

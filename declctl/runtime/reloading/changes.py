@@ -14,6 +14,7 @@ import msgspec
 
 from declctl.decoding.decoders import projectable_paths
 from declctl.manifest import Diagnostic, render_json
+from declctl.manifest.model import ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
@@ -24,6 +25,7 @@ _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
 _POLICY = tuple(
     each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
 )
+_SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleSpec) if each.compare)
 # Reasons of outcomes:
 NOT_IN_MEMORY = "NotInMemory"  # of a rollback to a generation that is not loaded
 EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
@@ -134,8 +136,8 @@ class PlanSnapshot:
         return replace(self, code=f"{self.code} {number}", modules=modules)
 
     def handler_code(self, handler: HandlerPlan) -> tuple[str, ...]:
-        """Digests of the code of a handler and its filter."""
-        return self.code_of(handler.entry_point, handler.filter.entry_point if handler.filter else None)
+        """Digests of the code of a handler, its filters and its mappings."""
+        return self.code_of(*handler.code)
 
     def identities(self, resource: ResourcePlan) -> tuple[CacheIdentity, ...]:
         """The identities of its caches. With a transform, they depend on its code."""
@@ -166,15 +168,22 @@ class PlanSnapshot:
 
 
 def changes(old: PlanSnapshot, new: PlanSnapshot) -> tuple[Step, ...]:
-    """The steps from one plan to the other: resources, handlers, then the rest."""
-    return (*_resources(old, new), *_handlers(old, new), *_others(old.plan, new.plan))
+    """The steps from one plan to the other: resources, handlers, schedules, then the rest."""
+    return (
+        *_resources(old, new),
+        *_handlers(old, new),
+        *_schedules(old, new),
+        *_others(old.plan, new.plan),
+    )
 
 
 def kept(old: PlanSnapshot, new: PlanSnapshot, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """A step KEEP for each resource and handler of both plans that no other step changes."""
+    """A step KEEP for each resource, handler and schedule of both plans that no other step changes."""
     touched = {step.subject for step in steps}
     subjects = [f"resource {name}" for name in new.resources if name in old.resources]
     subjects += [f"handler {name}" for name in new.handlers if name in old.handlers]
+    before = {schedule.name for schedule in old.plan.schedules}
+    subjects += [f"schedule {each.name}" for each in new.plan.schedules if each.name in before]
     return tuple(Step(StepKind.KEEP, subject) for subject in subjects if subject not in touched)
 
 
@@ -261,6 +270,24 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     # Another order is one step, also if several handlers have moved.
     if [name for name in before if name in after] != [name for name in after if name in before]:
         yield Step(StepKind.SWAP, "handlers", "order")
+
+
+def _schedules(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
+    before = {schedule.name: schedule for schedule in old.plan.schedules}
+    after = {schedule.name: schedule for schedule in new.plan.schedules}
+    yield from (Step(StepKind.REMOVE, f"schedule {name}") for name in before if name not in after)
+    for name, schedule in after.items():
+        if name not in before:
+            yield Step(StepKind.ADD, f"schedule {name}")
+            continue
+        previous = before[name]
+        same_code = old.code == new.code or old.code_of(previous.entry_point) == new.code_of(
+            schedule.entry_point
+        )
+        reasons = [] if same_code else ["code"]
+        reasons += [f for f in _SCHEDULE_FIELDS if getattr(previous, f) != getattr(schedule, f)]
+        if reasons:
+            yield Step(StepKind.SWAP, f"schedule {name}", ", ".join(_camel(reason) for reason in reasons))
 
 
 def _others(old: Plan, new: Plan) -> Iterable[Step]:

@@ -27,6 +27,7 @@ from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
+from declctl.runtime.handling.schedules import ScheduleBinding
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 
@@ -46,11 +47,26 @@ class RuntimeServices:
     dry_run: bool = False
 
     def environment(
-        self, handler: str, generation: int, *, listers: Listers, config: Mapping[str, Any] | None
+        self,
+        handler: str,
+        generation: int,
+        *,
+        listers: Listers,
+        config: Mapping[str, Any] | None,
+        applies: tuple[GroupVersionKind, ...] = (),
+        field_manager: str = "",
     ) -> HandlerEnvironment:
         """The environment that all contexts of one handler of one generation share."""
         return HandlerEnvironment(
-            handler, generation, listers, config or {}, self.cluster, self.user_log, self.dry_run
+            handler,
+            generation,
+            listers,
+            config or {},
+            self.cluster,
+            self.user_log,
+            self.dry_run,
+            applies,
+            field_manager,
         )
 
 
@@ -65,6 +81,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     listers: Listers
     bindings: Mapping[str, HandlerBinding]  # for the slots of its handlers, by their names
     loop: LoopThread  # for asynchronous hooks
+    schedules: Mapping[str, ScheduleBinding] = {}  # by their names
 
     def resource(self, name: str) -> ResourceRequirement | None:
         """Its requirement of a resource."""

@@ -61,10 +61,10 @@ class CallComparison:
 class ProbationPeriod:
     """The time in which a new generation may be rolled back, with its limits. `verdict` is pure."""
 
-    before: Generation  # the previous generation, which may come back
+    previous: Generation  # may come back
     policy: ReloadSpec  # of the new generation
     began: float  # on the clock, in seconds
-    released: asyncio.Event = field(default_factory=asyncio.Event)  # set: `before` is retired
+    released: asyncio.Event = field(default_factory=asyncio.Event)  # set: `previous` is retired
     refused: bool = False  # a rollback was refused: no other one is tried unasked
 
     def verdict(self, each: Mapping[str, CallComparison], *, now: float) -> tuple[Verdict, str]:
@@ -99,13 +99,13 @@ class ProbationPeriod:
         if new.calls < self.policy.min_calls or not self._is_worse(new, old):
             return ""
         failed = what_failed({name: one.new for name, one in each.items()})
-        return f"{new} failed, of generation {self.before.number} {old}: {failed}"
+        return f"{new} failed, of generation {self.previous.number} {old}: {failed}"
 
     def _alone(self, name: str, one: CallComparison, now: float) -> str:
         """The reason if one handler hangs or fails too often; else empty, also for a new handler."""
         if one.old is None:
             return ""
-        before = f"of generation {self.before.number}"
+        before = f"of generation {self.previous.number}"
         limit, new, old = self.hangs_after(one), one.new, one.old
         hung = sum(now - began > limit for began in one.blocking)
         old_hung = sum(now - began > limit for began, _ in one.old_under_way)
@@ -147,9 +147,9 @@ class Probation:
         self._has_period = asyncio.Event()  # set while there is a `period`
 
     @property
-    def before(self) -> Generation | None:
+    def previous(self) -> Generation | None:
         """The generation that may come back; None without a trial."""
-        return None if self.period is None else self.period.before
+        return None if self.period is None else self.period.previous
 
     def begin(self, old: Generation, policy: ReloadSpec, *, back: bool) -> asyncio.Event | None:
         """Begin the trial of the generation that has replaced `old`; none after a rollback (`back`).
@@ -168,7 +168,7 @@ class Probation:
             self.period = ProbationPeriod(old, policy, began=now)
             return self.period.released
         # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
-        self.period = ProbationPeriod(period.before, policy, began=now, released=period.released)
+        self.period = ProbationPeriod(period.previous, policy, began=now, released=period.released)
         return None
 
     def passed(self) -> None:
@@ -197,7 +197,8 @@ class Probation:
     def _verdict(self, active: Generation) -> tuple[Verdict, str]:
         if self.period is None:  # it has ended since the event was set
             return Verdict.UNDECIDED, ""
-        return self.period.verdict(self._comparisons(self.period.before, active), now=self._clock.monotonic())
+        comparisons = self._comparisons(self.period.previous, active)
+        return self.period.verdict(comparisons, now=self._clock.monotonic())
 
     def _comparisons(self, kept: Generation, active: Generation) -> Mapping[str, CallComparison]:
         found = dict[str, CallComparison]()

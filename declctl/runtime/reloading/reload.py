@@ -22,6 +22,7 @@ from declctl.runtime.checking.check import CheckResult, import_in_child, read_fi
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
+from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
@@ -47,12 +48,13 @@ from declctl.runtime.threads import in_thread
 class Reloader:
     """Replaces the active generation by the next one. Used on the machinery loop, one attempt at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each part that a reload needs
         self,
         files: InputFiles,
         *,
         services: RuntimeServices,
         slots: Slots,
+        schedules: Schedules,
         lifecycle: Lifecycle,
         children: PreflightPool,
         clock: Clock,
@@ -66,6 +68,7 @@ class Reloader:
         self._files = files
         self._services = services
         self._slots = slots
+        self._schedules = schedules
         self._children = children
         self._clock = clock
         self._log = log
@@ -76,7 +79,7 @@ class Reloader:
         self._lifecycle = lifecycle
         self._lifetimes = PluginLifetimes(services, lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
-        self._retiring = Retirement(services, self._lifetimes, slots, clock=clock, log=log)
+        self._retiring = Retirement(services, self._lifetimes, slots, schedules, clock=clock, log=log)
         self._staging = Stage(services, self._lifetimes, slots, discard=self._discard, clock=clock)
 
     @property
@@ -95,11 +98,12 @@ class Reloader:
 
         Each has the names of what holds it.
         """
-        kept = self.probation.before
+        kept = self.probation.previous
         found: list[OldGeneration] = []
         for number, generation in self.alive.items():
             if generation is not self.active:
                 calls = self._slots.calls_of(generation.bindings.values())
+                calls += self._schedules.calls_of(number)
                 reason = "the probation of the next one" if generation is kept else "what was queued for it"
                 found.append(OldGeneration(number, tuple(calls) or (reason,)))
         return [*found, *self._retiring.retained]
@@ -150,6 +154,7 @@ class Reloader:
         # Imports and first lists leave free memory behind. Caches go on meanwhile; handlers wait a few ms.
         await in_thread(trim_heap, name="declctl-trim")
         self._slots.resume()
+        self._schedules.start()
 
     def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
         """The resources that have not synced, and why; with `missing`, also kinds that are not served."""
@@ -236,22 +241,22 @@ class Reloader:
             period, active = self.probation.period, self.active
             if period is not judged and not asked:
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
-            if period is None or number not in (None, period.before.number):
+            if period is None or number not in (None, period.previous.number):
                 return not_in_memory(number, active=active, period=period)
-            before = period.before
+            previous = period.previous
             try:
                 with self._own_faults():
-                    staged = await self._staging.again(before, self._next_number, replaced=active)
+                    staged = await self._staging.again(previous, self._next_number, replaced=active)
             except ReloadRefused as refused:
                 period.refused = True
                 return self._refused(refused, active.inputs.digest, began)
-            message = f"rolled back from generation {active.number} to {before.number}: {why}"
+            message = f"rolled back from generation {active.number} to {previous.number}: {why}"
             return self._commit_with_outcome(staged, began, rollback_line=message)
 
     @property
     def loaded(self) -> tuple[int, ...]:
         """The numbers of the generation that may come back, if there is one, and of the active one."""
-        return tuple(each.number for each in (self.probation.before, self.active) if each is not None)
+        return tuple(each.number for each in (self.probation.previous, self.active) if each is not None)
 
     async def wait_until_retired(self) -> None:
         """Wait until every replaced generation is retired."""
@@ -308,6 +313,7 @@ class Reloader:
         # From this line on, events go to the new bindings. The rest publishes indexes, exchanges records and
         # transforms, and begins replays, the probation and the retirement.
         ended = self._slots.commit(staged.prepared)
+        self._schedules.commit(new.schedules)
         self._services.caches.commit_staged(new.requirements)
         for requirement in new.requirements:
             for cached in self._services.caches.of(requirement):
@@ -388,7 +394,7 @@ def not_in_memory(number: int | None, *, active: Generation, period: ProbationPe
     else:
         message = f"generation {number} is not in memory: "
     if period is not None:
-        message += f"generation {period.before.number} is"
+        message += f"generation {period.previous.number} is"
     elif not active.plan.reload.probation_period:
         message += "set spec.reload.probationPeriod, and one is kept for that time after each reload"
     else:

@@ -36,6 +36,7 @@ from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
+from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import DrainingEpoch, DrainRemainder, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
@@ -244,7 +245,14 @@ class Retirement:
     """Retires generations, and looks whether their code is freed. Used on the machinery loop."""
 
     def __init__(
-        self, services: RuntimeServices, lifetimes: PluginLifetimes, slots: Slots, *, clock: Clock, log: Log
+        self,
+        services: RuntimeServices,
+        lifetimes: PluginLifetimes,
+        slots: Slots,
+        schedules: Schedules,
+        *,
+        clock: Clock,
+        log: Log,
     ) -> None:
         self.unretired: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
         self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
@@ -252,6 +260,7 @@ class Retirement:
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
+        self._schedules = schedules
         self._clock = clock
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()  # one for each generation that is being retired
@@ -329,6 +338,7 @@ class Retirement:
             self._log.info(f"generation {old.number} drained in {took * 1000:.0f} ms")
         # Calls that `drainTimeout` did not wait for still use the old code: its teardown comes after them.
         await self._slots.finished(ended)
+        await self._schedules.finished(old.number)
         if released is not None:  # the probation of the next generation may commit this one again
             await released.wait()
         await self.end(old, timeout=policy.drain_timeout, linger=policy.informer_linger)

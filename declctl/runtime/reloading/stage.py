@@ -30,9 +30,9 @@ from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Clock, LoopThread, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
-from declctl.manifest.model import ReplayPolicy
+from declctl.manifest.model import ALL_EVENTS, FilterSpec, Mode, ReplayPolicy, ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
-from declctl.objects import GroupVersionKind, Record
+from declctl.objects import ChangeType, GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import CheckResult, diagnose
@@ -47,9 +47,12 @@ from declctl.runtime.checking.loaded_code import (
 )
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerContext, Listers
-from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
+from declctl.runtime.handling.handler_slot import HandlerBinding
+from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
+from declctl.runtime.handling.reconcile_slot import ReconcileBinding
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
-from declctl.runtime.handling.slots import PreparedCommit, Slots
+from declctl.runtime.handling.schedules import ScheduleBinding
+from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import ImportSeconds, PlanSnapshot, Step, StepKind, changes
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
@@ -62,6 +65,9 @@ _REASONS = {
     "DCL045": "ImportTimeout",
     "DCL087": "RestartRequired",
 }
+# What leads from a watched object to keys of a reconciler. A resync of it does not: that of the reconciler's
+# own objects has all keys.
+_CHANGES = frozenset(ChangeType) - {ChangeType.RESYNC}
 _SLICE = 100  # objects of a replay that are queued at once
 _PAUSE_SECONDS = 0.01  # between two looks whether the queue of a handler is empty
 
@@ -136,6 +142,21 @@ def _digests_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str,
     return found
 
 
+def remapped_reconcilers(before: Plan, after: Plan, *, same_code: bool) -> tuple[str, ...]:
+    """The reconcilers of both plans to whose keys other changes lead: all their keys are due once."""
+    known = {handler.name: handler for handler in before.handlers}
+    found: list[str] = []
+    for handler in after.handlers:
+        old = known.get(handler.name)
+        if old is None or handler.mode is not Mode.RECONCILE:
+            continue
+        # The first entry point is that of the reconciler, which leads to no key.
+        recoded = not same_code and any(handler.code[1:])
+        if recoded or old.watches != handler.watches or old.filter != handler.filter:
+            found.append(handler.name)
+    return tuple(found)
+
+
 class Replays:
     """Delivers caches again to handlers with new code. Used on the machinery loop.
 
@@ -167,7 +188,7 @@ class Replays:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _replay(self, slot: HandlerSlot) -> None:
+    async def _replay(self, slot: AnySlot) -> None:
         before = slot.replayed
         for cached in tuple(slot.registrations):
             for keys in _slices(list(cached.informer.indexer.known())):
@@ -176,7 +197,7 @@ class Replays:
                     await self._clock.sleep(_PAUSE_SECONDS)
                 if cached not in slot.registrations:
                     break  # the handler listens to another cache now, or is gone
-                slot.replay(_records(slot, cached, keys), self._clock.now().timestamp())
+                slot.replay(cached, _records(slot, cached, keys), self._clock.now().timestamp())
                 await asyncio.sleep(0)
         count = slot.replayed - before
         self._log.info(f"{slot.name}: {count:,} objects replayed to its new code", handler=slot.name)
@@ -192,7 +213,7 @@ def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield part
 
 
-def _records(slot: HandlerSlot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
+def _records(slot: AnySlot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
     """The cached records of these keys, without those of which the handler's first delivery is pending."""
     pending = slot.registrations[cached].pending or ()
     found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
@@ -290,8 +311,17 @@ async def assemble(
         code = _CodeDigests(inputs, loaded_code)
         requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
         loop = await services.loops.responsive()
+        scopes = await _scopes(resolved, services)
         return _wire(
-            number, inputs, resolved, loaded_code, requirements, services, imports=imports, loop=loop
+            number,
+            inputs,
+            resolved,
+            loaded_code,
+            requirements,
+            services,
+            imports=imports,
+            loop=loop,
+            scopes=scopes,
         )
     except BaseException:
         loaded_code.close()
@@ -311,6 +341,7 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
         services,
         imports=ImportSeconds(),
         loop=loop,
+        scopes=await _scopes(loaded.plan, services),
     )
 
 
@@ -324,18 +355,21 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     *,
     imports: ImportSeconds,
     loop: LoopThread,
+    scopes: Mapping[GroupVersionKind, bool | None],
 ) -> AssembledGeneration:
     new_informers = services.caches.prepare(requirements)
     try:
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
-        bindings = {
-            handler.name: _binding(
-                number, handler, loaded_code, listers, informers[handler.resource], services, loop
-            )
-            for handler in resolved.handlers
+        make = _Bindings(number, loaded_code, listers, informers, services, loop, scopes)
+        bindings = {handler.name: make.of(handler) for handler in resolved.handlers}
+        schedules = {
+            schedule.name: _schedule(number, schedule, loaded_code, listers, services, loop)
+            for schedule in resolved.schedules
         }
-        generation = Generation(number, inputs, resolved, loaded_code, requirements, listers, bindings, loop)
+        generation = Generation(
+            number, inputs, resolved, loaded_code, requirements, listers, bindings, loop, schedules
+        )
         return AssembledGeneration(generation, new_informers, imports)
     except BaseException:
         # `prepare` has counted informers as used. They have not started, and are closed at once.
@@ -343,22 +377,98 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         raise
 
 
-def _binding(
+@dataclass(frozen=True, slots=True)
+class _Bindings:
+    """Makes the bindings of a generation."""
+
+    number: int
+    loaded_code: LoadedCode
+    listers: Listers
+    informers: Mapping[str, Sequence[ManagedInformer]]  # by resource
+    services: RuntimeServices
+    loop: LoopThread
+    scopes: Mapping[GroupVersionKind, bool | None]  # whether the kinds of reconcilers are namespaced
+
+    def of(self, handler: HandlerPlan) -> HandlerBinding:
+        """The binding of a handler."""
+        binding = self._of_events(handler)
+        return binding if handler.mode is Mode.EVENT else self._with_sources(handler, binding)
+
+    def _of_events(self, handler: HandlerPlan) -> HandlerBinding:
+        config = self.loaded_code.configs.get(handler.name)
+        environment = self.services.environment(
+            handler.name, self.number, listers=self.listers, config=config
+        )
+        return HandlerBinding(
+            self.number,
+            handler,
+            self.loaded_code.targets[handler.name],
+            partial(HandlerContext, environment),
+            self.loop,
+            self._filter(handler.filter, handler.events, handler.name),
+            informers=self.informers[handler.resource],
+        )
+
+    def _with_sources(self, handler: HandlerPlan, binding: HandlerBinding) -> HandlerBinding:
+        """The binding of a reconciler, which listens to several resources."""
+        watch = binding.informers[0].identity.watch
+        gvk = GroupVersionKind.of(watch.api_version, watch.kind)
+        kind = ReconciledKind(gvk, self.scopes[gvk], self.listers[handler.resource])
+        sources = [KeySource(handler.resource, binding.informers, binding.policy.types, binding.filter)]
+        for position, watched in enumerate(handler.watches):
+            name = f"{handler.name} {position}"
+            sources.append(
+                KeySource(
+                    watched.resource,
+                    self.informers[watched.resource],
+                    _CHANGES,
+                    self._filter(watched.filter, ALL_EVENTS, name),
+                    keys_of(watched.map_to, kind, self.loaded_code.mappings.get(name)),
+                )
+            )
+        listened = dict.fromkeys(managed for source in sources for managed in source.informers)
+        # The filter judges changes before their keys are queued, and not the calls.
+        return ReconcileBinding(
+            binding.generation,
+            handler,
+            binding.target,
+            binding.make_context,
+            binding.loop,
+            informers=tuple(listened),
+            sources=tuple(sources),
+            lister=kind.lister,
+        )
+
+    def _filter(self, spec: FilterSpec | None, events: Iterable[str], name: str) -> Filter | None:
+        return None if spec is None else Filter(spec, events, self.loaded_code.filters.get(name))
+
+
+async def _scopes(plan: Plan, services: RuntimeServices) -> Mapping[GroupVersionKind, bool | None]:
+    """Whether the kinds of reconcilers are namespaced; None for a kind that is not served."""
+    resources = {resource.name: resource for resource in plan.resources}
+    found: dict[GroupVersionKind, bool | None] = {}
+    for handler in plan.handlers:
+        if handler.mode is Mode.RECONCILE:
+            watch = resources[handler.resource].watches[0]
+            gvk = GroupVersionKind.of(watch.api_version, watch.kind)
+            try:
+                found[gvk] = (await services.discover(gvk)).namespaced
+            except ApiError:  # its informer reports the fault
+                found[gvk] = None
+    return found
+
+
+def _schedule(
     number: int,
-    handler: HandlerPlan,
+    spec: ScheduleSpec,
     loaded_code: LoadedCode,
     listers: Listers,
-    informers: Sequence[ManagedInformer],
     services: RuntimeServices,
     loop: LoopThread,
-) -> HandlerBinding:
-    config = loaded_code.configs.get(handler.name)
-    environment = services.environment(handler.name, number, listers=listers, config=config)
-    found = handler.filter
-    made = None if found is None else Filter(found, handler.events, loaded_code.filters.get(handler.name))
-    target = loaded_code.targets[handler.name]
+) -> ScheduleBinding:
+    environment = services.environment(spec.name, number, listers=listers, config=None)
     context = partial(HandlerContext, environment)
-    return HandlerBinding(number, handler, target, context, loop, made, informers=informers)
+    return ScheduleBinding(number, spec, loaded_code.schedules[spec.name], context, loop)
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:
@@ -527,16 +637,20 @@ class Stage:
         )
 
     async def _replayed(self, replaced: Generation | None, new: Generation) -> Sequence[str]:
-        if replaced is None or not handlers_with_replay(new.plan):
+        if replaced is None:
             return ()
+        same_code = _code(replaced) == _code(new)
+        remapped = remapped_reconcilers(replaced.plan, new.plan, same_code=same_code)
+        if not handlers_with_replay(new.plan):
+            return remapped
         # A forced reload is for changes that digests do not show, so all code counts as new.
         if replaced.inputs.forced != new.inputs.forced:
-            return [
-                handler.name for handler in handlers_with_replay(new.plan) if handler.entry_point is not None
-            ]
+            forced = [each.name for each in handlers_with_replay(new.plan) if each.entry_point is not None]
+            return tuple(dict.fromkeys((*remapped, *forced)))
         # In threads: digests of large bundles would delay events.
         before = await asyncio.to_thread(handler_digests, replaced.plan, replaced.inputs.bundle)
-        return await asyncio.to_thread(recoded_handlers, before, new.plan, new.inputs.bundle)
+        recoded = await asyncio.to_thread(recoded_handlers, before, new.plan, new.inputs.bundle)
+        return tuple(dict.fromkeys((*remapped, *recoded)))
 
     async def _warm(self, new: Generation, replaced: Generation, timeout: float) -> None:
         """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not."""

@@ -21,8 +21,8 @@ from declctl.kit import Clock, set_within
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
-from declctl.runtime.handling.context import EventRecorder
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.attempts import ReloadRetries
@@ -39,6 +39,7 @@ from declctl.runtime.reloading.generation import Generation, OldGeneration
 from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus, decoding_status
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
+from declctl.writes import EventRecorder, WriteLedger
 
 _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
@@ -165,8 +166,10 @@ class StatusReporter:
         old: Callable[[], Sequence[OldGeneration]],
         caches: InformerPool,
         slots: Slots,
+        schedules: Schedules,
         loops: HandlerLoops,
         recorder: EventRecorder,
+        writes: WriteLedger,
         server: Callable[[], ServerStatus],
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
@@ -178,8 +181,10 @@ class StatusReporter:
         self._old = old
         self._caches = caches
         self._slots = slots
+        self._schedules = schedules
         self._loops = loops
         self._recorder = recorder
+        self._writes = writes
         self._server = server
         self._retries = retries
         self._file_watch = file_watch
@@ -311,6 +316,7 @@ class StatusReporter:
             conditions=self._conditions.all(),
             resources=self.resources(),
             handlers=[handler.statistics() for handler in self._slots.all()],
+            schedules=self._schedules.statistics(),
             plugins=generation.loaded_code.plugins if generation is not None else (),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
@@ -319,6 +325,8 @@ class StatusReporter:
             server=self._server(),
             file_watch=self._file_watch(),
             recorded_events=self._recorder.statistics(),
+            writes=self._writes.totals(),
+            write_retries=self._writes.retries(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),

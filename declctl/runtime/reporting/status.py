@@ -15,7 +15,7 @@ from declctl.kit.documents import camel_case, document_of
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.handling.context import RecordedEvents
+from declctl.runtime.handling.schedules import ScheduleStatistics
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -23,6 +23,7 @@ from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
+from declctl.writes import RecordedEvents, WriteTotal
 
 _Watches = Sequence[InformerStatistics]
 
@@ -47,6 +48,7 @@ class Figure(NamedTuple):
 _LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
 _READ = "Objects that were read: projected in part, or decoded whole."
 _CALLS = "Calls, by result."
+_RUNS = "Times of a schedule, by result: calls, and times at which nothing was called."
 
 PROCESS_FIGURES = (
     Figure("generation", "declctl_generation", "The generation that runs.", counts=False),
@@ -79,7 +81,7 @@ PROCESS_FIGURES = (
         "declctl_zombie_invocations",
         "Calls that have not returned and whose callers have given up.",
         counts=False,
-        read=lambda s: sum(handler.zombies for handler in s.handlers) + len(s.abandoned_calls),
+        read=lambda s: sum(each.zombies for each in (*s.handlers, *s.schedules)) + len(s.abandoned_calls),
     ),
     Figure(
         "server_reachable",
@@ -112,6 +114,12 @@ PROCESS_FIGURES = (
         "Kubernetes Events of ctx.record_event, by result.",
         label="result",
         read=lambda s: document_of(s.recorded_events),
+    ),
+    Figure(
+        "write_retries",
+        "declctl_write_retries",
+        "Requests of ctx.apply, ctx.apply_set and ctx.patch_status that were repeated, by reason.",
+        label="reason",
     ),
     Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
 )
@@ -204,6 +212,11 @@ HANDLER_FIGURES = (
         "Changes that were not delivered: by the filter, or because the handler has no hook for them.",
     ),
     Figure(
+        "expression_errors",
+        "declctl_handler_expression_errors",
+        "Evaluations of filter.expression that failed, and counted as false.",
+    ),
+    Figure(
         "replayed",
         "declctl_handler_replayed",
         "Cached objects that it received again because its code had changed.",
@@ -216,6 +229,51 @@ HANDLER_FIGURES = (
     Figure("last_error"),
     Figure("last_error_type"),
     Figure("disabled"),
+)
+SCHEDULE_FIGURES = (
+    Figure("name"),
+    Figure("next_run"),
+    Figure(
+        "next_run_timestamp",
+        "declctl_schedule_next_run_timestamp_seconds",
+        "When the schedule is due, in seconds since 1970.",
+        counts=False,
+        read=lambda schedule: _timestamp(schedule.next_run),
+        shown=False,
+    ),
+    Figure("last_run"),
+    Figure("last_outcome"),
+    Figure("last_success"),
+    Figure(
+        "last_success_timestamp",
+        "declctl_schedule_last_success_timestamp_seconds",
+        "The time of the last call that succeeded, in seconds since 1970; absent before the first.",
+        counts=False,
+        read=lambda schedule: _timestamp(schedule.last_success),
+        shown=False,
+    ),
+    Figure("last_seconds"),
+    Figure("succeeded", "declctl_schedule_results", _RUNS, label="result", value="succeeded"),
+    Figure("failed", "declctl_schedule_results", _RUNS, label="result", value="failed"),
+    Figure("skipped", "declctl_schedule_results", _RUNS, label="result", value="skipped"),
+    Figure("running", "declctl_schedule_running", "1 while the function is called.", counts=False),
+    Figure("zombies"),
+    Figure("generation"),
+    Figure("last_error"),
+    Figure("last_error_type"),
+)
+
+
+def _timestamp(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+# Each row has the labels handler, verb and result.
+WRITE_FIGURES = (
+    Figure("handler"),
+    Figure("verb"),
+    Figure("result"),
+    Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set and ctx.patch_status."),
 )
 
 
@@ -378,22 +436,35 @@ class ControllerStatus:
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
     recorded_events: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
+    writes: Sequence[WriteTotal] = ()  # by handler, verb and result
+    write_retries: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     machinery: MachineryStatus = field(default_factory=MachineryStatus)
     abandoned_calls: Sequence[
         AbandonedCall
     ] = ()  # calls of staged code that go on after their callers have given up
     file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
+    schedules: Sequence[ScheduleStatistics] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
         return document_of(self, without=_METRICS_ALONE) | {
             "handlers": [_document(HANDLER_FIGURES, handler) for handler in self.handlers],
+            "schedules": [_document(SCHEDULE_FIGURES, schedule) for schedule in self.schedules],
+            "writes": [_document(WRITE_FIGURES, total) for total in self.writes],
             "removedHandlers": [{"name": name, "dropped": n} for name, n in self.removed.items()],
         }
 
 
 # Fields of the status that the metrics have, and the document not, or in another form.
-_METRICS_ALONE = ("handlers", "removed", "reloads", "last_reload_seconds", "reload_retries")
+_METRICS_ALONE = (
+    "handlers",
+    "schedules",
+    "writes",
+    "removed",
+    "reloads",
+    "last_reload_seconds",
+    "reload_retries",
+)
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")
 

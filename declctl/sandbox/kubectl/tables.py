@@ -281,7 +281,6 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
     ),
     ("coordination.k8s.io", "leases"): (NAME, _column("Holder", "spec.holderIdentity", ""), AGE),
     ("", "events"): _EVENT,
-    ("events.k8s.io", "events"): _EVENT,
 }
 
 

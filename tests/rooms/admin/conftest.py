@@ -18,11 +18,12 @@ from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.handling.context import RecordedEvents
+from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
 from declctl.transport import ServerStatus
+from declctl.writes import RecordedEvents, WriteTotal
 
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -89,7 +90,12 @@ STATUS = ControllerStatus(
     reload_plan_mismatches=3,
     removed={"audit": 25},
     server=ServerStatus("https://there", datetime(2026, 1, 1, tzinfo=UTC), "connection refused", 4, 1),
-    recorded_events=RecordedEvents(20, 3, 500),
+    recorded_events=RecordedEvents(posted=20, repeated=7, failed=3, dropped=500),
+    writes=(
+        WriteTotal("notify", "apply", "succeeded", 12),
+        WriteTotal("notify", "patch_status", "skipped", 4),
+    ),
+    write_retries={"too_many_requests": 2, "conflict": 1},
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
@@ -162,6 +168,8 @@ class FakeRuntime:
 
     now: ControllerStatus = STATUS
     result: str = "Applied"
+    trigger_result: TriggerResult = TriggerResult.BEGUN
+    triggered: list[str] = field(default_factory=list)
     reloads: int = 0
     forced: int = 0
     gate: asyncio.Event | None = None
@@ -198,6 +206,10 @@ class FakeRuntime:
     async def rollback(self, number: int | None = None) -> FakeOutcome:
         self.rolled_back.append(number)
         return FakeOutcome(self.result)
+
+    def trigger(self, schedule: str) -> TriggerResult:
+        self.triggered.append(schedule)
+        return self.trigger_result
 
     def history(self) -> dict[str, Any]:
         return self.told_history

@@ -109,7 +109,7 @@ def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
             await gate.wait()
 
         implementation, lines = told(tell, ("change",), is_async=True)
-        rest = begin_async(implementation, {"change": Change, "ctx": Ctx()})
+        rest, _ = begin_async(implementation, {"change": Change, "ctx": Ctx()})
         assert rest is not None
         assert lines == []
         gate.set()

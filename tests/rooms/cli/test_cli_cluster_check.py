@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from declctl.cli.validate import check_against_cluster
 from declctl.errors import ApiError, NotFound, Unreachable
 from declctl.manifest import Diagnostic, ManifestSource, load
@@ -36,6 +38,7 @@ class Server:
         self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
         self.asked: list[tuple[str, str, str]] = []
         self.missing: set[str] = set()
+        self.schemas: dict[str, Any] = {}
         self._refuses, self._error = refuses, error
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
@@ -49,6 +52,9 @@ class Server:
         if path == "/apis":
             return {"groups": [{"preferredVersion": {"groupVersion": "apps/v1"}}]}
         if method == "GET":
+            if path == "/openapi/v3/api/v1":
+                self.asked.append(("get", "schemas", ""))
+                return {"components": {"schemas": self.schemas}}
             if path.rpartition("/")[2] in self.missing:
                 raise NotFound(404, "NotFound", "namespaces not found")
             return {}
@@ -138,3 +144,83 @@ def test_events_need_a_right_where_handlers_record_them():
     assert fault.message == (
         "you may not create events in the namespace team-a, and handlers call ctx.record_event"
     )
+    assert fault.suggestion == "a Role needs the verbs create and patch for events of the group events.k8s.io"
+
+
+def test_a_series_of_events_needs_another_right():
+    """Who may create an Event but not patch it would see the first one only."""
+    loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
+    server = Server(refuses={("patch", "events", "team-a")})
+    (fault,) = asyncio.run(check_against_cluster(loaded, server, records_events=True))
+    assert fault.message.startswith("you may not patch events in the namespace team-a")
+
+
+POD_SCHEMAS = {
+    "io.k8s.api.core.v1.Pod": {
+        "type": "object",
+        "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}],
+        "properties": {
+            "metadata": {"allOf": [{"$ref": "#/components/schemas/Meta"}], "default": {}},
+            "status": {"$ref": "#/components/schemas/Status"},
+            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {"a": {}}},
+        },
+    },
+    "Meta": {
+        "properties": {"labels": {"additionalProperties": {"type": "string"}}, "name": {"type": "string"}}
+    },
+    "Status": {
+        "properties": {
+            "phase": {"type": "string"},
+            "conditions": {"type": "array", "items": {"$ref": "#/components/schemas/Status"}},
+            "ring": {"$ref": "#/components/schemas/Ring"},
+        }
+    },
+    "Ring": {"allOf": [{"$ref": "#/components/schemas/Ring"}]},
+}
+
+
+def expression_faults(expression: str, schemas: dict[str, Any]) -> list[Diagnostic]:
+    """What the server has against a handler's expression."""
+    filtered = f'"handlers:f", filter: {{expression: "{expression}"}}'
+    text = MANIFEST.decode().replace('"handlers:f"', filtered)
+    server = Server()
+    server.schemas = schemas
+    loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
+    found = list(asyncio.run(check_against_cluster(loaded, server)))
+    assert server.asked.count(("get", "schemas", "")) == 1
+    return found
+
+
+def test_a_field_that_the_kind_lacks_is_shown_in_the_expression():
+    """The fault stands at the name, with the name that was meant."""
+    (fault,) = expression_faults("obj.metadata.name != '' && obj.status.phaze == 'x'", POD_SCHEMAS)
+    assert (fault.code, fault.severity) == ("DCL054", "error")
+    assert fault.message == "a Pod has no field phaze in obj.status"
+    assert fault.suggestion == 'did you mean "phase"?'
+    assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
+
+
+def test_a_field_that_resembles_none_is_told_which_there_are():
+    (fault,) = expression_faults("old == null || old.quite.other == obj.spec.any", POD_SCHEMAS)
+    assert fault.message == "a Pod has no field quite in old"
+    assert fault.suggestion == "it has metadata, spec and status"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "obj.metadata.labels.anything == 'x'",  # a map
+        "obj.spec.unknown.x == 1",  # preserves unknown fields
+        "obj.status.conditions.exists(c, c.nope == 1)",  # elements of lists are not checked
+        "obj.status.phase.x == 1",  # no object: an error when it is evaluated
+        "obj.status.ring.x == 1",
+        "change.type == 'Added' && old == null",
+    ],
+)
+def test_what_is_there_or_not_known_is_fine(expression):
+    assert expression_faults(expression, POD_SCHEMAS) == []
+
+
+def test_a_server_without_schemas_refuses_nothing():
+    """As before 1.24, or where the schemas may not be read."""
+    assert expression_faults("obj.quite.other == 1", {}) == []

@@ -40,17 +40,21 @@ def test_explain_of_an_unknown_field_suggests_one(declctl: Callable):
     assert 'did you mean "retry"?' in ended.err
 
 
-@pytest.mark.parametrize("code", ["DCL060", "dcl060"])
+@pytest.mark.parametrize("code", ["DCL064", "dcl064"])
 def test_explain_of_a_code_says_what_to_do_without_the_repository(declctl: Callable, code: str):
     """Who has installed declctl with pip reads here what docs/errors.md says of a code."""
     ended = declctl("explain", code)
     assert (ended.status, ended.err) == (0, "")
     assert ended.out == (
-        "DCL060\n\n`mode: Reconcile` is not done yet by this version.\n\n"
+        "DCL064\n"
+        "\n"
+        "Queues other than `default` are not done yet by this version.\n"
+        "\n"
         "    resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
-        "    handlers: [{name: a, resourceRef: {name: pods}, entryPoint: handlers, mode: Reconcile}]\n\n"
-        "Meanwhile: use `delivery: Keyed`, which merges the waiting changes of a key, and read the state "
-        "from `ctx.listers`.\n"
+        "    handlers: [{name: a, resourceRef: {name: pods}, entryPoint: handlers, queue: {name: "
+        "slow}}]\n"
+        "\n"
+        "Meanwhile: each handler has a queue of its own; set its `concurrency`.\n"
     )
 
 
@@ -68,7 +72,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
     ended = declctl("explain", "DCL019")
     assert ended.status == 2
     assert ended.err.startswith("declctl: There is no code DCL019; the codes near it are DCL010, DCL011,")
-    assert "codes are DCL000 to DCL0" in declctl("explain", "DCL999").err
+    assert "codes are DCL000 to DCL1" in declctl("explain", "DCL999").err
 
 
 def test_the_wheel_has_the_page_that_explain_reads(tmp_path: Path):

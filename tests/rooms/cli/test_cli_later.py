@@ -10,7 +10,6 @@ NAMES = [
     "top",
     "get",
     "graph",
-    "trigger",
     "requeue",
     "record",
     "replay",

@@ -238,3 +238,22 @@ def test_a_reload_that_is_tried_again_says_when() -> None:
     retry = {"reason": "Forbidden", "retries": 2, "nextInSeconds": 40.0}
     told = headline({**DOCUMENT, "reloadRetry": retry}, now=NOW)
     assert told.endswith("; it is tried again in 40s, 2 so far)")
+
+
+def test_schedules_are_shown_with_their_next_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who waits for the night sees when it comes, and what became of the last one."""
+    nightly = {
+        "name": "nightly",
+        "nextRun": "2026-01-02T02:00:00Z",
+        "lastRun": "2026-01-01T02:00:00Z",
+        "lastOutcome": "Failed",
+        "succeeded": 3,
+        "failed": 1,
+        "skipped": 2,
+        "running": 0,
+        "lastError": "KeyError: 'team'",
+    }
+    print_status({**DOCUMENT, "schedules": [nightly]}, now=NOW)
+    shown = capsys.readouterr().out
+    for text in ("SCHEDULE", "2026-01-02T02:00:00Z", "Failed", "KeyError: 'team'"):
+        assert text in shown

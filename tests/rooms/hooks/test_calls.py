@@ -65,7 +65,7 @@ def test_an_exception_without_a_text_fails_like_any_other():
 
 async def begun(one, arguments):
     """Called as far as its first wait, then awaited: what a worker on the handlers' loop does."""
-    rest = begin_async(one, arguments)
+    rest, _ = begin_async(one, arguments)
     return None if rest is None else await rest
 
 
@@ -111,7 +111,7 @@ def test_who_has_nothing_to_wait_for_is_over_at_once():
     async def handler(change):
         heard.append(change)
 
-    assert begin_async(implementation(handler, "change", is_async=True), GIVEN) is None
+    assert begin_async(implementation(handler, "change", is_async=True), GIVEN) == (None, None)
     assert heard == [GIVEN["change"]]
 
 

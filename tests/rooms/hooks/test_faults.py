@@ -257,7 +257,7 @@ def test_a_misspelled_hook_is_shown_at_its_name(fault):
     assert (error.code, error.suggestion) == ("DCL084", 'did you mean "declctl_added"?')
 
 
-@pytest.mark.parametrize("hook", ["declctl_reconcile", "declctl_rbac", "declctl_commands", "declctl_metrics"])
+@pytest.mark.parametrize("hook", ["declctl_rbac", "declctl_commands", "declctl_metrics"])
 def test_a_hook_that_is_not_called_yet_is_refused(fault, hook):
     """It is never ignored, and says what to do meanwhile."""
     error = fault({"pods.py": f"from declctl import hookimpl\n@hookimpl\ndef §{hook}(): ...\n"}, "pods")

@@ -48,6 +48,12 @@ def test_a_filter_that_lets_everything_pass_is_none(loaded, text):
         ("{labelSelector: §'app=web,'}", "DCL032"),
         ("{entryPoint: §handlers.filters}", "DCL037"),
         ("{§paths: [spec]}", "DCL012"),
+        ("{expression: §foo == 1}", "DCL023"),
+        ("{expression: \"obj.status.phase §= 'Running'\"}", "DCL023"),
+        ("{expression: 'obj.a == 1 + obj.b &&§ '}", "DCL023"),
+        ("{expression: §'1'}", "DCL023"),
+        ("{expression: §1}", "DCL009"),
+        ("{expression: §''}", "DCL014"),
         ("§[spec]", "DCL010"),
     ],
 )
@@ -87,3 +93,64 @@ def test_a_path_around_what_is_dropped_is_fine(faults):
     assert faults(HANDLER % ("", "{changedPaths: [metadata]}")) == ()
     kept = ", transform: {dropFields: []}"
     assert faults(HANDLER % (kept, "{changedPaths: [metadata.managedFields]}")) == ()
+
+
+def test_a_fault_of_an_expression_says_what_to_write(only_fault):
+    """CEL's own message, at its own place."""
+    fault = only_fault(HANDLER % ("", "{expression: \"obj.a == 1 && obj.b.startswith§('x')\"}"))
+    assert fault.message == ("spec.handlers[0].filter.expression: undeclared reference to 'startswith'")
+    assert fault.suggestion.startswith("the functions are size, has, startsWith")
+
+
+def test_an_expression_of_several_lines_names_the_line(faults):
+    """The start of the value is shown, and the message has the place within it."""
+    (fault,) = faults(
+        "resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
+        "handlers:\n"
+        "  - name: a\n"
+        "    resourceRef: {name: pods}\n"
+        "    entryPoint: m\n"
+        "    filter:\n"
+        "      expression: |\n"
+        "        has(obj.status.phase) &&\n"
+        "        phase == 'Running'\n"
+    )
+    assert "undeclared reference to 'phase' (line 2, column 1 of the expression)" in fault.message
+
+
+def test_an_expression_from_the_environment_is_not_shown(faults):
+    """A variable may be a secret."""
+    fragment = HANDLER % ("", "{expression: '${env:SECRET}'}")
+    (fault,) = faults(fragment, environ={"SECRET": "hunter2 =="})
+    assert fault.code == "DCL023"
+    assert "hunter2" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("expression", "objects", "changes"),
+    [
+        ("obj.status.phase == 'x'", True, False),
+        ("change.type == 'Added'", False, True),
+        ("old == null || obj.spec != old.spec", False, True),
+    ],
+)
+def test_an_expression_judges_objects_or_changes(loaded, expression, objects, changes):
+    """A reload judges cached objects again only for the first kind."""
+    found = _filter(loaded, f'{{expression: "{expression}", changedPaths: [spec]}}')
+    assert found.expression == expression
+    assert (found.object_part != FilterSpec(), found.judges_changes) == (objects, changes)
+
+
+@pytest.mark.parametrize("read", ["obj.status.§phase == 'x'", "obj.metadata.name == old.spec.§x"])
+def test_a_field_that_a_cache_of_metadata_does_not_have_is_refused(only_fault, read):
+    """The expression would fail on every object."""
+    fault = only_fault(HANDLER % (", cache: {mode: MetadataOnly}", f'{{expression: "{read}"}}'))
+    assert (fault.code, fault.severity) == ("DCL017", "error")
+    assert fault.message.endswith("and with cache.mode MetadataOnly objects have nothing but metadata")
+
+
+def test_a_dropped_field_in_an_expression_is_a_warning(only_fault):
+    resource = ", transform: {dropFields: [status]}"
+    fault = only_fault(HANDLER % (resource, '{expression: "obj.spec.a == 1 && has(§obj.status.phase)"}'))
+    assert (fault.code, fault.severity) == ("DCL017", "warning")
+    assert "reads obj.status.phase, and the resource drops status: it is always missing" in fault.message

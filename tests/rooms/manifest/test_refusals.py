@@ -12,13 +12,11 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
 @pytest.mark.parametrize(
     ("fragment", "code"),
     [
-        (HANDLER % "mode: §Reconcile", "DCL060"),
-        (HANDLER % "filter: {§expression: obj.x}", "DCL061"),
         (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
         (HANDLER % "debounce: §500ms", "DCL063"),
         (HANDLER % "queue: {name: §slow}", "DCL064"),
         (HANDLER % "onFailure: §DeadLetter", "DCL065"),
-        ("§schedules: [{name: a, cron: '0 2 * * *', entryPoint: m, includeSnapshotsFrom: [b]}]", "DCL067"),
+        ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
         ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
         ("namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),

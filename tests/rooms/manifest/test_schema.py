@@ -180,15 +180,15 @@ def test_explain_types_defaults_and_effect(path, kind, default, live):
 
 def test_explain_choices_and_what_is_not_done():
     """A choice of which a part is done is supported; what isn't done is named with its code."""
-    mode, filtered = explain("spec.handlers.mode"), explain("spec.handlers.filter.expression")
+    mode, debounce = explain("spec.handlers.mode"), explain("spec.handlers.debounce")
     assert (mode.enum, mode.supported, mode.note) == (
         ("Event", "Reconcile"),
         True,
-        "DCL060: `mode: Reconcile` is not done yet by this version.",
+        None,
     )
-    assert (filtered.supported, filtered.note) == (
+    assert (debounce.supported, debounce.note) == (
         False,
-        "DCL061: `filter.expression` (CEL) is not done yet by this version.",
+        "DCL063: `debounce` is not done yet by this version.",
     )
     assert explain("spec.handlers.filter").supported
     assert explain("spec.reload.preflight").enum == ("On", "Off")

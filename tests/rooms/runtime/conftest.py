@@ -19,7 +19,7 @@ from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
-from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
+from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding
 from declctl.testing import BundleDir, Logged
 
 MANIFEST = """
@@ -122,7 +122,7 @@ def implementation(
     return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
 
 
-def rebind(slot: HandlerSlot, binding: HandlerBinding) -> int:
+def rebind(slot: EventSlot, binding: HandlerBinding) -> int:
     """Let what comes from now on go to a new binding, as a commit does; the epoch that ended."""
     slot.expect(binding)
     ended = slot.queue.cut()
@@ -135,7 +135,7 @@ class Bench:
 
     def __init__(self, clock: ManualClock, log: Logged, loop: LoopThread) -> None:
         self.clock, self.log, self.loop = clock, log, loop
-        self.handler: HandlerSlot | None = None
+        self.handler: EventSlot | None = None
 
     def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> HandlerBinding:
         """One generation of the handler."""
@@ -165,14 +165,14 @@ class Bench:
             self.loop,
         )
 
-    def slot(self, *functions: Any, **policy: Any) -> HandlerSlot:
+    def slot(self, *functions: Any, **policy: Any) -> EventSlot:
         """The handler, bound for the first time."""
         return self.bound(self.binding(*functions, **policy))
 
-    def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> HandlerSlot:  # noqa: A002 - its name
+    def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> EventSlot:  # noqa: A002 - its name
         """The handler with that binding, and a filter."""
         binding = replace(binding, filter=filter)
-        self.handler = HandlerSlot(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
+        self.handler = EventSlot(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
         return self.handler
 
     def work(self) -> int:

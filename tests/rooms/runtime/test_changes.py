@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import FilterSpec, IndexerSpec, LifecycleStep, PluginSpec
+from declctl.manifest.model import FilterSpec, IndexerSpec, LifecycleStep, PluginSpec, ScheduleSpec
 from declctl.manifest.values import EntryPoint
 from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
@@ -23,6 +23,7 @@ spec:
       kind: Pod
       indexers: [{name: byNode, fieldPath: spec.nodeName}]
     - {name: maps, apiVersion: v1, kind: ConfigMap}
+  schedules: [{name: nightly, cron: "0 2 * * *", entryPoint: "jobs:nightly"}]
   handlers:
     - {name: notify, resourceRef: {name: pods}, entryPoint: "h:notify"}
     - {name: audit, resourceRef: {name: maps}, entryPoint: "h:audit"}
@@ -55,6 +56,10 @@ def test_a_comment_changes_nothing() -> None:
         ("  handlers:\n", "  handlers:\n    - {name: more, resourceRef: {name: maps}, entryPoint: 'h:m'}\n",
          "+handler more"),
         ('    - {name: audit, resourceRef: {name: maps}, entryPoint: "h:audit"}\n', "", "-handler audit"),
+        ("schedules: [", "schedules: [{name: hourly, every: 1h, entryPoint: 'h:m'}, ", "+schedule hourly"),
+        ("{name: nightly, ", "{name: late, ", "-schedule nightly +schedule late"),
+        ('"0 2 * * *"', '"0 3 * * *", missedRuns: Skip', "~schedule nightly (cron, missedRuns)"),
+        ('cron: "0 2 * * *"', "every: 1h", "~schedule nightly (cron, every)"),
         ("h:notify", "h:other", "~handler notify (entryPoint)"),
         ('"h:notify"', '"h:notify", timeout: 5s, events: [Added]', "~handler notify (events, timeout)"),
         ('"h:notify"', '"h:notify", filter: {labelSelector: "a=b"}', "~handler notify (filter)"),
@@ -105,7 +110,10 @@ def test_another_order_of_handlers_is_told() -> None:
 
 def test_new_code_is_told_for_each_handler() -> None:
     """The handler files changed, the manifest didn't."""
-    assert _line("guard", "guard", code="2") == "~handler notify (code) ~handler audit (code)"
+    assert (
+        _line("guard", "guard", code="2")
+        == "~handler notify (code) ~handler audit (code) ~schedule nightly (code)"
+    )
 
 
 def test_new_code_rebuilds_indexes_that_are_functions() -> None:
@@ -144,6 +152,8 @@ _ABSENT = {
     "TransformId.entry_point": EntryPoint("h", "slim"),
     "IndexerSpec.entry_point": EntryPoint("h", "index"),
     "PluginSpec.version": ">=1",
+    "ScheduleSpec.every": 60.0,
+    "ScheduleSpec.timeout": 1.0,
 }
 _EMPTY = {
     "Plan.plugins": PluginSpec("mail"),
@@ -151,6 +161,7 @@ _EMPTY = {
     "LifecycleSpec.shutdown": LifecycleStep(EntryPoint("h", "end")),
     "ResourcePlan.indexers": IndexerSpec("byTeam", "metadata.labels.team"),
     "PluginSpec.config_from": "a source",
+    "Plan.schedules": ScheduleSpec("nightly", EntryPoint("h", "report"), cron="0 2 * * *"),
 }
 
 

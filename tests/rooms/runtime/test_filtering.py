@@ -30,9 +30,9 @@ def pod(labels=WEB, name="a", **fields):
     return _reader.record(json.dumps(obj).encode())
 
 
-def filtered(bench, function, *, events=ALL, accepts=None, labels="", paths=(), **policy):
+def filtered(bench, function, *, events=ALL, accepts=None, labels="", paths=(), expression="", **policy):
     """A slot whose handler has a filter."""
-    spec = FilterSpec(labels, tuple(paths))
+    spec = FilterSpec(labels, tuple(paths), expression=expression)
     binding = bench.binding(function, events=events, **policy)
     return bench.bound(binding, Filter(spec, events, accepts))
 
@@ -320,3 +320,132 @@ def test_what_entered_is_told_when_it_happened(bench):
     slot.add_all([modified(pod(API), pod(WEB), reason=ChangeReason.RELIST, received_at=5.0)])
     bench.work()
     assert seen == [(5.0, "Relist")]
+
+
+WEB_ONLY = "obj.metadata.labels.app == 'web'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (WEB, WEB, [("Modified", "web", "web", "Watch", False)]),
+        (API, WEB, [("Added", "web", None, "Watch", False)]),
+        (WEB, API, [("Deleted", "web", None, "OutOfScope", False)]),
+        (API, API, []),
+    ],
+)
+def test_objects_enter_and_leave_an_expression_about_objects(bench, tell, heard, before, after, told):
+    """As they enter and leave a label selector."""
+    slot = filtered(bench, tell, expression=WEB_ONLY)
+    slot.queue.add("default/a", modified(pod(before), pod(after)))
+    bench.work()
+    assert heard == told
+    assert _adds_up(slot).expression_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("old == null || obj.metadata.labels != old.metadata.labels", ["Added", "Modified web", "Deleted"]),
+        ("change.type == 'Modified' && obj.metadata.labels == old.metadata.labels", ["Modified api"]),
+        ("change.type in ['Added', 'Deleted']", ["Added", "Deleted"]),
+        ("change.type == 'Resync' && old == obj", ["Resync"]),
+        ("change.initial || change.reason == 'Relist'", ["Added"]),
+    ],
+)
+def test_an_expression_about_changes_delivers_them_as_they_are_or_not(bench, expression, told):
+    """No object enters or leaves it: it sees what the hook would receive."""
+    heard = []
+
+    def hook(change, obj):
+        heard.append(f"{change.type} {obj.labels['app']}" if change.type == MODIFIED else str(change.type))
+
+    slot = filtered(bench, hook, expression=expression)
+    states = [pod(API), pod(API), pod(WEB)]
+    slot.queue.add("default/a", Notification(ADDED, states[0], initial=True))
+    slot.queue.add("default/a", modified(states[0], states[1]))
+    slot.queue.add("default/a", modified(states[1], states[2]))
+    slot.queue.add("default/a", Notification(RESYNC, states[2]))
+    slot.queue.add("default/a", Notification(DELETED, states[2]))
+    bench.work()
+    assert heard == told
+    assert _adds_up(slot).expression_errors == 0
+
+
+def test_an_expression_about_changes_sees_what_the_other_parts_make_of_them(bench, tell, heard):
+    """A Modified by which an object enters the labels is an Added; `events` has the last word."""
+    slot = filtered(bench, tell, labels="app=web", expression="change.type == 'Added' && old == null")
+    slot.queue.add("default/a", modified(pod(API), pod(WEB)))
+    slot.queue.add("default/a", modified(pod(WEB), pod(WEB)))
+    bench.work()
+    assert [each[0] for each in heard] == ["Added"]
+
+
+def test_an_expression_comes_before_the_function(bench, tell):
+    """The function is called only for objects that pass the cheaper part."""
+    asked = []
+    slot = filtered(
+        bench, tell, expression=WEB_ONLY, accepts=lambda obj: asked.append(obj.labels["app"]) or True
+    )
+    slot.queue.add("default/a", Notification(ADDED, pod(API)))
+    slot.queue.add("default/b", Notification(ADDED, pod(WEB, "b")))
+    bench.work()
+    assert asked == ["web"]
+
+
+def test_a_failing_expression_counts_as_false_and_is_told_once(bench, tell, heard, log):
+    """Counted each time; logged for each distinct error at the 1st, the 10th, the 100th time."""
+    slot = filtered(bench, tell, expression="obj.status.phase == 'Running'")
+    for number in range(12):
+        slot.queue.add(f"default/{number}", Notification(ADDED, pod(WEB, str(number))))
+    slot.queue.add("default/x", Notification(ADDED, pod(WEB, "x", status={"phase": "Running"})))
+    slot.queue.add("default/y", Notification(ADDED, pod(WEB, "y", status={})))
+    bench.work()
+    assert [each[0] for each in heard] == ["Added"]
+    figures = _adds_up(slot)
+    assert (figures.expression_errors, figures.filtered, figures.failed, figures.retried) == (13, 13, 0, 0)
+    said = [line.event for line in log.lines if "filter.expression" in line.event]
+    assert len(said) == 3
+    assert "notify: filter.expression failed on default/0, which counts as false: Key not found" in said[0]
+    assert said[1].endswith("(10 times by now)")
+    assert '"phase"' in said[2]
+
+
+def test_a_new_generation_is_told_of_its_errors_anew(bench, tell, log):
+    slot = filtered(bench, tell, expression="obj.status.phase == 'Running'")
+    for generation in (1, 2):
+        slot.queue.add("default/a", Notification(ADDED, pod()))
+        bench.work()
+        if generation == 1:
+            rebind(slot, dataclasses.replace(bench.binding(tell, generation=2), filter=slot.binding.filter))
+    assert len([line.event for line in log.lines if "filter.expression" in line.event]) == 2
+    assert slot.statistics().expression_errors == 2
+
+
+def test_an_object_on_which_the_expression_fails_leaves(bench, tell, heard):
+    """An error counts as false for both states."""
+    slot = filtered(bench, tell, expression="obj.status.phase == 'Running'")
+    running = pod(status={"phase": "Running"})
+    slot.queue.add("default/a", modified(running, pod()))
+    slot.queue.add("default/a", modified(pod(), running))
+    bench.work()
+    assert [each[0] for each in heard] == ["Deleted", "Added"]
+
+
+def test_a_retry_is_not_judged_again_by_an_expression(bench):
+    """It is delivered as it was; a newer change that was merged into it is delivered, too."""
+    heard = []
+
+    def fails_once(change):
+        heard.append(str(change.type))
+        if len(heard) == 1:
+            raise ValueError("no")
+
+    slot = filtered(bench, fails_once, expression="change.type == 'Added'", delivery=Delivery.KEYED)
+    first = pod()
+    slot.queue.add("default/a", Notification(ADDED, first))
+    bench.work()
+    slot.queue.add("default/a", Notification(DELETED, pod()))
+    bench.clock.set(10.0)
+    bench.work()
+    assert heard[:2] == ["Added", "Deleted"]

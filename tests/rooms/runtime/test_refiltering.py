@@ -19,7 +19,7 @@ from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType
 from declctl.runtime.caching.managed_informer import call_for_last_objects
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.handling.handler_slot import EventSlot
 from declctl.runtime.handling.relocation import Refilter
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind
@@ -46,6 +46,11 @@ def at_least(size):
     """A filter by a function."""
     spec = FilterSpec(entry_point=EntryPoint("m", "f"))
     return Filter(spec, EVENTS, lambda obj: obj["spec"]["size"] >= size)
+
+
+def cel(text):
+    """A filter by an expression."""
+    return Filter(FilterSpec(expression=text), EVENTS)
 
 
 def broken(spec="m:f"):
@@ -168,6 +173,11 @@ def test_what_the_old_filter_failed_on_is_not_told() -> None:
         (at_least(1), at_least(1), True, False),
         (at_least(1), at_least(1), False, True),
         (None, Filter(FilterSpec(changed_paths=("spec",)), EVENTS), True, False),
+        (None, cel("obj.spec.size > 1"), True, True),
+        (cel("obj.spec.size > 1"), cel("obj.spec.size > 2"), True, True),
+        (cel("obj.spec.size > 1"), cel("obj.spec.size > 1"), False, False),
+        (None, cel("change.type == 'Added'"), True, False),
+        (cel("obj.spec.size > 1"), cel("obj.spec.size > 1 && !change.initial"), True, True),
     ],
 )
 def test_filters_are_asked_only_if_they_may_say_something_else(old, new, same_code, differ) -> None:
@@ -181,7 +191,7 @@ def test_filters_are_asked_only_if_they_may_say_something_else(old, new, same_co
 )
 def test_each_field_that_judges_objects_makes_a_difference(name) -> None:
     """A field that is new counts by itself; otherwise its edit would deliver no Added and no Deleted."""
-    changed = replace(FilterSpec(), **{name: "other"})
+    changed = replace(FilterSpec(), **{name: "obj.other" if name == "expression" else "other"})
     assert filters_differ(FilterSpec(), changed, same_code=True)
     assert filters_differ(None, changed, same_code=True)
     assert Filter(FilterSpec(), EVENTS).judges_objects is False
@@ -196,7 +206,7 @@ class World:
         self.cache = MadeUpCache()
         self.store = self.cache.store
         self.known: dict[str, str] = {}
-        self.handler: HandlerSlot = self.bench.bound(self.bench.binding(self.hear), old)
+        self.handler: EventSlot = self.bench.bound(self.bench.binding(self.hear), old)
         self.filter = old
         self.cache.add_listener(self.handler, resync_period=0.0, initial=False)
 

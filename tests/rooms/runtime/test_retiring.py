@@ -46,7 +46,7 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
     monkeypatch.setattr(retirement, "SWEEP_INTERVAL", 0.0)
     monkeypatch.setattr(retirement, "give_memory_back", nothing)
     monkeypatch.setattr(retirement, "find_holders", lambda *_, **__: ("a thread",))
-    return Retirement(around, owners, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
+    return Retirement(around, owners, None, None, clock=ManualClock(), log=log)  # pyright: ignore[reportArgumentType]
 
 
 async def _end(retired: Retirement, code: Any) -> None:

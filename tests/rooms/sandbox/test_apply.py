@@ -160,3 +160,11 @@ def test_custom_kinds_have_no_strategic_merge():
     cluster.load([definition(), widget("w")])
     with pytest.raises(SandboxError, match="unknown format - accepted media types"):
         cluster.patch("Widget", "w", {}, media_type="application/strategic-merge-patch+json")
+
+
+def test_an_apply_that_names_a_uid_creates_nothing():
+    """Who means an object that has gone must not get another one."""
+    given = config_map("a", x="1")
+    given["metadata"]["uid"] = "gone"
+    with pytest.raises(Exception, match="uid mismatch: the provided object specified uid gone"):
+        apply(store(), given)

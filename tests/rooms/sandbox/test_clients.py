@@ -287,3 +287,45 @@ def test_kubectl_creates_with_typed_clients(kubectl, sandbox):
     assert sandbox.objects("ConfigMap", "typed")[0]["data"] == {"a": "b"}
     assert kubectl("auth", "can-i", "list", "pods") == "yes\n"
     kubectl("delete", "namespace", "typed")
+
+
+def test_events_of_both_groups_are_the_same_objects(api, sandbox):
+    """An Event of events.k8s.io is what `kubectl describe` shows, in the older names."""
+    about = {"apiVersion": "v1", "kind": "Pod", "name": "a", "namespace": "default"}
+    events = client.EventsV1Api(api.api_client)
+    body = {
+        "metadata": {"name": "a.1"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "regarding": about,
+        "note": "it was seen",
+        "reportingController": "guard",
+        "reportingInstance": "guard-1",
+        "action": "Look",
+        "reason": "Seen",
+        "type": "Normal",
+    }
+    events.create_namespaced_event("default", body)
+    seen = api.read_namespaced_event("a.1", "default")
+    assert (seen.message, seen.involved_object.name, seen.reporting_component) == (
+        "it was seen",
+        "a",
+        "guard",
+    )
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
+    patched = events.patch_namespaced_event("a.1", "default", series)
+    assert (patched.note, patched.series.count) == ("it was seen", 2)
+    (listed,) = events.list_namespaced_event("default").items
+    assert (listed.note, listed.regarding.name) == ("it was seen", "a")
+    (line,) = list(watch.Watch().stream(api.list_namespaced_event, "default", timeout_seconds=1))
+    assert line["object"].series.count == 2
+    api.delete_namespaced_event("a.1", "default")
+    assert events.list_namespaced_event("default").items == []
+
+
+def test_options_in_the_body_of_a_delete_replace_those_of_the_query(api, sandbox):
+    """A client that sends both must not believe that the query makes it a dry run."""
+    for name in ("a", "b"):
+        sandbox.create(config_map(name))
+    api.delete_namespaced_config_map("b", "default", body={"dryRun": ["All"]})
+    api.delete_namespaced_config_map("a", "default", body={}, dry_run="All")
+    assert [found["metadata"]["name"] for found in sandbox.objects("ConfigMap", "default")] == ["b"]

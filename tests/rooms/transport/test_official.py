@@ -1,12 +1,14 @@
 """Official clients for handlers, with the same credentials."""
 
 import asyncio
+import json
 import threading
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration, VersionApi
 
+from declctl.errors import NotLeader
 from declctl.kit import ManualClock
 from declctl.transport import Client
 from declctl.transport.credentials import Credentials
@@ -163,3 +165,83 @@ def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
     asyncio.run(go())
     assert asked == ["GET", "POST", "GET", "GET"]
     assert strayed == []
+
+
+@pytest.fixture
+def writing(serving, kubeconfig):
+    """Sends a GET, a PATCH and two DELETEs by both official clients; what came, and what was refused."""
+
+    def run(*, leads: bool, dry_run: bool):
+        got, refused = [], []
+
+        async def answer(request):
+            body = await request.read()
+            got.append((request.method, request.query.get("dryRun"), json.loads(body) if body else None))
+            return web.json_response({})
+
+        async def go():
+            async with serving(answer) as url:
+                client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+                client.guard_writes(lambda: leads, dry_run=dry_run)
+                asynchronous, synchronous = client.api_client(), client.sync_api_client()
+                sent = [
+                    ("GET", None),
+                    ("PATCH", {"a": 1}),
+                    ("DELETE", {"gracePeriodSeconds": 3}),
+                    ("DELETE", None),
+                ]
+                for method, body in sent:
+                    headers = {"Content-Type": "application/json"}
+                    call = (method, f"{url}/a", headers)
+                    try:
+                        await asynchronous.call_api(*call, body=body)
+                    except NotLeader as error:
+                        refused.append(str(error))
+                    try:
+                        await asyncio.to_thread(
+                            synchronous.rest_client.request, *call[:2], headers=headers, body=body
+                        )
+                    except NotLeader as error:
+                        refused.append(str(error))
+                # The machinery writes its Lease without leading.
+                await client.request_json("PATCH", "/lease", body={})
+                await client.close()
+
+        asyncio.run(go())
+        return got, refused
+
+    return run
+
+
+def test_writes_of_official_clients_are_not_sent_by_a_process_that_does_not_lead(writing):
+    """A handler that goes on after the lease was lost changes nothing; it may read."""
+    got, refused = writing(leads=False, dry_run=False)
+    assert [method for method, _, _ in got] == ["GET", "GET", "PATCH"]
+    assert refused[:2] == ["PATCH /a was not sent: this process does not lead"] * 2
+    assert len(refused) == 6
+
+
+def test_writes_of_official_clients_store_nothing_in_a_dry_run(writing):
+    """A server takes the options of a DELETE from its body, if there is one, and else from the query."""
+    got, refused = writing(leads=True, dry_run=True)
+    assert refused == []
+    both = [got[at : at + 2] for at in range(0, 8, 2)]
+    assert [one == other for one, other in both] == [True] * 4
+    assert [one for one, _ in both] == [
+        ("GET", None, None),
+        ("PATCH", "All", {"a": 1}),
+        ("DELETE", "All", {"gracePeriodSeconds": 3, "dryRun": ["All"]}),
+        ("DELETE", "All", {"dryRun": ["All"]}),
+    ]
+    assert got[8] == ("PATCH", None, {})
+
+
+def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
+    """Nothing is added to what a handler sends."""
+    got, _ = writing(leads=True, dry_run=False)
+    assert [(method, dry) for method, dry, _ in got[2:8:2]] == [
+        ("PATCH", None),
+        ("DELETE", None),
+        ("DELETE", None),
+    ]
+    assert got[2][2] == got[3][2] == {"a": 1}

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.workqueue import Cause, ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue
+from declctl.objects import Cause
+from declctl.workqueue import ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue
 
 
 def make(clock):

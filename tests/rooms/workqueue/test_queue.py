@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from declctl.kit import ManualClock
-from declctl.workqueue import Cause, Priority, QueueEmpty, QueueShutDown, WorkQueue
+from declctl.objects import Cause
+from declctl.workqueue import Priority, QueueEmpty, QueueShutDown, WorkQueue
 from declctl.workqueue.queue import LIVE_IN_A_ROW, MOST_CAUSES
 
 

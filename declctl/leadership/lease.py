@@ -1,0 +1,173 @@
+"""The Lease of an election: the record in it, and the requests for it.
+
+A Lease is an object of coordination.k8s.io/v1. `LeaderElectionRecord` is its content (client-go's type of
+the same name); fields that an elector does not know are kept. `LeaseLock` sends the three requests.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
+from typing import Protocol
+
+from declctl.errors import MalformedAnswer
+from declctl.objects import KubeObject
+from declctl.objects.answers import mapping
+
+_GROUP = "coordination.k8s.io"
+_API_VERSION = f"{_GROUP}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElectionRecord:
+    """The content of a Lease, as every elector sees it. Equal records are one observation.
+
+    The times are those of the holder's wall clock. They are for people and never decide anything.
+    """
+
+    holder: str = ""  # `holderIdentity`; empty if nobody holds the lease
+    lease_seconds: int | None = None  # `leaseDurationSeconds`; None if it is missing or not positive
+    acquire_time: str = ""  # as in the object
+    renew_time: str = ""  # as in the object
+    transitions: int = 0  # `leaseTransitions`: how often another process has taken the lease
+
+    @classmethod
+    def of(cls, lease: KubeObject) -> "LeaderElectionRecord":
+        """The record of a Lease. A field that is missing or malformed counts as empty, as in client-go."""
+        spec = mapping(lease.get("spec"))
+        return cls(
+            holder=_text(spec.get("holderIdentity")),
+            lease_seconds=_positive(spec.get("leaseDurationSeconds")),
+            acquire_time=_text(spec.get("acquireTime")),
+            renew_time=_text(spec.get("renewTime")),
+            transitions=_positive(spec.get("leaseTransitions")) or 0,
+        )
+
+    @property
+    def acquired_at(self) -> datetime | None:
+        """The time at which the holder took the lease, by its clock; None if it is missing or malformed."""
+        return parse_micro_time(self.acquire_time)
+
+    def written_to(self, lease: KubeObject) -> KubeObject:
+        """A copy of a Lease with this record; labels, annotations, version and other fields stay."""
+        spec = {
+            **mapping(lease.get("spec")),
+            "holderIdentity": self.holder,
+            "leaseDurationSeconds": self.lease_seconds,
+            "acquireTime": self.acquire_time,
+            "renewTime": self.renew_time,
+            "leaseTransitions": self.transitions,
+        }
+        return {**lease, "spec": spec}
+
+
+def new_lease(namespace: str, name: str) -> KubeObject:
+    """A Lease without a record, to be created."""
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": "Lease",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {},
+    }
+
+
+def version_of(lease: KubeObject) -> str:
+    """The resource version of a Lease.
+
+    Raises MalformedAnswer if it has none: an update without a version would overwrite any other.
+    """
+    version = mapping(lease.get("metadata")).get("resourceVersion")
+    if not isinstance(version, str) or not version:
+        raise MalformedAnswer("the answer about the lease has no resource version")
+    return version
+
+
+def seconds_of(duration: float) -> int:
+    """A duration as whole seconds, rounded up: other processes never wait for less."""
+    return max(1, ceil(duration))
+
+
+def micro_time(moment: datetime) -> str:
+    """A moment as a MicroTime of Kubernetes, in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_micro_time(text: str) -> datetime | None:
+    """The moment of a MicroTime; None if the text is none."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.astimezone(UTC) if found.tzinfo is not None else None
+
+
+class LeaseClient(Protocol):
+    """The three requests for one Lease, and who sends them. Each request raises the ApiError family."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the lease."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the lease."""
+        ...
+
+    async def get(self) -> KubeObject:
+        """The present lease, read consistently. Raises NotFound if there is none."""
+        ...
+
+    async def create(self, lease: KubeObject) -> KubeObject:
+        """Create the lease; returns the stored one. Raises Conflict if there is one."""
+        ...
+
+    async def update(self, lease: KubeObject) -> KubeObject:
+        """Replace the lease; returns the stored one. Raises Conflict if it has another version."""
+        ...
+
+
+class JsonRequests(Protocol):
+    """A client that sends JSON, such as `declctl.transport.Client`."""
+
+    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
+        """Send one request; returns the object of the answer. Raises the ApiError family."""
+        ...
+
+
+class LeaseLock:
+    """The requests for one Lease over a client (client-go's LeaseLock)."""
+
+    def __init__(self, client: JsonRequests, *, namespace: str, name: str) -> None:
+        self._client = client
+        self.namespace = namespace
+        self.name = name
+
+    async def get(self) -> KubeObject:
+        """The present lease. Without a resourceVersion in the request, the server reads its storage."""
+        return await self._client.request_json("GET", f"{self._folder}/{self.name}")
+
+    async def create(self, lease: KubeObject) -> KubeObject:
+        """Create the lease; returns the stored one."""
+        return await self._client.request_json("POST", self._folder, body=lease)
+
+    async def update(self, lease: KubeObject) -> KubeObject:
+        """Replace the lease; returns the stored one."""
+        return await self._client.request_json("PUT", f"{self._folder}/{self.name}", body=lease)
+
+    @property
+    def _folder(self) -> str:
+        return f"/apis/{_API_VERSION}/namespaces/{self.namespace}/leases"
+
+
+def missing_right(verb: str, lease: LeaseClient) -> str:
+    """What an administrator has to add to a Role, after a Forbidden for this verb."""
+    rule = f"{{apiGroups: [{_GROUP}], resources: [leases], verbs: [get, create, update]}}"
+    return f"a Role of namespace {lease.namespace} needs the rule {rule}, and lacks {verb}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _positive(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,166 @@
+"""From a changed object to the keys of a reconciler (controller-runtime's sources, predicates and handlers).
+
+A reconciler has a `KeySource` for its own resource, whose objects lead to their own keys, and one for each of
+its `watches`, whose objects lead to other keys by `mapTo`. All of this runs on the machinery loop, between
+cache and queue.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.errors import NotSynced
+from declctl.informer.stores.lister import Lister
+from declctl.manifest.model import MappingSpec, OwnerSelection
+from declctl.objects import (
+    Cause,
+    ChangeType,
+    FieldPath,
+    GroupVersionKind,
+    Notification,
+    ObjectKey,
+    ObjectView,
+)
+from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.binding import Filter, Report
+
+KeysOf = Callable[[ObjectView], Iterable[str]]
+"""Returns the keys to which an object leads; may raise MappingFailed."""
+
+_MODIFIED = ChangeType.MODIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciledKind:
+    """The kind of the resource that a reconciler reconciles."""
+
+    gvk: GroupVersionKind
+    namespaced: bool | None  # None while the cluster does not serve the kind
+    lister: Lister
+
+    def key(self, obj: ObjectView, text: str) -> str | None:
+        """The key that a text of an object means: a key, or a name in the object's namespace.
+
+        None if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
+        """
+        if "/" in text:
+            namespaced = self.namespaced is not False
+            return text if namespaced and text.count("/") == 1 and all(text.split("/")) else None
+        if not text:
+            return None
+        # An unknown kind counts as one of the object's scope, as nearly all references are.
+        if self.namespaced is False or (self.namespaced is None and not obj.namespace):
+            return text
+        return ObjectKey.of(obj.namespace, text) if obj.namespace else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySource:
+    """A resource whose changes lead to keys of a reconciler.
+
+    `keys_of` is None for the reconciler's own resource: its objects lead to their own keys.
+    """
+
+    resource: str  # its name in the manifest
+    informers: Sequence[ManagedInformer]
+    types: frozenset[ChangeType]  # changes of other types lead nowhere
+    filter: Filter | None = None
+    keys_of: KeysOf | None = None
+
+    def keys(self, notification: Notification, report: Report) -> Iterable[str]:
+        """The keys to which a change leads, each once. Raises FilterFailed and MappingFailed.
+
+        `report` takes the message of a filter's expression that has failed, which counts as false.
+        After a Modified, the state before counts as well as the new one: an object may have had another
+        owner.
+        """
+        if notification.type not in self.types:
+            return ()
+        if self.filter is None and self.keys_of is None:
+            return (notification.key,)
+        obj = ObjectView(notification.record)
+        old = None
+        if notification.type is _MODIFIED and notification.old is not None:
+            old = ObjectView(notification.old)
+        if self.filter is not None and self.filter.apply(notification, obj, old, None, report) is None:
+            return ()
+        if self.keys_of is None:
+            return (notification.key,)
+        keys = dict.fromkeys(self.keys_of(obj))
+        return keys if old is None else keys | dict.fromkeys(self.keys_of(old))
+
+    def cause(self, notification: Notification) -> Cause:
+        """The cause that a change is for the keys to which it leads."""
+        return Cause(str(notification.type), self.resource, str(notification.key), str(notification.reason))
+
+
+def keys_of(spec: MappingSpec, kind: ReconciledKind, function: KeysOf | None) -> KeysOf:
+    """The mapping that a manifest declares; `function` is that of its entry point."""
+    if function is not None:
+        return function
+    if spec.owner is not None:
+        return _Owners(kind, controller_only=spec.owner is OwnerSelection.CONTROLLER)
+    if spec.index is not None:
+        return _Index(kind.lister, spec.index)
+    if spec.label is not None:
+        label = spec.label
+        return _Names(kind, lambda obj: _present(obj.labels, label))
+    if spec.annotation is not None:
+        annotation = spec.annotation
+        return _Names(kind, lambda obj: _present(obj.annotations, annotation))
+    assert spec.field_path is not None  # the schema asks for one of the ways
+    return _Names(kind, FieldPath.parse(spec.field_path).values)
+
+
+class _Owners:
+    """The owners of an object that are of the reconciled kind, in any of its versions."""
+
+    def __init__(self, kind: ReconciledKind, *, controller_only: bool) -> None:
+        self._kind = kind
+        self._controller_only = controller_only
+
+    def __call__(self, obj: ObjectView) -> Iterator[str]:
+        group, kind = self._kind.gvk.group, self._kind.gvk.kind
+        references: Any = obj["metadata"].get("ownerReferences") or ()
+        for reference in references:
+            if self._controller_only and reference.get("controller") is not True:
+                continue
+            api_version = str(reference.get("apiVersion"))
+            if reference.get("kind") == kind and GroupVersionKind.of(api_version, kind).group == group:
+                # An owner is in the namespace of what it owns, or has none.
+                key = self._kind.key(obj, str(reference.get("name")))
+                if key is not None:
+                    yield key
+
+
+class _Index:
+    """The reconciled objects that an index has under the key of an object."""
+
+    def __init__(self, lister: Lister, index: str) -> None:
+        self._lister = lister
+        self._index = index
+
+    def __call__(self, obj: ObjectView) -> list[str]:
+        try:
+            return [found.key for found in self._lister.by_index(self._index, obj.key)]
+        except NotSynced:
+            return []  # its first sync leads to every key
+
+
+class _Names:
+    """The objects whose names or keys an object has in a label, an annotation or a field."""
+
+    def __init__(self, kind: ReconciledKind, names: Callable[[ObjectView], Iterable[str]]) -> None:
+        self._kind = kind
+        self._names = names
+
+    def __call__(self, obj: ObjectView) -> Iterator[str]:
+        for name in self._names(obj):
+            key = self._kind.key(obj, name)
+            if key is not None:
+                yield key
+
+
+def _present(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    value = values.get(name)
+    return () if value is None else (value,)

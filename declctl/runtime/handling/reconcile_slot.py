@@ -1,0 +1,471 @@
+"""The slot of `mode: Reconcile`: keys wait in a work queue, and workers call `declctl_reconcile` with each.
+
+Any number of changes lead to one call, which reads the newest state from the cache. Keys that changes of
+objects lead to go before those of a first sync, a resync or a reload, which wait for a bounded number of
+others (`workqueue`). A waiting key belongs to no generation: a worker that takes it calls the active code. So
+a reload leaves the queue alone, and drains the running calls only.
+"""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
+from declctl.hooks.calls import Implementation
+from declctl.informer.processor import Registration
+from declctl.informer.stores.lister import Lister
+from declctl.kit import Clock, KeyedQueueStatistics
+from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.objects import (
+    Cause,
+    ChangeReason,
+    ChangeType,
+    Notification,
+    ObjectKey,
+    ObjectView,
+    Record,
+    Request,
+    Requeue,
+)
+from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.binding import CallBinding
+from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
+from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
+from declctl.runtime.handling.mapping import KeySource
+from declctl.runtime.log import Log
+from declctl.workqueue import BucketRateLimiter, Priority, QueueEmpty, QueueShutDown, RateLimitingQueue
+from declctl.writes import CallScope
+
+Causes = tuple[Cause, ...]
+_RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileBinding(HandlerBinding):
+    """The binding of a reconciler. `informers` are those of all its sources, each once."""
+
+    sources: Sequence[KeySource] = ()  # what leads to keys; the reconciler's own resource comes first
+    lister: Lister | None = None  # of the objects that it reconciles; never None
+
+    @property
+    def reconciles(self) -> bool:
+        """True."""
+        return True
+
+    def make_slot(
+        self, *, clock: Clock, log: Log, loop: asyncio.AbstractEventLoop, epochs: EpochCounter | None
+    ) -> "ReconcileSlot":
+        """A slot that begins with this binding."""
+        return ReconcileSlot(self, clock=clock, log=log, loop=loop, epochs=epochs)
+
+    def read(self, key: str) -> ObjectView | None:
+        """The newest state of an object in the cache, or None; raises NotSynced."""
+        assert self.lister is not None
+        return self.lister.get(key)
+
+
+class ReconcileQueue:
+    """Keys that wait for a reconciler: a work queue, with the methods that a slot needs (`SlotQueue`).
+
+    - A key waits once, and is given to one worker at a time. If it is added meanwhile, it comes again.
+    - `max_running` workers at most have a key.
+    - A failed key is due again after its delay, or when it is added. All failed keys together share a token
+      bucket (10 a second, burst 100), as in client-go.
+    - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
+
+    From any thread; no method waits.
+    """
+
+    def __init__(self, *, clock: Clock, epochs: EpochCounter | None) -> None:
+        self.max_running = 1
+        self._clock = clock
+        self._epochs = EpochCounter() if epochs is None else epochs
+        self._queue: RateLimitingQueue[str] = RateLimitingQueue(clock=clock)
+        self._bucket = BucketRateLimiter(clock=clock)  # of all failed keys
+        self._lock = threading.Lock()
+        self._taken: dict[str, QueueItem[Causes]] = {}  # by key: what workers have
+        self._failed: dict[str, QueueItem[Causes]] = {}  # by key: the last attempt, until one succeeds
+        self._excluded = 0  # taken items that do not count towards `max_running`
+        self._adds = self._merged = self._first_attempts = self._dropped = 0
+
+    def add(self, key: str, cause: Cause, priority: Priority) -> None:
+        """Let a key be reconciled, because of a cause."""
+        self._adds += 1
+        self._merged += not self._queue.add(key, priority=priority, cause=cause)
+
+    def take(self) -> QueueItem[Causes] | None:
+        """Take the next key, with its causes; None if no key may be taken now."""
+        with self._lock:
+            if len(self._taken) - self._excluded >= self.max_running:
+                return None
+            self._queue.add_due()
+            try:
+                key = self._queue.get_nowait()
+            except (QueueEmpty, QueueShutDown):
+                return None
+            item = QueueItem(
+                key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic(), fixed=True
+            )
+            if (failed := self._failed.get(key)) is not None:
+                item.attempts, item.retry_state = failed.attempts, failed.retry_state
+            else:
+                self._first_attempts += 1
+            self._taken[key] = item
+            return item
+
+    def done(self, item: QueueItem[Causes]) -> bool:
+        """Note that the key was reconciled; its failures are forgotten. Returns whether it waits again."""
+        with self._lock:
+            self._failed.pop(item.key, None)
+            return self._leave(item)
+
+    def drop(self, item: QueueItem[Causes]) -> bool:
+        """As `done`, for a key that was not reconciled."""
+        with self._lock:
+            self._first_attempts -= item.attempts == 0
+            self._dropped += 1
+        return self.done(item)
+
+    def requeue(self, item: QueueItem[Causes], seconds: float, cause: Cause) -> None:
+        """Let a key that was reconciled come again in `seconds`; before `done`."""
+        self._queue.add_after(item.key, seconds, priority=Priority.BACKGROUND, cause=cause)
+
+    def retry(self, item: QueueItem[Causes], delay: float) -> None:
+        """Let a key that has failed come again in `delay` seconds, or later if many keys fail."""
+        with self._lock:
+            item.attempts += 1
+            self._failed[item.key] = item
+            self._queue.retry_after(item.key, max(delay, self._bucket.when(item.key)))
+            self._leave(item)
+
+    def hurry(self, chosen: Callable[[QueueItem[Causes]], bool]) -> bool:
+        """Let the `chosen` failed keys come at once; returns whether there was one."""
+        with self._lock:
+            found = [key for key, item in self._failed.items() if key not in self._taken and chosen(item)]
+        for key in found:
+            self._queue.add_after(key, 0.0)
+        return bool(found)
+
+    def exclude_from_limit(self, item: QueueItem[Causes]) -> None:
+        """Do not count a taken key towards `max_running` any longer. No other worker gets it."""
+        with self._lock:
+            if not item.excluded:
+                item.excluded = True
+                self._excluded += 1
+
+    def clear(self) -> int:
+        """Accept no more keys, and drop those that wait; returns how many. The handler was removed."""
+        self._queue.shut_down()
+        with self._lock:
+            dropped = 0
+            while len(self._queue):
+                self._queue.done(self._queue.get_nowait())
+                dropped += 1
+            dropped += self._queue.clear_delayed()
+            self._failed.clear()
+            self._dropped += dropped
+            return dropped
+
+    def next_due(self) -> float | None:
+        """Seconds until a key may be taken: 0 if one waits; None if none will be."""
+        with self._lock:
+            if len(self._taken) - self._excluded >= self.max_running:
+                return None
+        return 0.0 if len(self._queue) else self._queue.next_due()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key waits, runs or backs off. One that waits for its `Requeue` counts as none."""
+        with self._lock:
+            return not self._taken and not self._failed and not len(self._queue)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch."""
+        return self._epochs.newest
+
+    def epoch_of(self, item: QueueItem[Causes]) -> int:
+        """The epoch in which a key was taken."""
+        return item.epoch
+
+    def part(self) -> None:
+        """Stop sharing the epoch counter."""
+        self._epochs = EpochCounter(self._epochs.newest)
+
+    def hand_over(self, old: int) -> None:
+        """No effect: waiting keys belong to no epoch."""
+
+    def handed_over(self, epoch: int) -> bool:  # noqa: ARG002 - as above
+        """Always False: waiting keys belong to no epoch."""
+        return False
+
+    def outstanding(self, epoch: int) -> int:
+        """How many keys were taken in an epoch, and are not done."""
+        with self._lock:
+            return sum(item.epoch == epoch for item in self._taken.values())
+
+    def statistics(self) -> KeyedQueueStatistics:
+        """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
+        with self._lock:
+            waiting, taken = len(self._queue), len(self._taken)
+            return KeyedQueueStatistics(
+                added=self._adds,
+                taken=self._first_attempts,
+                merged=self._merged,
+                dropped=self._dropped,
+                waiting=waiting,
+                running=taken,
+                backing_off=self._queue.delayed,
+                weight=0,
+            )
+
+    def _leave(self, item: QueueItem[Causes]) -> bool:
+        del self._taken[item.key]
+        self._excluded -= item.excluded
+        self._queue.done(item.key)
+        return bool(len(self._queue))
+
+
+class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
+    """One call of a reconciler for a key."""
+
+    request: Request
+    unread: NotSynced | None = None  # the object could not be read: its cache has not synced
+    requeue: Requeue | None = None  # the earliest that the hooks have returned
+
+    @property
+    def subject(self) -> str:
+        """The key, and why it is due."""
+        causes = self.request.causes
+        more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+        return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
+
+    def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
+        """Always True for a reconciler with code: a key is not filtered, the changes that lead to it are."""
+        if self.unread is not None:
+            self.failures.append(self.unread)
+            self.implementations = ()
+            return True
+        return bool(self.implementations)
+
+    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
+        """The request, and the context."""
+        arguments: dict[str, object] = {"request": self.request}
+        if "ctx" in implementation.parameters:
+            request, obj = self.request, self.request.obj
+            scope = CallScope(request.key, obj, request.id, request.causes)
+            remember = partial(memo, request.key, None if obj is None else obj.uid)
+            arguments["ctx"] = self.binding.make_context(remember, scope)
+        return arguments
+
+    def take(self, result: object) -> None:
+        """Receive what a reconciler has returned; raises HandlerFailed unless it is None or a Requeue."""
+        if isinstance(result, Requeue):
+            if self.requeue is None or result.after < self.requeue.after:
+                self.requeue = result
+        elif result is not None:
+            raise HandlerFailed(
+                f"declctl_reconcile returned a {type(result).__name__}: return None or Requeue(after=seconds)"
+            )
+
+    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
+        """As of any item, with the request: its `id` is that of the next attempt."""
+        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        return state._replace(request=self.request)
+
+
+class Reconciliations(Invocations[Causes]):
+    """The invocations of a reconciler."""
+
+    def __init__(
+        self,
+        slot: "ReconcileSlot",
+        queue: ReconcileQueue,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        super().__init__(slot, queue, loop=loop, clock=clock, log=log)
+        self._keys = queue
+
+    def _make(self, item: QueueItem[Causes], binding: CallBinding) -> Reconciliation:
+        retry: Retry | None = item.retry_state
+        obj = unread = None
+        try:
+            obj = _of_reconciler(binding).read(item.key)
+        except NotSynced as fault:
+            unread = fault
+        causes, before = item.value, None if retry is None else retry.request
+        # A new cause makes a new call of it: the handler may decide otherwise than in the failed attempts.
+        same = before is not None and set(causes) <= set(before.causes)
+        request = Request(
+            key=ObjectKey(item.key),
+            obj=obj,
+            attempt=item.attempts + 1 - (0 if retry is None else retry.waits),
+            causes=causes,
+            id=before.id if before is not None and same else uuid.uuid4().hex,
+        )
+        began, implementations = self._clock.monotonic(), binding.target.implementations
+        return Reconciliation(
+            item, binding, began, implementations, self.replace_worker, request=request, unread=unread
+        )
+
+    def _is_final(self, failures: Sequence[BaseException]) -> bool:
+        """Whether the reconciler has raised Terminal: then no attempt follows."""
+        return any(isinstance(failure.__cause__, Terminal) for failure in failures)
+
+    def _succeed(self, invocation: Invocation[Causes]) -> None:
+        assert isinstance(invocation, Reconciliation)
+        if invocation.requeue is not None:
+            cause = Cause("Requeue", invocation.binding.plan.resource, invocation.item.key, "Requested")
+            self._keys.requeue(invocation.item, invocation.requeue.after, cause)
+            self._slot.wake()  # it may be due before all other keys: the workers look when
+        super()._succeed(invocation)
+
+
+class _Feed:
+    """The listener of one informer: passes its changes to the slot, together with the informer."""
+
+    def __init__(self, slot: "ReconcileSlot", managed: ManagedInformer) -> None:
+        self.name = slot.name
+        self._slot = slot
+        self._managed = managed
+
+    def add_all(self, notifications: Sequence[Notification]) -> None:
+        """Queue the keys to which changes lead."""
+        self._slot.add_from(self._managed, notifications)
+
+
+class ReconcileSlot(HandlerSlot[Causes]):
+    """The slot of a reconciler: any number of changes of a key lead to one call."""
+
+    def __init__(
+        self,
+        binding: HandlerBinding,
+        *,
+        clock: Clock,
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+        epochs: EpochCounter | None = None,
+    ) -> None:
+        self._keys = ReconcileQueue(clock=clock, epochs=epochs)
+        self._log = log
+        self._failures = FailureLog(log, binding.plan.name)
+        # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
+        self._initial: set[str] | None = set()
+        self._sources: Mapping[ManagedInformer, Sequence[KeySource]] = {}
+        self._skips_initial = False
+        super().__init__(
+            binding, self._keys, clock=clock, log=log, loop=loop, shares_epochs=epochs is not None
+        )
+
+    def apply_policy(self, binding: HandlerBinding) -> None:
+        """Take the sources and limits of a binding."""
+        sources = _of_reconciler(binding).sources
+        self._sources = {
+            managed: [source for source in sources if managed in source.informers]
+            for managed in binding.informers
+        }
+        self._skips_initial = binding.policy.skips_initial
+        self._keys.max_running = binding.policy.max_running
+
+    def add_from(self, managed: ManagedInformer, notifications: Sequence[Notification]) -> None:
+        """Queue the keys to which changes of an informer lead. Neither waits nor raises."""
+        for notification in notifications:
+            if notification.initial and self._skips_initial:
+                continue
+            in_background = notification.initial or notification.type is _RESYNC
+            for source in self._sources.get(managed, ()):
+                self._add(source, notification, Priority.BACKGROUND if in_background else Priority.LIVE)
+        self.wake()
+
+    def _add(self, source: KeySource, notification: Notification, priority: Priority) -> None:
+        try:
+            report = partial(self.invocations.report_expression, self.binding, notification.key)
+            keys = tuple(source.keys(notification, report))
+        # An object that can't be decoded raises a DeclctlError, too; its keys are not known.
+        except DeclctlError as failure:
+            self._report(source, notification, failure)
+            return
+        if not keys:
+            return
+        cause = source.cause(notification)
+        for key in keys:
+            if notification.initial and self._initial is not None:
+                self._initial.add(key)
+            self._keys.add(key, cause, priority)
+
+    def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
+        """Queue the keys of the reconciler's own objects, for new code."""
+        for source in self._sources.get(managed, ()):
+            if source.keys_of is not None:
+                continue
+            for record in records:
+                notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
+                self._add(source, notification, Priority.BACKGROUND)
+            self.replayed += len(records)
+        self.wake()
+
+    def continues_as(self, binding: HandlerBinding) -> bool:
+        """Whether the binding has the same mode, and its own resource has the same kind."""
+        if not isinstance(binding, ReconcileBinding):
+            return False
+        own, other = (
+            {each.identity.group_kind for each in _own_informers(of)} for of in (self.binding, binding)
+        )
+        return own == other
+
+    def retime(self, period: float) -> None:
+        """Reconcile all keys each `period` seconds from now on; never for 0."""
+        for managed, registration in self.registrations.items():
+            if managed in _own_informers(self.binding):
+                registration.retime(period)
+
+    def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Causes]:
+        return Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
+
+    def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
+        is_own = managed in _own_informers(binding)
+        period = binding.plan.resync_period if is_own else 0.0
+        feed = _Feed(self, managed)
+        return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
+
+    def ended(self, invocation: Invocation[Causes]) -> None:
+        """A key was reconciled or given up; it is held still. In the thread of a worker."""
+        assert isinstance(invocation, Reconciliation)
+        initial = self._initial
+        if initial is not None:
+            initial.discard(invocation.item.key)
+        if invocation.request.obj is None:
+            self.forget_memo(invocation.item.key)
+
+    def _look_synced(self) -> None:
+        if self._initial_complete and not self._synced:
+            self._synced = not self._initial or self._keys.idle
+            if self._synced:
+                self._initial = None
+
+    def _report(self, source: KeySource, notification: Notification, failure: DeclctlError) -> None:
+        times = self._failures.count((self.binding.generation, source.resource, type(failure), str(failure)))
+        if times == 1 or times % 1000 == 0:
+            self._log.error(
+                f"{self.name}: a change of {source.resource} {notification.key} leads to no key: {failure}"
+                + ("" if times == 1 else f" ({times:,} times by now)"),
+                handler=self.name,
+                key=str(notification.key),
+                generation=self.binding.generation,
+            )
+
+
+def _of_reconciler(binding: CallBinding) -> ReconcileBinding:
+    assert isinstance(binding, ReconcileBinding)  # `continues_as` refuses all others
+    return binding
+
+
+def _own_informers(binding: CallBinding) -> Sequence[ManagedInformer]:
+    """The informers of the objects that a binding reconciles."""
+    return _of_reconciler(binding).sources[0].informers

@@ -1,0 +1,451 @@
+"""The schedules of the manifest: calls of functions at given times, one at a time for each schedule.
+
+A schedule outlives generations, as a slot does: its times, its figures and its memo stay while its name is in
+the manifest. What a generation gives it is a `ScheduleBinding`. A call that runs at a commit ends with the
+code that it has begun with.
+
+`def` runs in a thread of its own, `async def` on the handlers' loop. A call that raises is logged and
+counted, and not repeated: the next time comes, as with a CronJob. Only a call that has read an unsynced cache
+is made again.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from declctl.hooks.calls import Implementation, call, call_async, place_of, readable_traceback
+from declctl.kit import Clock, LoopThread, set_within
+from declctl.kit.timetable import zone_of
+from declctl.manifest.model import ScheduleSpec
+from declctl.runtime.handling.context import HandlerContext, Memo
+from declctl.runtime.handling.invocations import (
+    CANCEL_SECONDS,
+    LONGEST_WAIT_FOR_SYNC,
+    FailureLog,
+    describe_failure,
+    not_synced_by,
+)
+from declctl.runtime.handling.schedule_timer import ScheduleTimer, due_times
+from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
+
+LONGEST_WAIT = 10.0  # seconds between two looks at the clock, which may be set at any moment
+_SILENCE = 60.0  # seconds between two log lines about skipped times of one schedule
+_LONGEST_TRACEBACK = 20_000  # characters
+_UNREADABLE = "an exception that raises when it is read"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """One call of a schedule: the argument `schedule` of its function."""
+
+    name: str  # of the schedule
+    time: datetime  # for which it is called, in the time zone of the schedule; now, if it was triggered
+    last_success: datetime | None = None  # `time` of the newest call of this process that succeeded
+    triggered: bool = False  # by a request, and not by the clock
+
+
+class RunOutcome(StrEnum):
+    """The outcome of the last call of a schedule."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class TriggerResult(StrEnum):
+    """The result of a request to call a schedule now."""
+
+    BEGUN = "Begun"
+    UNKNOWN = "Unknown"  # there is no schedule of this name
+    BUSY = "Busy"  # its last call has not returned
+    NOT_STARTED = "NotStarted"  # caches are being filled, or another process acts, or this one ends
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBinding:
+    """What a generation gives a schedule: its spec, and the function to call."""
+
+    generation: int
+    spec: ScheduleSpec
+    implementation: Implementation
+    make_context: Callable[[Callable[[], Memo]], HandlerContext]  # takes the memo of the schedule
+    loop: LoopThread  # for `async def`
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatistics:
+    """The figures of one schedule. Times are in UTC."""
+
+    name: str
+    generation: int  # whose code the next call uses
+    next_run: datetime | None  # None in a pause, when another process acts
+    last_run: datetime | None  # the time for which the last call was made
+    last_outcome: RunOutcome | None  # of the last call that has ended
+    last_success: datetime | None  # the time for which the last successful call was made
+    last_seconds: float | None  # the duration of the last call that has ended
+    succeeded: int  # calls
+    failed: int  # calls
+    skipped: int  # times at which nothing was called
+    running: int  # calls that have not returned: 0 or 1
+    zombies: int  # of these, calls that have exceeded their timeout
+    last_error: str | None
+    last_error_type: str | None
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One call that has begun, or is about to begin in another thread."""
+
+    binding: ScheduleBinding
+    scheduled: ScheduledRun
+    began: float  # on the monotonic clock
+    claim: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # acquired once: by the begin, or by `revoke`
+    overdue: bool = False  # it has exceeded its timeout, and has not returned
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Schedule:
+    """One schedule of the process. All fields are used on the machinery loop only."""
+
+    binding: ScheduleBinding  # for the next call
+    timer: ScheduleTimer
+    failures: FailureLog
+    memo: Memo = field(default_factory=Memo)
+    run: _Run | None = None  # the call that has not returned
+    removed: bool = False  # it is not in the manifest any more, and its last call has not returned
+    waits: int = 0  # calls in a row that have read an unsynced cache
+    silent_until: float = float("-inf")  # monotonic time of the next line about skipped times
+    logged_skipped: int = 0  # skipped times that the log has
+    last_run: datetime | None = None
+    last_outcome: RunOutcome | None = None
+    last_success: datetime | None = None
+    last_seconds: float | None = None
+    succeeded: int = 0
+    failed: int = 0
+    last_error: str | None = None
+    last_error_type: str | None = None
+
+
+class Schedules:
+    """All schedules of the process. Used on the machinery loop only.
+
+    Nothing is called before `start`. Times that come before are missed times, with the policy of their
+    schedule. `pause` and `resume` are for a process that does not act for a time: times in a pause belong to
+    another process, and are forgotten.
+    """
+
+    def __init__(self, *, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self._schedules: dict[str, _Schedule] = {}  # by name, in manifest order; removed ones are the last
+        self._started = False
+        self._paused = False
+        self._stopped = False
+        self._woken = asyncio.Event()  # set when there is a new next time, or a call has returned
+        self._returned = asyncio.Event()  # replaced at each end of a call, when it is set
+
+    def start(self) -> None:
+        """Begin to call functions: caches can be read from now on. A second call has no effect."""
+        self._started = True
+        self._woken.set()
+
+    def pause(self) -> None:
+        """Call nothing until `resume`. Running calls go on."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """End a pause: the next time of each schedule is the first one from now on."""
+        if self._paused:
+            self._paused = False
+            for schedule in self._schedules.values():
+                schedule.timer.restart()
+            self._woken.set()
+
+    def commit(self, bindings: Mapping[str, ScheduleBinding]) -> None:
+        """Give the schedules their new bindings. Can't fail.
+
+        A schedule with the same times keeps its phase and what it has missed. One that is removed calls
+        nothing any more; its running call goes on.
+        """
+        before, self._schedules = self._schedules, {}
+        for name, binding in bindings.items():
+            schedule = before.pop(name, None)
+            if schedule is None:
+                self._schedules[name] = self._made(binding)
+                continue
+            self._rebind(schedule, binding)
+            self._schedules[name] = schedule
+        # A schedule of that name that comes back later must not run beside this call.
+        for name, schedule in before.items():
+            if schedule.run is not None:
+                schedule.removed = True
+                self._schedules[name] = schedule
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Call what is due, until cancelled."""
+        while True:
+            wait = self.look()
+            await set_within(self._woken, wait, clock=self._clock)
+            self._woken.clear()
+
+    def look(self) -> float:
+        """Call what is due; returns the seconds until the next look, 10 at most."""
+        wait = LONGEST_WAIT
+        if self._started and not self._paused and not self._stopped:
+            for schedule in tuple(self._schedules.values()):
+                if not schedule.removed:
+                    self._look_at(schedule)
+                    wait = min(wait, schedule.timer.wait(busy=schedule.run is not None))
+        return max(wait, 0.0)
+
+    def trigger(self, name: str) -> TriggerResult:
+        """Call a schedule now, apart from its times."""
+        schedule = self._schedules.get(name)
+        if schedule is None or schedule.removed:
+            return TriggerResult.UNKNOWN
+        if not self._started or self._paused or self._stopped:
+            return TriggerResult.NOT_STARTED
+        if schedule.run is not None:
+            return TriggerResult.BUSY
+        self._begin(schedule, self._clock.now(), triggered=True)
+        return TriggerResult.BEGUN
+
+    async def stop(self, timeout: float) -> list[str]:
+        """Call nothing any more, and wait for running calls for `timeout` seconds.
+
+        Returns the calls that still run, as `schedule nightly`.
+        """
+        self._stopped = True
+        tasks = [run.task for run in self._runs() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+        return [f"schedule {run.scheduled.name}" for run in self._runs()]
+
+    def calls_of(self, generation: int) -> list[str]:
+        """The running calls of a generation, as `call of nightly for 2026-01-01T02:00:00+00:00`."""
+        return [
+            f"call of {run.scheduled.name} for {run.scheduled.time.isoformat(timespec='seconds')}"
+            for run in self._runs()
+            if run.binding.generation == generation
+        ]
+
+    async def finished(self, generation: int) -> None:
+        """Wait until the last call of a generation has returned."""
+        while self.calls_of(generation):
+            await self._returned.wait()
+
+    def statistics(self) -> list[ScheduleStatistics]:
+        """The figures of each schedule of the manifest, in its order."""
+        return [
+            _statistics(each, paused=self._paused) for each in self._schedules.values() if not each.removed
+        ]
+
+    def _runs(self) -> Sequence[_Run]:
+        return [each.run for each in self._schedules.values() if each.run is not None]
+
+    def _made(self, binding: ScheduleBinding) -> _Schedule:
+        spec = binding.spec
+        timer = ScheduleTimer(due_times(spec, self._clock), spec.missed_runs, self._clock)
+        return _Schedule(binding, timer, FailureLog(self._log, spec.name))
+
+    def _rebind(self, schedule: _Schedule, binding: ScheduleBinding) -> None:
+        before, spec = schedule.binding, binding.spec
+        # A schedule that was removed and comes back has lost its times.
+        if before.spec.times != spec.times or schedule.removed:
+            schedule.timer.times = due_times(spec, self._clock)
+        schedule.timer.policy = spec.missed_runs
+        schedule.binding, schedule.removed = binding, False
+        # Its loop is blocked by other code: a call that has not begun on it would never return.
+        if schedule.run is not None and schedule.run.binding.loop is not binding.loop:
+            self._revoke(schedule, schedule.run)
+
+    def _look_at(self, schedule: _Schedule) -> None:
+        time = schedule.timer.take(busy=schedule.run is not None)
+        if schedule.timer.skipped > schedule.logged_skipped:
+            self._log_skipped(schedule)
+        if time is not None:
+            self._begin(schedule, time, triggered=False)
+
+    def _begin(self, schedule: _Schedule, time: datetime, *, triggered: bool) -> None:
+        spec, last = schedule.binding.spec, schedule.last_success
+        zone = zone_of(spec.time_zone)
+        scheduled = ScheduledRun(
+            spec.name, time.astimezone(zone), None if last is None else last.astimezone(zone), triggered
+        )
+        run = schedule.run = _Run(schedule.binding, scheduled, self._clock.monotonic())
+        schedule.last_run = time
+        run.task = asyncio.get_running_loop().create_task(
+            self._follow(schedule, run), name=f"schedule {spec.name}"
+        )
+
+    async def _follow(self, schedule: _Schedule, run: _Run) -> None:
+        """Make one call, and note its outcome."""
+        work = asyncio.ensure_future(self._call(schedule, run))
+        timeout = run.binding.spec.timeout
+        # An asynchronous call is cancelled on its loop at its timeout, and may need a moment to end.
+        grace = CANCEL_SECONDS if run.binding.implementation.is_async else 0.0
+        done, _ = await asyncio.wait([work], timeout=None if timeout is None else timeout + grace)
+        if not done:
+            run.overdue = True
+            self._failed(schedule, run, TimeoutError(_ran_longer_than(timeout)))
+            # A call that its blocked loop has not begun ends here. Any other one still runs: nothing is
+            # called beside it.
+            self._revoke(schedule, run)
+            await asyncio.wait([work])
+        failure = RuntimeError("its loop has ended") if work.cancelled() else work.exception()
+        if schedule.run is not run:
+            return  # revoked: another call may run by now
+        if not run.overdue:
+            unsynced = None if failure is None else not_synced_by(failure)
+            if unsynced is not None:
+                self._call_again(schedule, run, unsynced)
+            elif failure is not None:
+                self._failed(schedule, run, failure)
+            else:
+                self._succeeded(schedule, run)
+        self._end(schedule)
+
+    async def _call(self, schedule: _Schedule, run: _Run) -> None:
+        binding = run.binding
+        implementation, spec = binding.implementation, binding.spec
+        arguments: dict[str, object] = {"schedule": run.scheduled}
+        if "ctx" in implementation.parameters:
+            arguments["ctx"] = binding.make_context(lambda: schedule.memo)
+        if not implementation.is_async:
+            what = f"schedule {spec.name}"
+            run.claim.acquire()
+            await in_thread(
+                lambda: call(implementation, arguments), name=f"declctl-schedule-{spec.name}", what=what
+            )
+            return
+        if binding.loop.is_blocked:
+            raise TimeoutError("it was not called: another `async def` blocks the loop that it runs on")
+
+        async def bounded() -> None:
+            if not run.claim.acquire(blocking=False):
+                return  # revoked
+            task = asyncio.current_task()
+            assert task is not None
+            task.set_name(f"schedule {spec.name}")
+            try:
+                async with asyncio.timeout(spec.timeout):
+                    await call_async(implementation, arguments)
+            except TimeoutError:  # of the timeout: those of user code are HandlerFailed
+                raise TimeoutError(_ran_longer_than(spec.timeout)) from None
+
+        await asyncio.wrap_future(binding.loop.submit(bounded()))
+
+    def _revoke(self, schedule: _Schedule, run: _Run) -> None:
+        """End a call that has not begun on its loop; no effect on any other call."""
+        if run.claim.acquire(blocking=False):
+            if not run.overdue:
+                self._failed(schedule, run, TimeoutError("it was not called: its loop was blocked"))
+            self._end(schedule)
+
+    def _end(self, schedule: _Schedule) -> None:
+        schedule.run = None
+        if schedule.removed:
+            del self._schedules[schedule.binding.spec.name]
+        self._woken.set()
+        self._returned.set()
+        self._returned = asyncio.Event()
+
+    def _succeeded(self, schedule: _Schedule, run: _Run) -> None:
+        schedule.succeeded += 1
+        schedule.waits = 0
+        schedule.last_outcome = RunOutcome.SUCCEEDED
+        schedule.last_success = run.scheduled.time.astimezone(UTC)
+        schedule.last_seconds = self._clock.monotonic() - run.began
+
+    def _failed(self, schedule: _Schedule, run: _Run, failure: BaseException) -> None:
+        """Count and log a failure."""
+        schedule.failed += 1
+        schedule.waits = 0
+        schedule.last_outcome = RunOutcome.FAILED
+        schedule.last_seconds = self._clock.monotonic() - run.began
+        what = describe_failure(failure)
+        cause = failure if failure.__cause__ is None else failure.__cause__
+        schedule.last_error, schedule.last_error_type = what, type(cause).__name__
+        name = run.scheduled.name
+        sentence = f"{name} failed for {_shown(run.scheduled.time)}: {what}"
+        fields: dict[str, object] = {}
+        try:
+            place = place_of(cause)
+            times = schedule.failures.count((run.binding.generation, type(cause).__qualname__, place))
+            if times == 1:
+                fields["traceback"] = readable_traceback(failure)[:_LONGEST_TRACEBACK]
+            else:
+                at = f"{place}, " if place else ""
+                sentence += f" ({at}{times} times by now; the first has the traceback)"
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            fields["traceback"] = _UNREADABLE
+        then = "" if schedule.removed else f"; the next time is {_shown(schedule.timer.times.next)}"
+        self._log.error(
+            f"{sentence}{then}",
+            schedule=name,
+            generation=run.binding.generation,
+            error_type=schedule.last_error_type,
+            **fields,
+        )
+
+    def _call_again(self, schedule: _Schedule, run: _Run, unsynced: BaseException) -> None:
+        """Make a call again later that has read an unsynced cache, unless the next time comes before."""
+        schedule.waits += 1
+        delay = min(2.0 ** (schedule.waits - 1), LONGEST_WAIT_FOR_SYNC)
+        if schedule.waits == 1:
+            self._log.warning(
+                f"{run.scheduled.name} waits: {describe_failure(unsynced)}; it is called again until the "
+                "cache can be read, or its next time comes",
+                schedule=run.scheduled.name,
+                generation=run.binding.generation,
+            )
+        schedule.timer.hold(run.scheduled.time.astimezone(UTC), delay)
+
+    def _log_skipped(self, schedule: _Schedule) -> None:
+        now = self._clock.monotonic()
+        if now < schedule.silent_until:
+            return
+        schedule.silent_until = now + _SILENCE
+        number = schedule.timer.skipped - schedule.logged_skipped
+        schedule.logged_skipped = schedule.timer.skipped
+        name, run = schedule.binding.spec.name, schedule.run
+        times = "1 time was" if number == 1 else f"{number:,} times were"
+        why = "nothing could be called then"
+        if run is not None:
+            why = f"the call for {_shown(run.scheduled.time)} has not returned"
+        self._log.warning(f"{name}: {times} skipped: {why}", schedule=name, skipped=schedule.timer.skipped)
+
+
+def _statistics(schedule: _Schedule, *, paused: bool) -> ScheduleStatistics:
+    run = schedule.run
+    return ScheduleStatistics(
+        name=schedule.binding.spec.name,
+        generation=schedule.binding.generation,
+        next_run=None if paused else schedule.timer.times.next,
+        last_run=schedule.last_run,
+        last_outcome=schedule.last_outcome,
+        last_success=schedule.last_success,
+        last_seconds=schedule.last_seconds,
+        succeeded=schedule.succeeded,
+        failed=schedule.failed,
+        skipped=schedule.timer.skipped,
+        running=int(run is not None),
+        zombies=int(run is not None and run.overdue),
+        last_error=schedule.last_error,
+        last_error_type=schedule.last_error_type,
+    )
+
+
+def _ran_longer_than(timeout: float | None) -> str:
+    return f"it ran longer than its timeout of {timeout:g} s"
+
+
+def _shown(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

@@ -1,0 +1,141 @@
+"""Objects of handlers as documents of a server-side apply: checked, copied, and put into a namespace."""
+
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from declctl.errors import InvalidWrite
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
+
+Discover = Callable[[GroupVersionKind], Awaitable[Resource]]
+"""The resource of a kind; raises NotFound while the server does not serve it."""
+
+MOST_MANAGER = 128  # characters of a field manager
+_SERVER_SIDE = ("managedFields", "creationTimestamp", "generation", "deletionTimestamp", "selfLink")
+_OF_ONE_STATE = ("uid", "resourceVersion")
+_HINT = "apply takes an object as in YAML: apiVersion, kind, metadata.name, and the fields to set"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedDocument:
+    """An object to apply: a private copy of JSON values."""
+
+    kind: GroupVersionKind
+    name: str
+    namespace: str | None  # as it was written; None if it was not
+    body: KubeObject
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def document_of(obj: object) -> AppliedDocument:
+    """Check an object and copy it. From any thread.
+
+    `obj` is a mapping as in YAML, or an ObjectView, all of whose fields are applied. Fields that only the
+    server sets are left out; in a mapping, `metadata.uid` and `metadata.resourceVersion` stay, as
+    preconditions. Raises InvalidWrite.
+    """
+    if not isinstance(obj, Mapping):
+        raise InvalidWrite(f"a {type(obj).__name__} can't be applied: {_HINT}")
+    body = plain_json(obj.to_dict() if isinstance(obj, ObjectView) else obj)
+    api_version, kind = (_text(body, name, name) for name in ("apiVersion", "kind"))
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        raise InvalidWrite(f"a {kind} without metadata can't be applied: {_HINT}")
+    fields = cast("KubeObject", metadata)
+    if not fields.get("name") and fields.get("generateName"):
+        raise InvalidWrite(
+            f"a {kind} with metadata.generateName can't be applied, as each apply would make another object: "
+            "compute a metadata.name, such as from the name of the object that is reconciled"
+        )
+    name = _text(fields, "name", "metadata.name")
+    namespace = fields.get("namespace")
+    if namespace is not None and not (isinstance(namespace, str) and namespace):
+        raise InvalidWrite(f"metadata.namespace of the {kind} {name} is {namespace!r}; it has to be a text")
+    server_side = (*_SERVER_SIDE, *_OF_ONE_STATE) if isinstance(obj, ObjectView) else _SERVER_SIDE
+    for field in server_side:
+        fields.pop(field, None)
+    return AppliedDocument(GroupVersionKind.of(api_version, kind), name, namespace, body)
+
+
+def placed(document: AppliedDocument, resource: Resource, default: str | None) -> ObjectKey:
+    """The key of a document, whose body gets the namespace. `default` is the namespace if it names none.
+
+    Raises InvalidWrite for a missing namespace, and for one that the kind does not have.
+    """
+    if not resource.namespaced:
+        if document.namespace is not None:
+            raise InvalidWrite(
+                f"{document} has metadata.namespace {document.namespace}, but {resource} are cluster-scoped: "
+                "leave the namespace out"
+            )
+        return ObjectKey.of(None, document.name)
+    namespace = document.namespace or default
+    if namespace is None:
+        raise InvalidWrite(
+            f"{document} needs a metadata.namespace, because the call is not about an object of a namespace"
+        )
+    document.body["metadata"]["namespace"] = namespace
+    return ObjectKey.of(namespace, document.name)
+
+
+def has_preconditions(document: AppliedDocument) -> bool:
+    """Whether the apply fails with 409 if the object has another uid or version than the document."""
+    return any(document.body["metadata"].get(field) for field in _OF_ONE_STATE)
+
+
+def field_manager(controller: str, handler: str) -> str:
+    """The field manager of a handler: `declctl/<controller>/<handler>`, at most 128 characters.
+
+    A longer one ends with a digest, so that it stays the same, and differs from others.
+    """
+    name = f"declctl/{controller}/{handler}"
+    if len(name) <= MOST_MANAGER and name.isprintable():
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    shown = "".join(letter for letter in name if letter.isprintable())
+    return f"{shown[: MOST_MANAGER - 17]}-{digest}"
+
+
+def plain_json(obj: Mapping[str, Any]) -> KubeObject:
+    """A copy that consists of plain JSON values. Raises InvalidWrite for any other value, with its place."""
+    body: KubeObject = copy.deepcopy(dict(obj))
+    try:
+        json.dumps(body, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as fault:
+        place = next(_strange(body, ""), None)
+        where = "" if place is None else f" at {place}"
+        raise InvalidWrite(
+            f"the object has a value{where} that JSON can't write ({fault}): convert it to a text, a number, "
+            "a boolean, a list or a dict"
+        ) from fault
+    return body
+
+
+def _strange(value: Any, place: str) -> Any:
+    match value:
+        case dict():
+            for name, each in cast("KubeObject", value).items():
+                yield from _strange(each, f"{place}.{name}" if place else str(name))
+        case list() | tuple():
+            for index, each in enumerate(cast("list[Any]", value)):
+                yield from _strange(each, f"{place}[{index}]")
+        case None | bool() | int() | str():
+            return
+        case float() if math.isfinite(value):
+            return
+        case _:
+            yield place
+
+
+def _text(holder: KubeObject, field: str, place: str) -> str:
+    value = holder.get(field)
+    if not isinstance(value, str) or not value:
+        found = "is missing" if value is None else f"is {value!r}"
+        raise InvalidWrite(f"{place} {found}: {_HINT}")
+    return value

@@ -1,0 +1,389 @@
+"""The children of an object: applied together, and deleted when they are not in the set any more.
+
+The labels and annotations are those of KEP-3659 (ApplySet). The object is the parent of the set:
+
+- The parent has the label `applyset.kubernetes.io/id`, and annotations with the tool and with the kinds of
+  the members. The kinds are widened before the first apply and narrowed after the last delete, so that a
+  process that ends in between leaves no member behind that the next one does not look for.
+- A member has the label `applyset.kubernetes.io/part-of`, and an owner reference to the parent.
+
+The ID of a set depends on the parent alone. So several handlers may share it. Therefore a member is deleted
+only if it has the label, the owner reference with the uid of the parent, and fields that this field manager
+has applied.
+"""
+
+import base64
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.errors import Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
+from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
+
+PART_OF = "applyset.kubernetes.io/part-of"
+SET_ID = "applyset.kubernetes.io/id"
+TOOLING = "applyset.kubernetes.io/tooling"
+GROUP_KINDS = "applyset.kubernetes.io/contains-group-kinds"
+NAMESPACES = "applyset.kubernetes.io/additional-namespaces"
+_TOOL = "declctl"
+_PAGE = "500"  # objects of one page of a list
+_MOST_SETS = 10_000  # whose members are remembered
+_MOST_CONFLICTS = 5  # of one change of the parent
+
+GroupKind = tuple[str, str]  # group, kind
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One object of a set."""
+
+    resource: Resource
+    key: ObjectKey
+
+    def __str__(self) -> str:
+        return f"{self.resource} {self.key}"
+
+
+def set_id(parent: ObjectView) -> str:
+    """The ID of the set of a parent: of its name, namespace, kind and group, as KEP-3659 defines it."""
+    kind = _kind_of(parent)
+    text = ".".join((parent.name, parent.namespace or "", kind.kind, kind.group))
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return f"applyset-{digest}-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSet:
+    """The result of `apply_set`: the members in the order of the call, and those that were deleted."""
+
+    applied: tuple[Written, ...]
+    pruned: tuple[Written, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetOwner:
+    """The parent of a set, with what its handler needs to write it."""
+
+    parent: ObjectView
+    manager: str
+    origin: WriteOrigin
+    applies: tuple[
+        GroupVersionKind, ...
+    ]  # kinds in which members are looked for, besides those of the parent
+
+    @property
+    def reference(self) -> KubeObject:
+        """The owner reference of the members."""
+        return {
+            "apiVersion": self.parent["apiVersion"],
+            "kind": self.parent["kind"],
+            "name": self.parent.name,
+            "uid": self.parent.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+    def owns(self, obj: Mapping[str, Any]) -> bool:
+        """Whether this handler has applied an object as a member of the set."""
+        metadata = obj.get("metadata") or {}
+        return (
+            (metadata.get("labels") or {}).get(PART_OF) == set_id(self.parent)
+            and any(each.get("uid") == self.parent.uid for each in metadata.get("ownerReferences") or ())
+            and any(
+                each.get("manager") == self.manager and each.get("operation") == "Apply"
+                for each in metadata.get("managedFields") or ()
+            )
+        )
+
+
+class ApplySets:
+    """Applies and prunes sets. Used on the loop of the gate; calls for one parent come one after the other.
+
+    It remembers the members of each set that it has applied. A call lists the members on the server, unless
+    the call before it had members of the same kinds and namespaces; then it looks at the former members
+    alone.
+    """
+
+    def __init__(self, gate: WriteGate, discover: Discover, *, version: str) -> None:
+        self._gate = gate
+        self._discover = discover
+        self._tooling = f"{_TOOL}/v{version}"
+        # (uid of the parent, field manager) → members, after a call that has succeeded; the oldest call
+        # first.
+        self._known: OrderedDict[tuple[str, str], frozenset[Member]] = OrderedDict()
+
+    def forget(self) -> None:
+        """List the members at the next calls, because another process may have written them."""
+        self._known.clear()
+
+    async def apply(self, owner: SetOwner, documents: Sequence[AppliedDocument]) -> AppliedSet:
+        """Apply the documents in order, then delete the members that are not among them.
+
+        Raises InvalidWrite and CrossNamespaceOwner before anything is written, NotLeader, and ApiError.
+        After the first error nothing else is applied, and nothing is deleted.
+        """
+        members = await self._members(owner, documents)
+        state = owner.parent.uid, owner.manager
+        known = self._known.pop(state, None)  # only a call that succeeds has members to remember
+        scope = SetScope.of(members, owner)
+        marks = _ParentMarks(self._gate, await self._discover(_kind_of(owner.parent)), owner, self._tooling)
+        await marks.widen(scope)
+        applied = [await self._apply(owner, document, member) for member, document in members.items()]
+        if known is not None and SetScope.of(known, owner) == scope:
+            pruned = await self._prune_known(owner, known - members.keys())
+        else:
+            pruned, left = await self._prune_listed(owner, members.keys(), marks.scope | scope)
+            await marks.narrow(scope | left)
+        if not self._gate.dry_run:
+            self._known[state] = frozenset(members)
+            if len(self._known) > _MOST_SETS:
+                self._known.popitem(last=False)
+        return AppliedSet(tuple(applied), tuple(pruned))
+
+    async def _members(
+        self, owner: SetOwner, documents: Sequence[AppliedDocument]
+    ) -> dict[Member, AppliedDocument]:
+        """The members with their documents, in order. Raises before anything is written."""
+        found: dict[Member, AppliedDocument] = {}
+        parent = owner.parent
+        for document in documents:
+            resource = await self._discover(document.kind)
+            if parent.namespace is not None:
+                if not resource.namespaced:
+                    raise CrossNamespaceOwner(
+                        f"{document} is cluster-scoped, so {parent['kind']} {parent.key} of a namespace "
+                        "can't own it: the garbage collector would delete it. Write it by ctx.apply, and "
+                        "delete it in a finalizer"
+                    )
+                if document.namespace not in (None, parent.namespace):
+                    raise CrossNamespaceOwner(
+                        f"{document} is in the namespace {document.namespace}, so {parent['kind']} "
+                        f"{parent.key} can't own it: write it into {parent.namespace}, or by ctx.apply "
+                        "without an owner"
+                    )
+            member = Member(resource, placed(document, resource, parent.namespace))
+            if member in found:
+                raise InvalidWrite(f"{document} is twice in the set: each object may be in it once")
+            found[member] = document
+        return found
+
+    async def _apply(self, owner: SetOwner, document: AppliedDocument, member: Member) -> Written:
+        metadata: KubeObject = document.body["metadata"]
+        metadata["labels"] = {**(metadata.get("labels") or {}), PART_OF: set_id(owner.parent)}
+        others = [
+            each for each in metadata.get("ownerReferences") or () if each.get("uid") != owner.parent.uid
+        ]
+        metadata["ownerReferences"] = [*others, owner.reference]
+        write = ApiWrite(
+            WriteVerb.APPLY,
+            member.resource,
+            member.key,
+            body=document.body,
+            manager=owner.manager,
+            repeats_conflict=not has_preconditions(document),
+        )
+        return await self._gate.send(write, owner.origin)
+
+    async def _prune_known(self, owner: SetOwner, members: Iterable[Member]) -> list[Written]:
+        """Delete former members, each of which is read before."""
+        pruned: list[Written] = []
+        for member in sorted(members, key=str):
+            try:
+                obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
+            except NotFound:
+                continue
+            if owner.owns(obj):
+                pruned += await self._delete(owner, member, obj)
+        return pruned
+
+    async def _prune_listed(
+        self, owner: SetOwner, kept: Collection[Member], scope: "SetScope"
+    ) -> tuple[list[Written], "SetScope"]:
+        """Delete the members on the server that are not in `kept`.
+
+        Returns them, and the kinds and namespaces of the members that other handlers have.
+        """
+        pruned: list[Written] = []
+        left: set[Member] = set()
+        kinds = scope.kinds | {(kind.group, kind.kind) for kind in owner.applies}
+        versions = {(kind.group, kind.kind): kind for kind in owner.applies}
+        versions |= {(m.resource.gvk.group, m.resource.gvk.kind): m.resource.gvk for m in kept}
+        for group, kind in sorted(kinds):
+            try:
+                resource = await self._discover(
+                    versions.get((group, kind), GroupVersionKind(group, "", kind))
+                )
+            except NotFound:
+                continue  # the kind is not served any more, and its objects went with it
+            async for obj in self._listed(owner, resource, scope):
+                metadata = obj["metadata"]
+                member = Member(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
+                if member in kept:
+                    continue
+                if not owner.owns(obj):
+                    left.add(member)
+                elif "deletionTimestamp" not in metadata:
+                    pruned += await self._delete(owner, member, obj)
+        return pruned, SetScope.of(left, owner)
+
+    async def _listed(
+        self, owner: SetOwner, resource: Resource, scope: "SetScope"
+    ) -> AsyncIterator[KubeObject]:
+        spaces: Iterable[str | None]
+        if not resource.namespaced:
+            # Such as a kind of `applies` that another handler's parent has: it can't be a member here.
+            spaces = [] if owner.parent.namespace else [None]
+        else:
+            spaces = sorted({*scope.namespaces, *filter(None, [owner.parent.namespace])})
+        for namespace in spaces:
+            params = {"labelSelector": f"{PART_OF}={set_id(owner.parent)}", "limit": _PAGE}
+            while True:
+                page = await self._gate.read(resource, namespace, params=params)
+                for item in page.get("items") or ():
+                    yield item
+                following = (page.get("metadata") or {}).get("continue")
+                if not following:
+                    break
+                params["continue"] = following
+
+    async def _delete(self, owner: SetOwner, member: Member, obj: KubeObject) -> list[Written]:
+        """Delete a member; an empty list if the object has gone, or another one has its name."""
+        options: KubeObject = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": obj["metadata"]["uid"]},
+            "propagationPolicy": "Background",
+        }
+        if self._gate.dry_run:
+            options["dryRun"] = ["All"]  # a server that gets options in the body ignores those of the query
+        write = ApiWrite(WriteVerb.DELETE, member.resource, member.key, body=options, manager=owner.manager)
+        try:
+            return [await self._gate.send(write, owner.origin)]
+        except NotFound:
+            return []
+        except Conflict:
+            return []
+
+
+class _ParentMarks:
+    """The label and the annotations of the parent of a set, which are written only if they change."""
+
+    def __init__(self, gate: WriteGate, resource: Resource, owner: SetOwner, tooling: str) -> None:
+        self._gate = gate
+        self._resource = resource
+        self._owner = owner
+        self._tooling = tooling
+        self._metadata: Mapping[str, Any] = owner.parent["metadata"]  # the newest that is known
+
+    @property
+    def scope(self) -> "SetScope":
+        """The kinds and namespaces in the annotations; unreadable ones are left out."""
+        kinds = {_parsed(each) for each in self._annotation(GROUP_KINDS)}
+        return SetScope(frozenset(kinds), frozenset(self._annotation(NAMESPACES)))
+
+    async def widen(self, scope: "SetScope") -> None:
+        """Let the annotations name these kinds and namespaces, too.
+
+        Raises InvalidWrite for a parent of another tool's set.
+        """
+        for _ in range(_MOST_CONFLICTS):
+            tool = (self._metadata.get("annotations") or {}).get(TOOLING, "")
+            if tool and tool.partition("/")[0] != _TOOL:
+                parent = self._owner.parent
+                raise InvalidWrite(
+                    f"{parent['kind']} {parent.key} is the parent of an ApplySet of {tool} ({TOOLING}): one "
+                    "object can be the parent of one tool's set only"
+                )
+            if not scope.kinds or (tool and self.scope | scope == self.scope):
+                return
+            try:
+                await self._write(self.scope | scope)
+            except Conflict:
+                await self._read()
+            else:
+                return
+        await self._write(self.scope | scope)
+
+    async def narrow(self, scope: "SetScope") -> None:
+        """Let the annotations name these kinds and namespaces only.
+
+        No effect if the parent changes meanwhile.
+        """
+        if not self._annotation(GROUP_KINDS) or self.scope == scope:
+            return
+        try:
+            await self._write(scope)
+        except Conflict:
+            return  # a kind too many costs a LIST; the next process narrows the annotation
+
+    async def _write(self, scope: "SetScope") -> None:
+        parent = self._owner.parent
+        annotations: dict[str, str | None] = {
+            TOOLING: self._tooling,
+            GROUP_KINDS: ",".join(
+                sorted(f"{kind}.{group}" if group else kind for group, kind in scope.kinds)
+            ),
+        }
+        if scope.namespaces or self._annotation(NAMESPACES):
+            annotations[NAMESPACES] = ",".join(sorted(scope.namespaces)) or None
+        # The version: two handlers that change the annotations at the same time must see each other's kinds.
+        metadata = {
+            "uid": parent.uid,
+            "resourceVersion": self._metadata.get("resourceVersion"),
+            "labels": {SET_ID: set_id(parent)},
+            "annotations": annotations,
+        }
+        write = ApiWrite(
+            WriteVerb.PATCH,
+            self._resource,
+            parent.key,
+            body={"metadata": metadata},
+            manager=self._owner.manager,
+        )
+        written = await self._gate.send(write, self._owner.origin)
+        self._metadata = written.obj.get("metadata") or {}
+
+    async def _read(self) -> None:
+        parent = self._owner.parent
+        self._metadata = (await self._gate.read(self._resource, parent.namespace, parent.name))["metadata"]
+        if self._metadata.get("uid") != parent.uid:
+            raise Conflict(
+                409, "Conflict", f"{parent['kind']} {parent.key} has been deleted and created again"
+            )
+
+    def _annotation(self, name: str) -> list[str]:
+        text = (self._metadata.get("annotations") or {}).get(name) or ""
+        return [part for each in text.split(",") if (part := each.strip())]
+
+
+@dataclass(frozen=True, slots=True)
+class SetScope:
+    """The kinds of the members, and their namespaces besides that of the parent."""
+
+    kinds: frozenset[GroupKind] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, members: Iterable[Member], owner: SetOwner) -> "SetScope":
+        """The scope of members."""
+        there = list(members)
+        kinds = frozenset((each.resource.gvk.group, each.resource.gvk.kind) for each in there)
+        spaces = frozenset(each.key.namespace for each in there if each.key.namespace)
+        return cls(kinds, spaces - {owner.parent.namespace or ""})
+
+    def __or__(self, other: "SetScope") -> "SetScope":
+        return SetScope(self.kinds | other.kinds, self.namespaces | other.namespaces)
+
+
+def _kind_of(parent: ObjectView) -> GroupVersionKind:
+    return GroupVersionKind.of(parent["apiVersion"], parent["kind"])
+
+
+def _parsed(text: str) -> GroupKind:
+    kind, _, group = text.partition(".")
+    return group, kind

@@ -1,0 +1,361 @@
+"""Kubernetes Events of handlers: posted in the background, bounded, and never in a handler's way.
+
+They are events.k8s.io/v1, as of client-go's tools/events: the first one of its kind is created, the second
+one makes a series of it, and further ones are counted here. The count of a series is sent every 30 minutes,
+and when nothing was added to it for 6 minutes. Requests about one object are limited as in client-go's
+tools/record: 25 at once, then one in 5 minutes.
+"""
+
+import asyncio
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from declctl.errors import ApiError, NotFound, NotLeader, TooManyRequests, Unreachable
+from declctl.kit import Clock
+from declctl.kit.token_bucket import TokenBucket
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
+
+BURST, REFILL_SECONDS = 25, 300.0  # of the requests about one object (client-go 288)
+FINISH_SECONDS = 360.0  # without a repetition, after which a series ends (client-go 293)
+REFRESH_SECONDS = 1800.0  # between two counts of a series that goes on
+_QUEUE = 1000  # events that wait; newer ones are dropped (client-go 284)
+_MOST_SERIES = 4096  # events, and objects, that are remembered; client-go's LRU
+_ATTEMPTS = 4  # to post one event
+_PAUSE_SECONDS = 2.0  # before the second attempt; 4 s before the third, 6 s before the fourth
+_SILENCE = 60.0  # seconds between two log lines of one kind
+_LONGEST_NOTE, _LONGEST_REASON, _LONGEST_NAME = 1024, 128, 200  # characters
+_EVENTS = Resource(GroupVersionKind("events.k8s.io", "v1", "Event"), "events", True)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class EventLog(Protocol):
+    """The log, as far as the recorder writes to it."""
+
+    def warning(self, event: str) -> Any:
+        """Log a warning."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvents:
+    """Counts of the events that handlers have recorded. `failed` were refused, or tried too often.
+
+    `repeated` were added to the series of an event that was posted. `dropped` were never sent: too many
+    waited, or there were too many about one object. An event that still waits is in none of them.
+    """
+
+    posted: int = 0
+    repeated: int = 0
+    failed: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventText:
+    """The words of an event. `type` is Normal or Warning; `action` is what was done or has failed."""
+
+    reason: str
+    note: str
+    type: str = "Normal"
+    action: str = "Handle"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """An event before it is posted. Equal keys are repetitions of one event."""
+
+    key: tuple[str, ...]
+    about: str  # the uid of the object, for the limit
+    body: KubeObject
+    origin: WriteOrigin
+
+
+@dataclass(slots=True)
+class _Series:
+    """An event that was posted, and its repetitions."""
+
+    name: ObjectKey  # of the Event
+    origin: WriteOrigin
+    count: int  # of occurrences
+    sent: int  # the count that the server has; 1 for an event without a series
+    last: str  # the time of the last occurrence, RFC 3339
+    last_moment: float  # the same, on the monotonic clock
+    sent_moment: float  # of the last request
+
+
+class EventRecorder:
+    """Posts Kubernetes Events one by one, in `run` on the machinery loop. `record` is thread-safe.
+
+    - `gate`: its own one, so that a flood of events delays no write of a handler.
+    - `controller`: the name of the manifest, which `kubectl describe` shows as the source.
+    - `instance`: the process, such as the name of its pod.
+    """
+
+    def __init__(
+        self, gate: WriteGate, *, controller: str, instance: str, clock: Clock, log: EventLog
+    ) -> None:
+        self._gate = gate
+        self._controller = _qualified(controller)
+        self._instance = f"{controller[:60]}-{instance}"[:128]
+        self._clock = clock
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[_Recorded] = asyncio.Queue(_QUEUE)
+        self._number = itertools.count(1)  # makes names of events distinct
+        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # the longest unused first
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()  # by uid; the longest unused first
+        # taken = posted + repeated + failed + dropped + waiting, of those that were taken into the queue
+        self._waiting = 0
+        self._counts = RecordedEvents()
+        self._silent_until: dict[str, float] = {}  # kind of log line → monotonic time of the next one
+
+    def record(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> None:
+        """Post an event about an object. Returns at once. From any thread."""
+        # Made here, because the object may change before the loop handles the event.
+        recorded = self._recorded(obj, text, origin)
+        self._loop.call_soon_threadsafe(self._put, recorded)
+
+    async def run(self) -> None:
+        """Post the recorded events, and count the series, until cancelled."""
+        while True:
+            recorded = await self._next()
+            if recorded is None:
+                await self._send_due()
+                continue
+            try:
+                await self._handle(recorded)
+            except (ApiError, NotLeader) as error:
+                self._count("failed")
+                about = recorded.body["regarding"]
+                self._warn(
+                    f"failed {type(error).__name__}",
+                    f"the event about {about['kind']} {about['name']} was not posted: {error}",
+                )
+            finally:
+                self._waiting -= 1
+                self._queue.task_done()
+
+    async def flush(self, timeout: float) -> None:
+        """Return when everything recorded so far was posted or given up, or after `timeout` seconds.
+
+        The process ends then: the counts of series are sent, and events that still wait are dropped.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._queue.join()
+                await self._finish_series()
+        except TimeoutError:
+            waiting = self._waiting
+            if not waiting:
+                return  # only counts of series are missing
+            self._counts = replace(self._counts, dropped=self._counts.dropped + waiting)
+            events = "1 event" if waiting == 1 else f"{waiting:,} events"
+            self._log.warning(
+                f"the process ends before {events} could be posted within {timeout:g} s: dropped"
+            )
+
+    def statistics(self) -> RecordedEvents:
+        """The figures of this moment. From any thread."""
+        return self._counts
+
+    def _put(self, recorded: _Recorded) -> None:
+        try:
+            self._queue.put_nowait(recorded)
+        except asyncio.QueueFull:
+            self._count("dropped")
+            self._warn(
+                "full",
+                f"{_QUEUE:,} Events wait to be posted, and newer ones are dropped, {self._counts.dropped:,} "
+                "so far: ctx.record_event is called faster than the API server takes them, or it is away",
+            )
+        else:
+            self._waiting += 1
+
+    async def _next(self) -> _Recorded | None:
+        """The next event; None if a count of a series is due before."""
+        due = self._next_due()
+        if due is None or not self._queue.empty():
+            return await self._queue.get()
+        get = asyncio.ensure_future(self._queue.get())
+        timer = asyncio.ensure_future(self._clock.sleep(due - self._clock.monotonic()))
+        try:
+            await asyncio.wait([get, timer], return_when=asyncio.FIRST_COMPLETED)
+            return get.result() if get.done() else None
+        finally:
+            timer.cancel()
+            get.cancel()
+
+    async def _handle(self, recorded: _Recorded) -> None:
+        series = self._series.get(recorded.key)
+        now = self._clock.monotonic()
+        if series is not None and now - series.last_moment > FINISH_SECONDS:
+            del self._series[recorded.key]  # it was a long time ago: a new event
+            series = None
+        if series is not None:
+            series.count += 1
+            series.last, series.last_moment = recorded.body["eventTime"], now
+            self._series.move_to_end(recorded.key)
+            # The second one makes a series of the event; further ones are only counted (client-go 293).
+            if series.sent == 1 and self._may_send(recorded):
+                await self._send_count(series)
+            self._count("repeated")
+            return
+        if not self._may_send(recorded):
+            self._count("dropped")
+            about = recorded.body["regarding"]
+            self._warn(
+                "limited",
+                f"Events are dropped, {self._counts.dropped:,} so far: there were more than {BURST} about "
+                f"{about['kind']} {about['name']}, which gets one in {REFILL_SECONDS:g} s now",
+            )
+            return
+        written = await self._post(self._creation(recorded), recorded.origin)
+        self._count("posted")
+        self._series[recorded.key] = _Series(
+            written.key, recorded.origin, 1, 1, recorded.body["eventTime"], now, now
+        )
+        if len(self._series) > _MOST_SERIES:
+            self._series.popitem(last=False)
+
+    def _may_send(self, recorded: _Recorded) -> bool:
+        bucket = self._buckets.pop(recorded.about, None)
+        if bucket is None:
+            bucket = TokenBucket(1 / REFILL_SECONDS, BURST, clock=self._clock)
+        self._buckets[recorded.about] = bucket
+        if len(self._buckets) > _MOST_SERIES:
+            self._buckets.popitem(last=False)
+        return bucket.try_take()
+
+    def _next_due(self) -> float | None:
+        """The monotonic time at which a count has to be sent or a series ends; None without a series."""
+        return min((_due(series) for series in self._series.values()), default=None)
+
+    async def _send_due(self) -> None:
+        """Send the counts that are due, and forget the series that have ended."""
+        now = self._clock.monotonic()
+        for key, series in tuple(self._series.items()):
+            if _due(series) > now:
+                continue
+            if now - series.last_moment >= FINISH_SECONDS:
+                del self._series[key]
+            series.sent_moment = now
+            await self._try_count(series)
+
+    async def _finish_series(self) -> None:
+        for series in tuple(self._series.values()):
+            await self._try_count(series)
+        self._series.clear()
+
+    async def _try_count(self, series: _Series) -> None:
+        """Send the count of a series, if it has grown. A refusal is logged: the events are counted."""
+        if series.count == series.sent:
+            return
+        try:
+            await self._send_count(series)
+        except (ApiError, NotLeader) as error:
+            self._warn("series", f"the count of a repeated Event was not sent: {error}")
+
+    async def _send_count(self, series: _Series) -> None:
+        body: KubeObject = {"series": {"count": series.count, "lastObservedTime": series.last}}
+        write = ApiWrite(WriteVerb.PATCH, _EVENTS, series.name, body=body)
+        try:
+            await self._post(write, series.origin)
+        except NotFound:
+            # It has expired on the server (client-go 282): the next repetition is a new event.
+            self._series = OrderedDict((k, v) for k, v in self._series.items() if v is not series)
+            return
+        series.sent, series.sent_moment = series.count, self._clock.monotonic()
+
+    async def _post(self, write: ApiWrite, origin: WriteOrigin) -> Written:
+        for attempt in itertools.count(1):
+            try:
+                return await self._gate.send(write, origin)
+            # Only these faults are temporary; any other refusal would be repeated.
+            except (Unreachable, TooManyRequests):
+                if attempt == _ATTEMPTS:
+                    raise
+                await self._clock.sleep(_PAUSE_SECONDS * attempt)
+        raise AssertionError  # the loop has no end
+
+    def _count(self, name: str) -> None:
+        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + 1})
+
+    def _warn(self, kind: str, message: str) -> None:
+        """Log a line of a kind: when it begins, and once a minute."""
+        now = self._clock.monotonic()
+        if now >= self._silent_until.get(kind, float("-inf")):
+            self._silent_until[kind] = now + _SILENCE
+            self._log.warning(message)
+
+    def _creation(self, recorded: _Recorded) -> ApiWrite:
+        metadata = recorded.body["metadata"]
+        key = ObjectKey.of(metadata["namespace"], metadata["name"])
+        return ApiWrite(WriteVerb.CREATE, _EVENTS, key, body=recorded.body)
+
+    def _recorded(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> _Recorded:
+        now = self._clock.now()
+        # An event about a cluster-scoped object has to be in this namespace (client-go 280).
+        namespace = obj.namespace or "default"
+        shown = obj.name[:_LONGEST_NAME].rstrip("-.")
+        # Names of roles may have colons, names of events not (client-go 291).
+        name = shown if _SUBDOMAIN.fullmatch(shown) else "event"
+        note, reason = text.note[:_LONGEST_NOTE], text.reason[:_LONGEST_REASON]
+        regarding = {
+            "apiVersion": obj["apiVersion"],
+            "kind": obj["kind"],
+            "name": obj.name,
+            "namespace": obj.namespace or "",
+            "uid": obj.uid,
+            "resourceVersion": obj.resource_version,
+        }
+        body: KubeObject = {
+            "apiVersion": _EVENTS.gvk.api_version,
+            "kind": _EVENTS.gvk.kind,
+            "metadata": {
+                "name": f"{name}.{int(now.timestamp() * 1e6):x}{next(self._number):04x}",
+                "namespace": namespace,
+            },
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "action": text.action[:_LONGEST_REASON],
+            "reason": reason,
+            "note": note,
+            "type": text.type,
+            "regarding": regarding,
+        }
+        # client-go's key has no note. Here a note often has a number or a name, which a reader looks for.
+        about = obj.uid or f"{obj['kind']} {obj.key}"
+        key = (about, text.type, reason, text.action, note)
+        return _Recorded(key, about, body, origin)
+
+
+def _due(series: _Series) -> float:
+    finished = series.last_moment + FINISH_SECONDS
+    return finished if series.count == series.sent else min(finished, series.sent_moment + REFRESH_SECONDS)
+
+
+def _qualified(controller: str) -> str:
+    """The name of a controller as an event may have it: at most 63 letters, digits, and `-_.` within."""
+    return controller[:63].rstrip("-_.") or "declctl"
+
+
+def event_text(reason: object, message: object, kind: object, action: object) -> EventText:
+    """Check the arguments of `ctx.record_event`.
+
+    Raises ValueError for another `kind` than Normal and Warning, and TypeError for a value that is no text.
+    """
+    if kind not in ("Normal", "Warning"):
+        raise ValueError(f"the type of an event is Normal or Warning, not {kind!r}")
+    # A value that is no text could fail in the background task, and end the whole process.
+    texts: Mapping[str, object] = {"reason": reason, "message": message, "action": action}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
+    return EventText(str(reason), str(message), str(kind), str(action))

@@ -1,0 +1,319 @@
+"""The gate that every write of handlers passes, and the request of a write as a value.
+
+In this order: leadership, dry run, the client-side rate limit, the request with its retries, the ledger.
+Leadership is checked again right before each request, because a write may have waited.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from declctl.errors import (
+    Conflict,
+    Forbidden,
+    NotLeader,
+    StatusError,
+    TooManyRequests,
+)
+from declctl.kit import Clock
+from declctl.kit.token_bucket import TokenBucket
+from declctl.objects import KubeObject, ObjectKey, Resource
+from declctl.writes.ledger import (
+    RetryReason,
+    WriteLedger,
+    WriteOrigin,
+    WriteRecord,
+    WriteResult,
+    WriteVerb,
+    Written,
+)
+
+QPS, BURST = 50.0, 100  # of the client-side rate limit
+MOST_CONFLICTS = 5  # requests of one apply that may answer 409 and be repeated
+MOST_THROTTLED = 5  # requests of one write that may answer 429 and be repeated
+MOST_THROTTLED_SECONDS = 60.0  # that one write waits for the server's Retry-After, in all
+_CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
+_CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC; others have another text
+
+Params = Mapping[str, str]
+_NO_PARAMS: Params = MappingProxyType({})
+OnWritten = Callable[[Written, WriteOrigin], None]
+"""Called on the loop of the gate after each write that the server has stored."""
+
+
+class RequestSender(Protocol):
+    """The part of the transport that writes need."""
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params = ...,
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        """One request; returns the JSON object of the answer. Raises ApiError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiWrite:
+    """One write before it is sent.
+
+    `repeats_conflict` repeats the request after a 409: only for an apply without preconditions, whose result
+    does not depend on what somebody else wrote meanwhile.
+    """
+
+    verb: WriteVerb
+    resource: Resource
+    key: ObjectKey
+    body: KubeObject | None = None
+    manager: str = ""
+    subresource: str = ""
+    repeats_conflict: bool = False
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return {WriteVerb.CREATE: "POST", WriteVerb.DELETE: "DELETE"}.get(self.verb, "PATCH")
+
+    @property
+    def path(self) -> str:
+        """The URL path."""
+        name = None if self.verb is WriteVerb.CREATE else self.key.name
+        return self.resource.path(self.key.namespace, name, self.subresource)
+
+    @property
+    def content_type(self) -> str:
+        """The content type of the body."""
+        if self.verb is WriteVerb.APPLY:
+            return "application/apply-patch+yaml"  # JSON is YAML
+        return "application/merge-patch+json" if self.method == "PATCH" else "application/json"
+
+    def params(self, *, dry_run: bool) -> dict[str, str]:
+        """The query parameters."""
+        found: dict[str, str] = {}
+        if self.manager and self.verb is not WriteVerb.DELETE:
+            found["fieldManager"] = self.manager
+        if self.verb is WriteVerb.APPLY:
+            found["force"] = "true"
+        if dry_run:
+            found["dryRun"] = "All"
+        return found
+
+
+class WriteGate:
+    """Sends writes. Used on one loop, that of `sender`.
+
+    - `may_write`: False while this process does not lead.
+    - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
+    - `bucket`: the client-side rate limit; by default 50 writes a second, and 100 at once.
+    - `on_written`: called after each write that the server has stored.
+    """
+
+    def __init__(
+        self,
+        sender: RequestSender,
+        ledger: WriteLedger,
+        *,
+        clock: Clock,
+        may_write: Callable[[], bool] = lambda: True,
+        dry_run: bool = False,
+        bucket: TokenBucket | None = None,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        self._sender = sender
+        self._ledger = ledger
+        self._clock = clock
+        self._may_write = may_write
+        self._bucket = bucket or TokenBucket(QPS, BURST, clock=clock)
+        self._on_written = on_written
+        self.dry_run = dry_run
+
+    async def send(self, write: ApiWrite, origin: WriteOrigin) -> Written:
+        """Send a write; returns its result.
+
+        Raises NotLeader, and the ApiError of the answer. A 429 is waited for, and a 409 is repeated if
+        `repeats_conflict`, both for a bounded number of times. Everything else is raised at once: the handler
+        is retried anyway.
+        """
+        attempts = _Attempts(write, self._ledger, self._clock)
+        try:
+            written = await self._sent(write, attempts)
+        except BaseException as error:
+            shown = str(error) or type(error).__name__
+            self._record(attempts, origin, _result_of(error), error=shown)
+            raise
+        result = WriteResult.DRY_RUN if written.dry_run else WriteResult.SUCCEEDED
+        self._record(attempts, origin, result, written=written)
+        if self._on_written is not None and not written.dry_run:
+            self._on_written(written, origin)
+        return written
+
+    def skip(self, write: ApiWrite, origin: WriteOrigin, known: KubeObject) -> Written:
+        """Record that a write is not sent, because the object `known` is as it would be afterwards."""
+        written = self._written(write, known, changed=False)
+        self._record(
+            _Attempts(write, self._ledger, self._clock), origin, WriteResult.SKIPPED, written=written
+        )
+        return written
+
+    async def read(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str | None = None,
+        *,
+        params: Params = _NO_PARAMS,
+    ) -> KubeObject:
+        """Read an object, or without a `name` a list. Reads pass no gate. Raises ApiError."""
+        try:
+            return await self._sender.request_json("GET", resource.path(namespace, name), params=params)
+        except Forbidden as error:
+            raise with_rule(error, resource, namespace) from error
+
+    async def _sent(self, write: ApiWrite, attempts: "_Attempts") -> Written:
+        self._check_leader(write)
+        wait = self._bucket.reserve()
+        if wait:
+            await self._clock.sleep(wait)
+        while True:
+            self._check_leader(write)
+            try:
+                answer = await self._sender.request_json(
+                    write.method,
+                    write.path,
+                    params=write.params(dry_run=self.dry_run),
+                    body=write.body,
+                    content_type=write.content_type,
+                )
+            except (TooManyRequests, Conflict) as error:
+                await attempts.wait_to_repeat(error)
+            except Forbidden as error:
+                raise with_rule(error, write.resource, write.key.namespace) from error
+            else:
+                return self._written(write, answer)
+
+    def _check_leader(self, write: ApiWrite) -> None:
+        if not self._may_write():
+            raise NotLeader(
+                f"{write.verb} of {write.resource} {write.key} was not sent: this process does not lead"
+            )
+
+    def _written(self, write: ApiWrite, answer: KubeObject, *, changed: bool = True) -> Written:
+        # A delete of some kinds answers with a Status, whose details have the uid.
+        metadata = answer.get("metadata") or {}
+        details = answer.get("details") or {}
+        name = metadata.get("name") or write.key.name
+        return Written(
+            verb=write.verb,
+            kind=write.resource.gvk,
+            key=ObjectKey.of(write.key.namespace, name),
+            uid=str(metadata.get("uid") or details.get("uid") or ""),
+            resource_version=str(metadata.get("resourceVersion") or ""),
+            obj=answer,
+            changed=changed,
+            dry_run=self.dry_run,
+        )
+
+    def _record(
+        self,
+        attempts: "_Attempts",
+        origin: WriteOrigin,
+        result: WriteResult,
+        *,
+        written: Written | None = None,
+        error: str = "",
+    ) -> None:
+        write = attempts.write
+        record = WriteRecord(
+            time=self._clock.now(),
+            verb=write.verb,
+            kind=write.resource.gvk,
+            resource=str(write.resource),
+            key=write.key if written is None else written.key,
+            uid="" if written is None else written.uid,
+            resource_version="" if written is None else written.resource_version,
+            manager=write.manager,
+            origin=origin,
+            result=result,
+            seconds=self._clock.monotonic() - attempts.began,
+            retries=attempts.retries,
+            error=error,
+        )
+        self._ledger.add(record, written if result is WriteResult.DRY_RUN else None)
+
+
+class _Attempts:
+    """The requests of one write."""
+
+    def __init__(self, write: ApiWrite, ledger: WriteLedger, clock: Clock) -> None:
+        self.write = write
+        self.began = clock.monotonic()
+        self._ledger = ledger
+        self._clock = clock
+        self._conflicts = 0
+        self._throttled = 0
+        self._waited = 0.0  # seconds, for 429
+
+    @property
+    def retries(self) -> int:
+        """The requests after the first one."""
+        return self._conflicts + self._throttled
+
+    async def wait_to_repeat(self, error: StatusError) -> None:
+        """Wait before the next request, or raise `error` if there is none."""
+        if isinstance(error, TooManyRequests):
+            # As client-go, which repeats a 429 only if the server says when.
+            wait = error.retry_after
+            if (
+                wait is None
+                or self._throttled >= MOST_THROTTLED
+                or self._waited + wait > MOST_THROTTLED_SECONDS
+            ):
+                raise error
+            self._throttled += 1
+            self._waited += wait
+            reason = RetryReason.TOO_MANY_REQUESTS
+        else:
+            if not self.write.repeats_conflict or self._conflicts >= MOST_CONFLICTS:
+                raise error
+            wait = _CONFLICT_SECONDS * 2**self._conflicts * (1 + self._clock.random())
+            self._conflicts += 1
+            reason = RetryReason.CONFLICT
+        self._ledger.retried(reason)
+        await self._clock.sleep(wait)
+
+
+def with_rule(error: Forbidden, resource: Resource, namespace: str | None) -> Forbidden:
+    """The error with the RBAC rule that is missing, if RBAC has refused the request."""
+    found = _CANNOT.search(error.message)
+    if found is None:  # an admission webhook, a quota, a namespace that is being deleted, …
+        return error
+    verb, refused = found.groups()
+    # An apply of an object that is not there is a create: without both verbs, the next apply is refused.
+    verbs = '"create", "patch"' if verb in ("create", "patch") and "/" not in refused else f'"{verb}"'
+    rule = f'{{apiGroups: ["{resource.gvk.group}"], resources: ["{refused}"], verbs: [{verbs}]}}'
+    where = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
+    message = f"{error.message}. Grant it by {where} with the rule {rule}"
+    return Forbidden(error.code, error.reason, message, retry_after=error.retry_after)
+
+
+def _result_of(error: BaseException) -> WriteResult:
+    match error:
+        case asyncio.CancelledError():
+            return WriteResult.CANCELLED
+        case NotLeader():
+            return WriteResult.NOT_LEADER
+        case Conflict():
+            return WriteResult.CONFLICT
+        case TooManyRequests():
+            return WriteResult.THROTTLED
+        case StatusError() if error.code < 500:
+            return WriteResult.REFUSED
+        case _:
+            return WriteResult.FAILED

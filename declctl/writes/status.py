@@ -1,0 +1,231 @@
+"""The status of an object, written by its handler: conditions, and other fields.
+
+It is a JSON merge patch of the `status` subresource with the resource version of the state that it was
+computed from. A server-side apply would keep the conditions of other controllers only where the schema has
+them as a map by type (`x-kubernetes-list-type: map`), which many custom resources do not; there an apply
+replaces the whole list. It would also remove each field that the call before has set and this one does not
+name. With the version, a condition that another controller has written meanwhile is a 409: the object is
+read, and the patch is computed again.
+"""
+
+import difflib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource
+from declctl.kit import Clock
+from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
+from declctl.writes.apply import Discover, plain_json
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+
+_MOST_CONFLICTS = 5  # patches of one call that may answer 409
+_MOST_STATUSES = 5000  # of objects that were written last, which are remembered
+_CONDITION_FIELDS = ("type", "status", "reason", "message", "observedGeneration", "lastTransitionTime")
+_STATUSES = ("True", "False", "Unknown")
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")  # as metav1.Condition
+
+
+def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
+    """Check conditions and copy them. From any thread.
+
+    Each has `type`, `status` (True, False or Unknown, as a text or a boolean), `reason` and maybe `message`.
+    Raises InvalidWrite.
+    """
+    found: list[KubeObject] = []
+    for each in given:
+        if not isinstance(each, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of a user's code
+            raise InvalidWrite(
+                f"a condition is a dict with type, status and reason, not a {type(each).__name__}"
+            )
+        condition = plain_json(each)
+        for name in condition.keys() - set(_CONDITION_FIELDS):
+            near = difflib.get_close_matches(str(name), _CONDITION_FIELDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_CONDITION_FIELDS)}"
+            raise InvalidWrite(f"a condition has no field {name!r}: {hint}")
+        kind, status = condition.get("type"), condition.get("status")
+        if not isinstance(kind, str) or not kind:
+            raise InvalidWrite(f"a condition needs a type, such as Ready; it is {kind!r}")
+        condition["status"] = str(status)
+        if condition["status"] not in _STATUSES:
+            raise InvalidWrite(
+                f"the status of the condition {kind} is True, False or Unknown, not {status!r}"
+            )
+        reason = condition.get("reason")
+        if not isinstance(reason, str) or not _REASON.fullmatch(reason):
+            raise InvalidWrite(f"the condition {kind} needs a reason, one CamelCase word; it is {reason!r}")
+        message = condition.setdefault("message", "")
+        if not isinstance(message, str):
+            raise InvalidWrite(
+                f"the message of the condition {kind} is a text, not a {type(message).__name__}"
+            )
+        if any(other["type"] == kind for other in found):
+            raise InvalidWrite(f"the condition {kind} is given twice")
+        found.append(condition)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """The arguments of one call, checked."""
+
+    obj: ObjectView  # as the handler has seen it
+    conditions: Sequence[KubeObject]
+    fields: KubeObject
+
+    def patch(self, status: Mapping[str, Any], *, now: str) -> KubeObject:
+        """The merge patch that leads from `status` to the wanted one; empty if nothing would change.
+
+        `now` is the time of a transition, RFC 3339.
+        """
+        generation = self.obj["metadata"].get("generation")
+        wanted: KubeObject = {
+            **({} if generation is None else {"observedGeneration": generation}),
+            **self.fields,
+        }
+        patch = {name: value for name, value in wanted.items() if not _is_merged(status, name, value)}
+        if self.conditions:
+            before = [dict(each) for each in status.get("conditions") or () if isinstance(each, Mapping)]
+            after = self._merged(before, generation, now)
+            if after != before:
+                patch["conditions"] = after
+        # Alone it says nothing: the status is as it was for another generation, and is checked for this one.
+        return patch
+
+    def _merged(self, before: Sequence[KubeObject], generation: Any, now: str) -> list[KubeObject]:
+        merged = {str(each.get("type")): each for each in before}
+        for condition in self.conditions:
+            old = merged.get(condition["type"], {})
+            moved = old.get("status") != condition["status"] or "lastTransitionTime" not in old
+            since = now if moved else old["lastTransitionTime"]
+            observed = {} if generation is None else {"observedGeneration": generation}
+            merged[condition["type"]] = {**old, "lastTransitionTime": since, **observed, **condition}
+        return list(merged.values())
+
+
+class StatusWriter:
+    """Writes the status of objects. Used on the loop of the gate; calls for one object never overlap.
+
+    It remembers the statuses that it has written last, so that a handler that is called with an older state
+    of the cache does not write again.
+    """
+
+    def __init__(
+        self,
+        gate: WriteGate,
+        ledger: WriteLedger,
+        discover: Discover,
+        *,
+        forget: Callable[[GroupVersionKind], None],
+        clock: Clock,
+    ) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._discover = discover
+        self._forget = forget  # discover the kind again when it is needed next
+        self._clock = clock
+        self._known: OrderedDict[str, _KnownStatus] = OrderedDict()  # by uid; the oldest write first
+
+    async def patch(self, change: StatusChange, *, manager: str, origin: WriteOrigin) -> Written:
+        """Write what would change of the status; nothing is sent if that is nothing.
+
+        Raises NoStatusSubresource, NotLeader, and ApiError: NotFound if the object has gone, Conflict if it
+        has been created again.
+        """
+        obj = change.obj
+        resource = await self._with_status(GroupVersionKind.of(obj["apiVersion"], obj["kind"]))
+        known = self._known.get(obj.uid)
+        state = _KnownStatus(obj.resource_version, obj.get("status") or {}, {})
+        if known is not None and newer_version(known.version, state.version) == known.version:
+            state = known
+        conflicts = 0
+        while True:
+            patch = change.patch(state.status, now=self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            write = ApiWrite(
+                WriteVerb.PATCH_STATUS,
+                resource,
+                obj.key,
+                body={"metadata": {"uid": obj.uid, "resourceVersion": state.version}, "status": patch},
+                manager=manager,
+                subresource="status",
+            )
+            # The server drops fields that the schema does not have: to send them again would change nothing.
+            was_sent = known is not None and known.status == state.status and known.has_sent(patch)
+            if not patch or was_sent:
+                return self._gate.skip(write, origin, _skipped(obj, state))
+            try:
+                written = await self._gate.send(write, origin)
+            except Conflict:
+                if conflicts >= _MOST_CONFLICTS:
+                    raise
+                conflicts += 1
+                self._ledger.retried(RetryReason.CONFLICT)
+                state = await self._read(resource, obj)
+                continue
+            if not written.dry_run:
+                self._remember(obj.uid, written, patch)
+            return written
+
+    async def _with_status(self, kind: GroupVersionKind) -> Resource:
+        resource = await self._discover(kind)
+        if "status" not in resource.subresources:
+            self._forget(kind)  # its definition may have got one since
+            resource = await self._discover(kind)
+        if "status" not in resource.subresources:
+            raise NoStatusSubresource(
+                f"{resource} have no status subresource: add `subresources: {{status: {{}}}}` to the version "
+                f"{kind.version} of the CustomResourceDefinition, or write what you need by ctx.apply"
+            )
+        return resource
+
+    async def _read(self, resource: Resource, obj: ObjectView) -> "_KnownStatus":
+        found = await self._gate.read(resource, obj.namespace, obj.name)
+        metadata = found.get("metadata") or {}
+        if metadata.get("uid") != obj.uid:
+            raise Conflict(409, "Conflict", f"{obj['kind']} {obj.key} has been deleted and created again")
+        return _KnownStatus(str(metadata.get("resourceVersion")), found.get("status") or {}, {})
+
+    def _remember(self, uid: str, written: Written, patch: KubeObject) -> None:
+        self._known.pop(uid, None)
+        self._known[uid] = _KnownStatus(written.resource_version, written.obj.get("status") or {}, patch)
+        if len(self._known) > _MOST_STATUSES:
+            self._known.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownStatus:
+    """The status of one version of an object."""
+
+    version: str
+    status: Mapping[str, Any]
+    sent: KubeObject  # the patch that has led to it; empty if it was read
+
+    def has_sent(self, patch: KubeObject) -> bool:
+        """Whether all of a patch was part of the one that has led here."""
+        return all(name in self.sent and self.sent[name] == value for name, value in patch.items())
+
+
+def _skipped(obj: ObjectView, state: _KnownStatus) -> KubeObject:
+    metadata = {
+        "name": obj.name,
+        "namespace": obj.namespace,
+        "uid": obj.uid,
+        "resourceVersion": state.version,
+    }
+    return {"metadata": metadata, "status": dict(state.status)}
+
+
+def _is_merged(holder: Mapping[str, Any], name: str, patch: Any) -> bool:
+    """Whether a JSON merge patch (RFC 7386) of a field changes nothing."""
+    if patch is None:  # removes the field
+        return name not in holder
+    value = holder.get(name)
+    if isinstance(patch, dict):
+        fields = cast("KubeObject", patch)
+        return isinstance(value, Mapping) and all(
+            _is_merged(cast("Mapping[str, Any]", value), each, inner) for each, inner in fields.items()
+        )
+    return name in holder and value == patch and isinstance(value, bool) == isinstance(patch, bool)

@@ -1,0 +1,199 @@
+"""The writes of handlers: `ctx.apply`, `ctx.apply_set` and `ctx.patch_status`, as methods.
+
+`WriterFactory` belongs to the process, and `HandlerWriter` to one handler of one generation. Arguments are
+checked and copied in the thread of the caller (`document_of`, `status_change`); the coroutines run on the
+loop of the gate.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from declctl.errors import InvalidWrite
+from declctl.kit import Clock
+from declctl.kit.token_bucket import TokenBucket
+from declctl.objects import GroupVersionKind, ObjectView
+from declctl.objects.resource import namespace_of
+from declctl.writes.apply import (
+    AppliedDocument,
+    Discover,
+    document_of,
+    field_manager,
+    has_preconditions,
+    placed,
+    plain_json,
+)
+from declctl.writes.apply_set import AppliedSet, ApplySets, SetOwner
+from declctl.writes.gate import ApiWrite, OnWritten, RequestSender, WriteGate
+from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.status import StatusChange, StatusWriter, conditions_of
+
+
+@dataclass(frozen=True, slots=True)
+class CallScope:
+    """The call that writes: its object, and what it was called for.
+
+    `obj` is None in a life-cycle hook, and if the object is gone. `key` is empty in a life-cycle hook.
+    """
+
+    key: str = ""
+    obj: ObjectView | None = None
+    request_id: str = ""
+    causes: tuple[object, ...] = ()
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the object; None without one."""
+        return namespace_of(self.key)
+
+
+def documents_of(objects: Iterable[object]) -> list[AppliedDocument]:
+    """Check the objects of a set and copy them. From any thread. Raises InvalidWrite."""
+    if isinstance(objects, Mapping | str | bytes):
+        raise InvalidWrite("apply_set takes a list of objects; for one object, write [obj]")
+    return [document_of(obj) for obj in objects]
+
+
+def status_change(
+    scope: CallScope, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+) -> StatusChange:
+    """Check the arguments of `patch_status` and copy them. From any thread. Raises InvalidWrite."""
+    if "conditions" in fields or isinstance(conditions, Mapping | str | bytes):
+        raise InvalidWrite("conditions is a list of conditions: conditions=[{...}]")
+    return StatusChange(object_of(scope, "patch_status"), conditions_of(conditions), plain_json(fields))
+
+
+def object_of(scope: CallScope, what: str) -> ObjectView:
+    """The object of a call. Raises InvalidWrite if it has none; `what` is the method, for the message."""
+    if scope.obj is None:
+        why = f"{scope.key} is gone" if scope.key else "a life-cycle hook is about no object"
+        raise InvalidWrite(f"ctx.{what} writes the object of the call, and there is none: {why}")
+    return scope.obj
+
+
+class HandlerWriter:
+    """The writes of one handler of one generation. Coroutines run on the loop of the gate."""
+
+    def __init__(
+        self,
+        parts: "WriterParts",
+        *,
+        handler: str,
+        generation: int,
+        manager: str,
+        applies: Sequence[GroupVersionKind],
+    ) -> None:
+        self._parts = parts
+        self._handler = handler
+        self._generation = generation
+        self._applies = tuple(applies)
+        self.manager = manager
+
+    async def apply(self, document: AppliedDocument, scope: CallScope) -> Written:
+        """Server-side apply of one object, with force.
+
+        Without a namespace it is that of the object of the call. Raises InvalidWrite, NotLeader, and
+        ApiError: NotFound if the server does not serve the kind.
+        """
+        resource = await self._parts.discover(document.kind)
+        key = placed(document, resource, scope.namespace)
+        write = ApiWrite(
+            WriteVerb.APPLY,
+            resource,
+            key,
+            body=document.body,
+            manager=self.manager,
+            repeats_conflict=not has_preconditions(document),
+        )
+        return await self._parts.gate.send(write, self._origin(scope))
+
+    async def apply_set(
+        self, parent: ObjectView, documents: Sequence[AppliedDocument], scope: CallScope
+    ) -> AppliedSet:
+        """Apply the children of an object, and delete former ones; see `ApplySets`."""
+        owner = SetOwner(parent, self.manager, self._origin(scope), self._applies)
+        return await self._parts.sets.apply(owner, documents)
+
+    async def patch_status(self, change: StatusChange, scope: CallScope) -> Written:
+        """Write the status of an object; see `StatusWriter`."""
+        return await self._parts.statuses.patch(change, manager=self.manager, origin=self._origin(scope))
+
+    def _origin(self, scope: CallScope) -> WriteOrigin:
+        return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterParts:
+    """The parts that all handlers share."""
+
+    gate: WriteGate
+    sets: ApplySets
+    statuses: StatusWriter
+    discover: Discover
+
+
+@dataclass(frozen=True, slots=True)
+class WritePolicy:
+    """What decides over all writes of a process."""
+
+    may_write: Callable[[], bool] = field(default=lambda: True)  # False while this process does not lead
+    dry_run: bool = False
+    on_written: OnWritten | None = None  # called after each write that the server has stored
+
+
+class WriterFactory:
+    """Makes the writers of handlers. One for each process; made and used on the loop of `sender`.
+
+    - `controller`: the name of the manifest, which is part of each field manager.
+    - `discover`, `forget`: the resource of a kind, and to discover it anew.
+    - `version`: of declctl, for the annotation of ApplySets.
+    """
+
+    def __init__(  # noqa: PLR0913 - one parameter for each thing that the process owns
+        self,
+        sender: RequestSender,
+        ledger: WriteLedger,
+        *,
+        controller: str,
+        discover: Discover,
+        forget: Callable[[GroupVersionKind], None],
+        version: str,
+        clock: Clock,
+        policy: WritePolicy | None = None,
+        bucket: TokenBucket | None = None,
+    ) -> None:
+        policy = policy or WritePolicy()
+        self._controller = controller
+        self.ledger = ledger
+        gate = WriteGate(
+            sender,
+            ledger,
+            clock=clock,
+            may_write=policy.may_write,
+            dry_run=policy.dry_run,
+            bucket=bucket,
+            on_written=policy.on_written,
+        )
+        statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
+        self._parts = WriterParts(gate, ApplySets(gate, discover, version=version), statuses, discover)
+
+    def writer(
+        self,
+        handler: str,
+        generation: int,
+        *,
+        manager: str = "",
+        applies: Sequence[GroupVersionKind] = (),
+    ) -> HandlerWriter:
+        """The writer of a handler. Its field manager is `manager`, else `declctl/<controller>/<handler>`."""
+        return HandlerWriter(
+            self._parts,
+            handler=handler,
+            generation=generation,
+            manager=manager or field_manager(self._controller, handler),
+            applies=applies,
+        )
+
+    def forget_sets(self) -> None:
+        """List the members of sets again: another process may have written them, such as another leader."""
+        self._parts.sets.forget()

@@ -1,0 +1,62 @@
+"""`mode: Reconcile`: a handler is called for keys, and reads the newest state."""
+
+from declctl.testing import until
+
+CODE = """
+from declctl import Requeue, Terminal
+
+def keys(request, ctx):
+    assert request.causes[0].resource, request
+    if request.name == "bad" and request.attempt < 3:
+        raise ValueError("not yet")
+    if request.name == "final":
+        raise Terminal("another attempt would fail, too")
+    if request.name == "again":
+        times = ctx.memo["times"] = ctx.memo.get("times", 0) + 1
+        return Requeue(after=0.01) if times < 3 else None
+
+async def waits(request, ctx):
+    assert request.obj is None or request.obj.name == request.name
+"""
+
+
+def _run(rig):
+    rest = "mode: Reconcile, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+    rig.handler("keys", rest=rest)
+    rig.handler("waits", rest="mode: Reconcile")
+    return rig.run(CODE)
+
+
+def test_each_changed_object_is_reconciled(rig, config_map) -> None:
+    """By a `def` and by an `async def`, each once for one change, and once more when it is gone."""
+    runs = _run(rig)
+    for number in range(5):
+        runs.sandbox.create(config_map(f"m{number}"))
+    until("all are reconciled", lambda: runs.handler("keys").succeeded >= 5)
+    until("all are reconciled", lambda: runs.handler("waits").succeeded >= 5)
+    runs.wait_idle()
+    assert runs.handler("keys").failed == runs.handler("waits").failed == 0
+
+
+def test_a_failed_key_is_retried_until_it_succeeds(rig, config_map) -> None:
+    """With back-off: the third attempt succeeds."""
+    runs = _run(rig)
+    runs.sandbox.create(config_map("bad"))
+    until("the third attempt succeeds", lambda: runs.handler("keys").succeeded == 1)
+    assert runs.handler("keys").retried == 2
+
+
+def test_after_terminal_a_key_waits_for_its_next_change(rig, config_map) -> None:
+    """It counts as failed, and is not retried."""
+    runs = _run(rig)
+    runs.sandbox.create(config_map("final"))
+    until("it is given up", lambda: runs.handler("keys").failed == 1)
+    runs.wait_idle()
+    assert runs.handler("keys").retried == 0
+
+
+def test_a_requeued_key_comes_again(rig, config_map) -> None:
+    """As often as the reconciler returns Requeue."""
+    runs = _run(rig)
+    runs.sandbox.create(config_map("again"))
+    until("it has come three times", lambda: runs.handler("keys").succeeded == 3)

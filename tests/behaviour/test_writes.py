@@ -1,0 +1,200 @@
+"""Handlers that write: `def` and `async def`, throttled, refused, cancelled, in a dry run, at the end."""
+
+import asyncio
+import threading
+
+import pytest
+
+from declctl.runtime.runtime import RunOptions, Runtime
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+from declctl.transport import Client
+
+HEAD = """
+from blackboard import tell as note
+def child(obj, name):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"of": obj.name}}
+"""
+ASYNC = (
+    HEAD
+    + """
+async def tell(change, ctx):
+    if change.obj.name == "a":
+        written = await ctx.apply(child(change.obj, "made"))
+        note("written", str(written.key), written.uid, written.resource_version)
+"""
+)
+SYNC = ASYNC.replace("async def", "def").replace("await ctx.apply", "ctx.sync.apply")
+
+
+def totals(controller) -> dict:
+    """The counts of writes by verb and result."""
+    return {(total.verb, total.result): total.count for total in controller.status().writes}
+
+
+@pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["async", "sync"])
+def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code) -> None:
+    """`await ctx.apply` and `ctx.sync.apply` return the key, the uid and the version of the object."""
+    rig.handler("tell")
+    controller = rig.run(code)
+    sandbox.create(config_map("a"))
+    until("it is written", lambda: rig.told("written"))
+    (made,) = [each for each in sandbox.objects("ConfigMap") if each["metadata"]["name"] == "made"]
+    assert rig.told("written")[0][1:] == (
+        "default/made",
+        made["metadata"]["uid"],
+        made["metadata"]["resourceVersion"],
+    )
+    (entry,) = made["metadata"]["managedFields"]
+    assert entry["manager"].endswith("/tell")
+    assert totals(controller) == {("apply", "succeeded"): 1}
+
+
+def test_a_request_that_is_throttled_is_waited_for(rig, config_map, sandbox) -> None:
+    """The API server is busy for two seconds: the handler is not called again, and it is counted."""
+    rig.handler("tell")
+    controller = rig.run(ASYNC)
+    sandbox.faults.refuse(429, Match("patch", "configmaps"), times=1, retry_after=1)
+    sandbox.create(config_map("a"))
+    until("it is written", lambda: rig.told("written"))
+    controller.wait_idle()
+    assert totals(controller) == {("apply", "succeeded"): 1}
+    assert controller.status().write_retries == {"too_many_requests": 1, "conflict": 0}
+    assert controller.handler("tell").retried == 0
+
+
+@pytest.mark.parametrize(("code", "result"), [(409, "conflict"), (403, "refused"), (500, "failed")])
+def test_a_refusal_is_the_handlers_failure_and_is_retried(rig, config_map, sandbox, code, result) -> None:
+    """The handler is called again until the write succeeds; a conflict is repeated before."""
+    rig.handler("tell", rest="retry: {initialBackoff: 10ms}")
+    controller = rig.run(ASYNC)
+    times = 6 if code == 409 else 1
+    sandbox.faults.refuse(code, Match("patch", "configmaps"), times=times)
+    sandbox.create(config_map("a"))
+    until("it is written", lambda: rig.told("written"))
+    controller.wait_idle()
+    assert totals(controller) == {("apply", result): 1, ("apply", "succeeded"): 1}
+    assert controller.handler("tell").retried == 1
+    assert controller.status().write_retries["conflict"] == (5 if code == 409 else 0)
+
+
+def test_the_timeout_of_a_hook_cancels_its_request(rig, config_map, sandbox) -> None:
+    """The server is slow: the call ends at its timeout, and so does the request."""
+    rig.handler("tell", rest="timeout: 200ms, retry: {maxAttempts: 1}")
+    controller = rig.run(ASYNC)
+    sandbox.faults.delay(30, Match("patch", "configmaps"), times=1)
+    sandbox.create(config_map("a"))
+    until("it is given up", lambda: controller.handler("tell").failed == 1)
+    until("the request has ended", lambda: totals(controller) == {("apply", "cancelled"): 1})
+
+
+MISUSE = (
+    HEAD
+    + """
+def tell(obj, ctx):
+    try:
+        ctx.apply(child(obj, "made"))
+    except RuntimeError as error:
+        note("refused", str(error))
+async def tell_async(obj, ctx):
+    try:
+        ctx.sync.apply(child(obj, "made"))
+    except RuntimeError as error:
+        note("refused", str(error))
+"""
+)
+
+
+def test_the_wrong_form_for_a_hook_says_which_one_is_right(rig, config_map, sandbox) -> None:
+    """A `def` hook would forget to await, and an `async def` hook would block all others."""
+    rig.handler("tell")
+    rig.handler("tell-async", entry="handlers:tell_async")
+    rig.run(MISUSE, objects=[config_map("a")])
+    until("both are refused", lambda: len(rig.told("refused")) == 2)
+    assert sorted(row[1] for row in rig.told("refused")) == [
+        "ctx.apply has to be awaited, so it is for `async def` hooks; a `def` hook has ctx.sync.apply",
+        "ctx.sync.apply would block the loop of all `async def` hooks: write `await ctx.apply(…)`",
+    ]
+    assert sandbox.ledger.count("patch") == 0
+
+
+MANY = (
+    HEAD
+    + """
+import asyncio
+async def tell(obj, ctx):
+    if obj.name == "a":
+        written = await asyncio.gather(*(ctx.apply(child(obj, f"made-{n}")) for n in range(40)))
+        note("keys", len({each.key for each in written}))
+"""
+)
+
+
+def test_writes_of_one_call_do_not_wait_for_each_other(rig, config_map, sandbox) -> None:
+    """Forty writes to a slow server take as long as one."""
+    rig.handler("tell")
+    rig.run(MANY)
+    sandbox.faults.delay(0.5, Match("patch", "configmaps"))
+    sandbox.create(config_map("a"))
+    until("all are written", lambda: rig.told("keys", 40), timeout=10)
+
+
+LIFECYCLE = (
+    HEAD
+    + """
+import declctl
+@declctl.hookimpl
+def declctl_event(change): ...
+@declctl.hookimpl
+def declctl_prepare(ctx):
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "made"}}
+    note("role", str(ctx.sync.apply(role).key))
+    try:
+        ctx.sync.patch_status(phase="x")
+    except declctl.DeclctlError as error:
+        note("refused", type(error).__name__, str(error))
+"""
+)
+
+
+def test_a_life_cycle_hook_may_apply(rig, sandbox) -> None:
+    """It has no object, so it names what it writes, and has no status."""
+    rig.handler("tell", entry="handlers")
+    rig.run(LIFECYCLE)
+    assert rig.told("role") == [("role", "made")]
+    ((_, name, message),) = rig.told("refused")
+    assert (name, message.rpartition(": ")[2]) == ("InvalidWrite", "a life-cycle hook is about no object")
+
+
+def test_a_dry_run_changes_nothing(rig, config_map, sandbox) -> None:
+    """Handlers run, the server checks what they write, and stores nothing."""
+    rig.handler("tell")
+    options = RunOptions(manifest=str(rig.write(ASYNC)), watch=False, dry_run=True)
+    sandbox.create(config_map("a"))
+    runtime = Runtime(options, connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()))
+    thread = threading.Thread(target=runtime.run)
+    thread.start()
+    try:
+        until("the handler has written", lambda: rig.told("written"))
+        assert [(each.verb, each.result) for each in runtime.status().writes] == [("apply", "dry_run")]
+        assert [found["metadata"]["name"] for found in sandbox.objects("ConfigMap", "default")] == ["a"]
+    finally:
+        runtime.stop()
+        thread.join()
+
+
+def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbox) -> None:
+    """A thread of a handler that outlives the process gets an error, and does not hang."""
+    from declctl.errors import WriteError
+    from declctl.runtime.handling.context import HandlerWrites, SyncWrites
+    from declctl.writes import CallScope
+
+    class NoWriter:
+        async def apply(self, document, scope):
+            raise AssertionError
+
+    loop = asyncio.new_event_loop()
+    loop.close()
+    writes = SyncWrites(HandlerWrites(NoWriter(), CallScope("default/a"), loop))
+    with pytest.raises(WriteError, match="the write was not sent: the process ends"):
+        writes.apply(config_map("made"))

@@ -1,0 +1,302 @@
+"""Handlers that write, against the sandbox and a real API server: apply, sets of children, status, Events."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters import Cluster, SandboxCluster
+from processes import Declctl
+from rest import MERGE, Refused, documents
+from waiting import until
+
+from declctl.sandbox.faults import Match
+from declctl.testing import BundleDir
+
+DEFINITION = Path(__file__).parent / "support" / "webapps.yaml"
+WEBAPPS = "/apis/example.dev/v1/namespaces/{namespace}/webapps"
+ACCOUNT = "guard"
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: guard}}
+spec:
+  namespaces: [{namespace}]
+  resources:
+    - {{name: webapps, apiVersion: example.dev/v1, kind: WebApp}}
+  handlers:
+    - name: web
+      resourceRef: {{name: webapps}}
+      events: [Added, Modified]
+      entryPoint: "handlers:{entry}"
+      retry: {{initialBackoff: 50ms, maxBackoff: 200ms}}
+  reload: {{settle: 50ms, preflight: "Off"}}
+"""
+HANDLERS = """\
+def children(obj):
+    for name, text in (obj["spec"].get("files") or {}).items():
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"{obj.name}-{name}"},
+            "data": {"text": text},
+        }
+
+
+async def web(obj, ctx):
+    done = await ctx.apply_set(children(obj))
+    count = len(done.applied)
+    ready = {"type": "Ready", "status": count > 0, "reason": "Applied", "message": f"{count} files"}
+    written = await ctx.patch_status(conditions=[ready], files=count)
+    ctx.record_event(obj, "Applied", f"{count} files")
+    print("done", obj["metadata"]["generation"], count, len(done.pruned), written.changed, flush=True)
+
+
+def web_sync(obj, ctx):
+    done = ctx.sync.apply_set(list(children(obj)))
+    beside = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{obj.name}-beside"}}
+    written = ctx.sync.apply(beside)
+    status = ctx.sync.patch_status(files=len(done.applied))
+    print("done", written.key, status.changed, flush=True)
+
+
+async def forbidden(obj, ctx):
+    try:
+        await ctx.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "secret-plan"}})
+    except Exception as error:
+        print("refused", error, flush=True)
+
+
+async def slow(obj, ctx):
+    import asyncio
+    names = [f"{obj.name}-{number}" for number in range(30)]
+    maps = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in names]
+    written = await asyncio.gather(*(ctx.apply(each) for each in maps))
+    print("done", len({each.uid for each in written}), flush=True)
+"""
+
+
+@pytest.fixture
+def webapps(cluster: Cluster, namespace: str) -> Iterator[str]:
+    """The path of the web apps of a namespace, whose kind goes with the test."""
+    (document,) = documents(DEFINITION)
+    cluster.rest.create(document)
+    path = WEBAPPS.format(namespace=namespace)
+    until("the kind is served", lambda: _answers(cluster, path))
+    yield path
+    cluster.rest.delete("customresourcedefinitions", document["metadata"]["name"])
+    until("the kind is gone", lambda: not _answers(cluster, path))
+
+
+def _answers(cluster: Cluster, path: str) -> bool:
+    try:
+        cluster.rest.request("GET", path)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, namespace: str) -> Any:
+    """Makes the folder of a controller with one of the handlers."""
+
+    def make(entry: str = "web") -> Path:
+        files = {"manifest.yaml": MANIFEST.format(namespace=namespace, entry=entry), "handlers.py": HANDLERS}
+        return BundleDir(tmp_path / "bundle", files).path
+
+    return make
+
+
+def _create(cluster: Cluster, path: str, name: str, **files: str) -> Any:
+    body = {
+        "apiVersion": "example.dev/v1",
+        "kind": "WebApp",
+        "metadata": {"name": name},
+        "spec": {"files": files},
+    }
+    created: list[Any] = []
+
+    def stored() -> bool:
+        try:
+            created.append(cluster.rest.request("POST", path, body))
+        except Refused as refused:  # the kind may be served a moment before its objects can be stored
+            return refused.status == 409
+        return True
+
+    until("the object is stored", stored)
+    return created[-1]
+
+
+def _maps(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    found = cluster.rest.list("configmaps", namespace)
+    return {
+        each["metadata"]["name"]: each for each in found if each["metadata"]["name"] != "kube-root-ca.crt"
+    }
+
+
+def test_children_are_applied_pruned_and_left_to_others(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """What is not in the set any more goes; a child of another owner with the same label stays."""
+    obj = _create(cluster, webapps, "shop", a="1", b="2")
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+        until("both are there", lambda: set(_maps(cluster, namespace)) == {"shop-a", "shop-b"})
+        child = _maps(cluster, namespace)["shop-a"]["metadata"]
+        (owner,) = child["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (obj["metadata"]["uid"], True)
+        (entry,) = child["managedFields"]
+        assert (entry["manager"], entry["operation"]) == ("declctl/guard/web", "Apply")
+
+        # Somebody else's object claims to be of the set.
+        stranger = {"name": "stranger", "namespace": namespace, "labels": child["labels"]}
+        cluster.rest.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": stranger})
+        cluster.rest.request("PATCH", f"{webapps}/shop", {"spec": {"files": {"b": None}}}, media=MERGE)
+        until("one is gone", lambda: set(_maps(cluster, namespace)) == {"shop-a", "stranger"})
+        assert declctl.stop() == 0
+    # A new process finds its children by their label.
+    cluster.rest.request("PATCH", f"{webapps}/shop", {"spec": {"files": {"a": None, "c": "3"}}}, media=MERGE)
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the old one is gone", lambda: set(_maps(cluster, namespace)) == {"shop-c", "stranger"})
+        assert declctl.stop() == 0
+    metadata = cluster.rest.request("GET", f"{webapps}/shop")["metadata"]
+    assert metadata["annotations"]["applyset.kubernetes.io/contains-group-kinds"] == "ConfigMap"
+    assert (
+        metadata["labels"]["applyset.kubernetes.io/id"] == child["labels"]["applyset.kubernetes.io/part-of"]
+    )
+
+
+def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """The condition of another controller stays; a call that finds nothing to change sends nothing."""
+    _create(cluster, webapps, "shop", a="1")
+    others = {
+        "type": "Synced",
+        "status": "True",
+        "reason": "Other",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    cluster.rest.request("PATCH", f"{webapps}/shop/status", {"status": {"conditions": [others]}}, media=MERGE)
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+
+        def status() -> Any:
+            return cluster.rest.request("GET", f"{webapps}/shop").get("status") or {}
+
+        until("it is written", lambda: status().get("files") == 1)
+        by_type = {each["type"]: each for each in status()["conditions"]}
+        assert by_type["Synced"] == others
+        ready = by_type["Ready"]
+        assert (ready["status"], ready["reason"], ready["message"]) == ("True", "Applied", "1 files")
+        assert ready["observedGeneration"] == status()["observedGeneration"] == 1
+        until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 1 1 0 False"])
+        version = cluster.rest.request("GET", f"{webapps}/shop")["metadata"]["resourceVersion"]
+
+        cluster.rest.request("PATCH", f"{webapps}/shop", {"spec": {"files": {"a": "2"}}}, media=MERGE)
+        until("the new spec is seen", lambda: status()["observedGeneration"] == 2)
+        after = {each["type"]: each for each in status()["conditions"]}["Ready"]
+        assert after["lastTransitionTime"] == ready["lastTransitionTime"]
+        assert version != cluster.rest.request("GET", f"{webapps}/shop")["metadata"]["resourceVersion"]
+        until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 2 1 0 False"])
+
+        totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
+        assert totals["patch_status", "succeeded"] == 2
+        assert totals["patch_status", "skipped"] >= 2
+        assert declctl.stop() == 0
+
+
+def test_an_event_is_a_series_from_the_second_one_on(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """`kubectl describe` has one line for all repetitions."""
+    _create(cluster, webapps, "shop", a="1")
+
+    def events() -> list[Any]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        found = cluster.rest.request("GET", path)["items"]
+        return [each for each in found if each.get("reportingController") == "guard"]
+
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is a series", lambda: any(each.get("series") for each in events()))
+        (event,) = events()
+        assert (event["note"], event["reason"], event["action"]) == ("1 files", "Applied", "Handle")
+        assert event["regarding"]["name"] == "shop"
+        assert event["reportingInstance"].startswith("guard-")
+        assert event["series"]["count"] >= 2
+        core = cluster.rest.get("events", event["metadata"]["name"], namespace)
+        assert (core["message"], core["involvedObject"]["name"]) == ("1 files", "shop")
+        assert declctl.stop() == 0
+
+
+def test_a_def_hook_writes_too(cluster: Cluster, webapps: str, namespace: str, bundle: Any) -> None:
+    """`ctx.sync` blocks its worker, and nothing else."""
+    _create(cluster, webapps, "shop", a="1")
+    with Declctl(bundle("web_sync"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("all is there", lambda: set(_maps(cluster, namespace)) == {"shop-a", "shop-beside"})
+        until(
+            "it is at rest", lambda: _lines(declctl, "done")[-1:] == [f"done {namespace}/shop-beside False"]
+        )
+        assert declctl.stop() == 0
+
+
+def test_writes_of_one_call_run_side_by_side(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """A hook may wait for many writes at once."""
+    _create(cluster, webapps, "shop")
+    with Declctl(bundle("slow"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("all are written", lambda: "done 30" in declctl.out)
+        assert len(_maps(cluster, namespace)) == 30
+        assert declctl.stop() == 0
+
+
+def test_a_missing_right_is_named_as_a_rule(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, tmp_path: Path
+) -> None:
+    """The message says which rule the service account lacks, and for which namespace."""
+    _create(cluster, webapps, "shop")
+    kubeconfig = tmp_path / "kubeconfig-of-the-user"
+    kubeconfig.write_text(yaml.safe_dump(_reader(cluster, namespace)), "utf-8")
+    with Declctl(bundle("forbidden"), kubeconfig=kubeconfig) as declctl:
+        (line,) = until("it is refused", lambda: _lines(declctl, "refused"))
+        rule = '{apiGroups: [""], resources: ["configmaps"], verbs: ["create", "patch"]}'
+        assert f"Grant it by a Role of the namespace {namespace} with the rule {rule}" in line
+        assert _maps(cluster, namespace) == {}
+        assert declctl.stop() == 0
+
+
+def _reader(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """The kubeconfig of a user who may read the web apps, and no more."""
+    kubeconfig: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
+    if isinstance(cluster, SandboxCluster):
+        message = (
+            'configmaps "secret-plan" is forbidden: User "guard" cannot patch resource "configmaps" in API '
+            f'group "" in the namespace "{namespace}"'
+        )
+        cluster.server.faults.refuse(403, Match("patch", "configmaps"), message=message)
+        return kubeconfig
+    rbac = "rbac.authorization.k8s.io"
+    metadata = {"name": ACCOUNT, "namespace": namespace}
+    rule = {"apiGroups": ["example.dev"], "resources": ["webapps"], "verbs": ["get", "list", "watch"]}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
+    cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    cluster.rest.create({"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]})
+    cluster.rest.create(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ACCOUNT},
+            "subjects": [subject],
+        }
+    )
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
+    token = cluster.rest.request("POST", path, asked)["status"]["token"]
+    kubeconfig["users"][0]["user"] = {"token": token}
+    return kubeconfig
+
+
+def _lines(declctl: Declctl, first: str) -> list[str]:
+    return [line for line in tuple(declctl.out) if line.startswith(first)]

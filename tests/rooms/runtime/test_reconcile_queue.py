@@ -1,0 +1,133 @@
+"""The queue of a reconciler, and the ways from objects to keys, by hand and with a manual clock."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from declctl.kit import ManualClock
+from declctl.kit.keyed_queue import EpochCounter
+from declctl.manifest.model import MappingSpec, OwnerSelection
+from declctl.objects import Cause, GroupVersionKind
+from declctl.runtime.handling.mapping import ReconciledKind, keys_of
+from declctl.runtime.handling.reconcile_slot import ReconcileQueue
+from declctl.workqueue import Priority
+
+CHANGED = Cause("Modified", "pods", "a/web", "Watch")
+INITIAL = Cause("Added", "pods", "a/web", "Initial")
+
+
+class Seen(Mapping):
+    """An object as mappings read it."""
+
+    def __init__(self, namespace, *, labels=None, annotations=None, owners=()):
+        self.namespace, self.labels, self.annotations = namespace, labels or {}, annotations or {}
+        self._body = {"metadata": {"ownerReferences": list(owners)}, "spec": {"app": "web"}}
+
+    def __getitem__(self, name):
+        return self._body[name]
+
+    def __iter__(self):
+        return iter(self._body)
+
+    def __len__(self):
+        return len(self._body)
+
+
+@pytest.fixture
+def queue():
+    """A queue for two workers, with its clock and its epochs."""
+    clock, epochs = ManualClock(), EpochCounter()
+    made = ReconcileQueue(clock=clock, epochs=epochs)
+    made.max_running = 2
+    return made, clock, epochs
+
+
+def test_a_key_waits_once_with_all_its_causes(queue):
+    """Any number of changes lead to one call (client-go 234)."""
+    keys, _, _ = queue
+    keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    item = keys.take()
+    assert (item.key, item.value, keys.take()) == ("a/web", (INITIAL, CHANGED), None)
+    assert keys.statistics().merged == 1
+
+
+def test_a_key_is_not_given_to_two_workers_and_comes_again(queue):
+    """A change during a call leads to another call, after it (client-go 233, 235)."""
+    keys, _, _ = queue
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    item = keys.take()
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    assert keys.take() is None
+    assert keys.done(item)
+    assert keys.take().key == "a/web"
+
+
+def test_a_failed_key_backs_off_and_a_change_ends_the_wait(queue):
+    """Its attempts are counted until one succeeds; a change leads to a call at once, as in client-go."""
+    keys, clock, _ = queue
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    keys.retry(keys.take(), 60.0)
+    assert keys.take() is None
+    assert keys.next_due() == pytest.approx(60.0)
+    keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    item = keys.take()
+    assert (item.attempts, item.value) == (1, (CHANGED, INITIAL))
+    keys.done(item)
+    asyncio.run(clock.advance(61.0))
+    again = keys.take()  # the delay of the failed attempt is over, too (client-go's AddAfter can't be undone)
+    assert (again.key, again.attempts) == ("a/web", 0)
+
+
+def test_what_waits_belongs_to_the_code_that_takes_it(queue):
+    """A reload leaves the queue alone: only running calls are outstanding in an old epoch."""
+    keys, _, epochs = queue
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    keys.add("a/db", CHANGED, Priority.LIVE)
+    running = keys.take()
+    old = epochs.cut()
+    assert keys.outstanding(old) == 1
+    item = keys.take()
+    assert keys.epoch_of(item) == epochs.newest
+    keys.done(running)
+    assert keys.outstanding(old) == 0
+
+
+def test_a_closed_queue_counts_what_it_drops(queue):
+    """Waiting keys and those that back off."""
+    keys, _, _ = queue
+    for name in ("a/one", "a/two", "a/three"):
+        keys.add(name, CHANGED, Priority.LIVE)
+    keys.retry(keys.take(), 60.0)
+    assert keys.clear() == 3
+    assert keys.take() is None
+    assert keys.statistics().dropped == 3
+
+
+def _owner(kind, name, *, controller, api_version="apps/v1"):
+    return {"kind": kind, "name": name, "controller": controller, "apiVersion": api_version}
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys"),
+    [
+        (MappingSpec(owner=OwnerSelection.CONTROLLER), ["a/web"]),
+        (MappingSpec(owner=OwnerSelection.ANY), ["a/web", "a/db"]),
+        (MappingSpec(label="app"), ["a/shop"]),
+        (MappingSpec(annotation="app"), ["b/shop"]),
+        (MappingSpec(field_path="spec.app"), ["a/web"]),
+        (MappingSpec(label="missing"), []),
+    ],
+)
+def test_an_object_leads_to_keys(spec, keys):
+    """By owner reference, label, annotation or field; a name is one in the namespace of the object."""
+    kind = ReconciledKind(GroupVersionKind.of("apps/v1", "Deployment"), True, None)
+    owners = [
+        _owner("Deployment", "web", controller=True),
+        _owner("Deployment", "db", controller=False),
+        _owner("Deployment", "other", controller=True, api_version="example.dev/v1"),
+        _owner("Job", "nightly", controller=True),
+    ]
+    obj = Seen("a", labels={"app": "shop"}, annotations={"app": "b/shop"}, owners=owners)
+    assert list(keys_of(spec, kind, None)(obj)) == keys

@@ -1,0 +1,467 @@
+"""Calls of schedules: one at a time, where user code may run, through reloads and to the end."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from declctl.errors import NotSynced
+from declctl.hooks.calls import Implementation
+from declctl.kit import LoopThread, ManualClock
+from declctl.manifest.model import MissedRuns, ScheduleSpec
+from declctl.manifest.values import EntryPoint
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.schedules import (
+    RunOutcome,
+    ScheduleBinding,
+    ScheduledRun,
+    Schedules,
+    ScheduleStatistics,
+    TriggerResult,
+)
+from declctl.testing import Logged
+
+_LONGEST = 5.0  # seconds that a test waits for a thread
+
+
+class Desk:
+    """Schedules on the loop of a test, which looks by hand."""
+
+    def __init__(self, log: Logged, loop: LoopThread) -> None:
+        self.clock, self.log, self.loop = ManualClock(), log, loop
+        self.schedules = Schedules(clock=self.clock, log=log)
+        self.generation = 0
+
+    def commit(
+        self, *given: tuple[Callable[..., Any], dict[str, Any]], loop: LoopThread | None = None
+    ) -> None:
+        """One generation with these functions, each with fields of its schedule."""
+        self.generation += 1
+        bindings = [self._binding(function, policy, loop or self.loop) for function, policy in given]
+        self.schedules.commit({each.spec.name: each for each in bindings})
+
+    def _binding(
+        self, function: Callable[..., Any], policy: dict[str, Any], loop: LoopThread
+    ) -> ScheduleBinding:
+        import inspect
+
+        spec = ScheduleSpec(**{"name": "job", "entry_point": EntryPoint("h", "job"), "every": 60.0} | policy)
+        made = Implementation(
+            "the schedule",
+            "h:job",
+            function,
+            tuple(inspect.signature(function).parameters),
+            inspect.iscoroutinefunction(function),
+        )
+        environment = HandlerEnvironment(
+            handler=spec.name,
+            generation=self.generation,
+            listers=Listers({}),
+            config={},
+            cluster=SimpleNamespace(),  # type: ignore[arg-type]
+            log=self.log,
+        )
+        return ScheduleBinding(self.generation, spec, made, partial(HandlerContext, environment), loop)
+
+    def after(self, seconds: float) -> float:
+        """Let time pass, and look."""
+        self.clock.set(seconds)
+        return self.schedules.look()
+
+    def of(self, name: str = "job") -> ScheduleStatistics:
+        """The figures of one schedule."""
+        return next(each for each in self.schedules.statistics() if each.name == name)
+
+    async def until(self, condition: Callable[[ScheduleStatistics], bool], name: str = "job") -> None:
+        """Wait until the figures of a schedule are so. User code runs in other threads."""
+        async with asyncio.timeout(_LONGEST):
+            while not condition(self.of(name)):
+                await asyncio.sleep(0.001)
+
+    async def ended(self, name: str = "job") -> None:
+        """Wait until nothing runs."""
+        await self.until(lambda each: not each.running, name)
+
+
+@pytest.fixture
+def loop():
+    """The handlers' loop."""
+    made = LoopThread("test-handlers").start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def play(log: Logged, loop: LoopThread) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Desk]:
+    """Runs a test on a loop, with a desk that has started."""
+
+    def run(test: Callable[[Desk], Coroutine[Any, Any, None]], *, start: bool = True) -> Desk:
+        async def whole() -> Desk:
+            desk = Desk(log, loop)
+            if start:
+                desk.schedules.start()
+            await test(desk)
+            return desk
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def test_a_function_is_called_with_its_time_and_its_context(play):
+    """It gets any of both arguments, in a thread of its own; what it remembers is there the next time."""
+    calls: list[tuple[ScheduledRun, Any, str]] = []
+
+    def job(ctx: Any, schedule: ScheduledRun) -> None:
+        ctx.memo["calls"] = ctx.memo.get("calls", 0) + 1
+        calls.append((schedule, ctx.memo["calls"], threading.current_thread().name))
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {"cron": "30 1 * * *", "every": None, "time_zone": "Europe/Berlin"}))
+        desk.after(1800)
+        await desk.ended()
+        desk.after(86_400)
+        await desk.ended()
+
+    desk = play(test)
+    (first, _, thread), (second, times, _) = calls
+    assert first.time.isoformat() == "2026-01-01T01:30:00+01:00"
+    assert (first.name, first.last_success, first.triggered) == ("job", None, False)
+    assert second.last_success == first.time
+    assert second.last_success.isoformat() == first.time.isoformat()
+    assert (times, thread) == (2, "declctl-schedule-job")
+    figures = desk.of()
+    assert (figures.succeeded, figures.failed, figures.skipped) == (2, 0, 0)
+    assert figures.last_outcome is RunOutcome.SUCCEEDED
+    assert figures.next_run.isoformat() == "2026-01-03T00:30:00+00:00"
+
+
+def test_an_async_function_is_called_on_the_handlers_loop(play):
+    """Its sessions and locks belong there."""
+    threads: list[str] = []
+
+    async def job() -> None:
+        await asyncio.sleep(0)
+        threads.append(threading.current_thread().name)
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {}))
+        assert desk.after(59) == 1
+        desk.after(1)
+        await desk.ended()
+
+    assert play(test).of().succeeded == 1
+    assert threads == ["test-handlers"]
+
+
+def test_nothing_is_called_before_the_start(play):
+    """Caches are being filled. What was due meanwhile is called once then."""
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: None, {}), (lambda: None, {"name": "strict", "missed_runs": MissedRuns.SKIP}))
+        assert desk.after(200) == 10  # the clock is looked at again soon, as it may be set
+        assert not desk.of().running
+        desk.schedules.start()
+        desk.schedules.look()
+        await desk.ended()
+
+    desk = play(test, start=False)
+    assert (desk.of().succeeded, desk.of().skipped) == (1, 2)
+
+
+def test_a_call_that_runs_keeps_the_next_one_away(play, log):
+    """Never two at a time: with Skip, a time in a call is skipped, counted and logged."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
+        desk.after(60)
+        desk.after(60)
+        desk.after(60)
+        assert (desk.of().running, desk.of().skipped) == (1, 2)
+        go.set()
+        await desk.ended()
+        desk.schedules.look()
+        assert desk.of().succeeded == 1
+        desk.after(60)
+        await desk.ended()
+
+    assert play(test).of().succeeded == 2
+    lines = [line for line in log.events("warning") if "skipped" in line]
+    assert lines[0] == "job: 1 time was skipped: the call for 2026-01-01T00:01:00+00:00 has not returned"
+
+
+def test_what_was_due_in_a_long_call_is_made_up_for_once(play):
+    """RunOnce, which is the default."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {}))
+        for _ in range(4):
+            desk.after(60)
+        go.set()
+        await desk.until(lambda each: each.succeeded == 1)
+        desk.schedules.look()
+        await desk.until(lambda each: each.succeeded == 2)
+        desk.schedules.look()
+
+    figures = play(test).of()
+    assert (figures.succeeded, figures.skipped, figures.running) == (2, 2, 0)
+
+
+def test_a_failure_is_logged_once_in_full_and_not_repeated(play, log):
+    """As with a CronJob, the next time comes; the log says when."""
+
+    def job() -> None:
+        raise KeyError("team")
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {}))
+        for _ in range(2):
+            desk.after(60)
+            await desk.ended()
+            assert desk.schedules.look() > 0
+
+    figures = play(test).of()
+    assert (figures.failed, figures.last_outcome) == (2, RunOutcome.FAILED)
+    assert (figures.last_error, figures.last_error_type) == ("KeyError: 'team'", "KeyError")
+    first, second = (line for line in log.lines if line.level == "error")
+    assert first.event == (
+        "job failed for 2026-01-01T00:01:00+00:00: KeyError: 'team'; the next time is "
+        "2026-01-01T00:02:00+00:00"
+    )
+    assert "Traceback" in first.fields["traceback"]
+    assert "traceback" not in second.fields
+    assert "2 times by now" in second.event
+
+
+def test_a_call_that_has_read_an_unsynced_cache_is_made_again(play, log):
+    """It is no failure: the cache will be there."""
+    synced: list[bool] = []
+
+    def job() -> None:
+        if not synced:
+            raise NotSynced("pods has not synced")
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {}))
+        desk.after(60)
+        await desk.ended()
+        assert desk.schedules.look() == 1
+        desk.after(1)
+        await desk.ended()
+        assert desk.schedules.look() == 2
+        synced.append(True)
+        desk.after(2)
+        await desk.ended()
+
+    figures = play(test).of()
+    assert (figures.succeeded, figures.failed, figures.skipped) == (1, 0, 0)
+    assert figures.last_run.isoformat() == "2026-01-01T00:01:00+00:00"
+    assert len(log.events("warning")) == 1
+
+
+def test_an_async_call_is_cancelled_at_its_timeout(play):
+    """And counted as failed, with a sentence."""
+
+    async def job() -> None:
+        await asyncio.sleep(60)
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {"timeout": 0.01}))
+        desk.after(60)
+        await desk.ended()
+
+    figures = play(test).of()
+    assert (figures.failed, figures.running, figures.zombies) == (1, 0, 0)
+    assert figures.last_error == "TimeoutError: it ran longer than its timeout of 0.01 s"
+
+
+def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(play):
+    """A thread can't be stopped, and nothing is called beside it."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {"timeout": 0.01}))
+        desk.after(60)
+        await desk.until(lambda each: each.failed == 1)
+        assert (desk.of().running, desk.of().zombies) == (1, 1)
+        desk.after(60)
+        assert desk.of().failed == 1
+        go.set()
+        await desk.ended()
+
+    figures = play(test).of()
+    assert (figures.failed, figures.succeeded) == (1, 0)
+
+
+def test_on_a_blocked_loop_nothing_waits_for_ever(play, loop):
+    """Other code blocks the loop: the call fails, and an edit gives the schedule another loop."""
+    go = threading.Event()
+
+    async def job() -> None:
+        """Do nothing."""
+
+    async def test(desk: Desk) -> None:
+        loop.loop.call_soon_threadsafe(go.wait, _LONGEST)
+        desk.commit((job, {}))
+        desk.after(60)
+        await asyncio.sleep(0)
+        assert desk.of().running == 1  # it is not known yet that the loop is blocked
+        other = LoopThread("test-handlers-2").start()
+        desk.commit((job, {}), loop=other)
+        assert (desk.of().running, desk.of().failed) == (0, 1)
+        desk.after(60)
+        await desk.until(lambda each: each.succeeded == 1)
+        for _ in range(6):
+            loop.look()
+        desk.commit((job, {}))
+        desk.after(60)
+        await desk.until(lambda each: each.failed == 2)
+        assert "another `async def` blocks the loop" in (desk.of().last_error or "")
+        go.set()
+        other.stop()
+
+    play(test)
+
+
+def test_an_unchanged_schedule_keeps_its_phase(play):
+    """Edits every few seconds do not keep an interval from its end; only other times begin anew."""
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: None, {}))
+        desk.after(50)
+        desk.commit((lambda: None, {"timeout": 5.0}))
+        assert desk.schedules.look() == 10
+        desk.commit((lambda: None, {"every": 20.0}))
+        desk.after(15)
+        assert desk.schedules.look() == 5
+
+    play(test)
+
+
+def test_a_running_call_ends_with_the_old_code(play):
+    """The next call has the new code; the old generation is held until its call has returned."""
+    go, calls = threading.Event(), list[str]()
+
+    def old() -> None:
+        go.wait(_LONGEST)
+        calls.append("old")
+
+    async def test(desk: Desk) -> None:
+        desk.commit((old, {}))
+        desk.after(60)
+        desk.commit((lambda: calls.append("new"), {}))
+        assert desk.schedules.calls_of(1) == ["call of job for 2026-01-01T00:01:00+00:00"]
+        assert desk.schedules.calls_of(2) == []
+        waits = asyncio.ensure_future(desk.schedules.finished(1))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        go.set()
+        await asyncio.wait_for(waits, _LONGEST)
+        desk.after(60)
+        await desk.ended()
+
+    play(test)
+    assert calls == ["old", "new"]
+
+
+def test_a_schedule_that_is_removed_and_comes_back_never_runs_twice_at_a_time(play):
+    """Its last call goes on beside the edits."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {}))
+        desk.after(60)
+        desk.commit()
+        assert desk.schedules.statistics() == []
+        desk.after(60)
+        assert desk.schedules.trigger("job") is TriggerResult.UNKNOWN
+        desk.commit((lambda: None, {"missed_runs": MissedRuns.SKIP}))
+        desk.after(60)
+        assert desk.of().skipped == 1
+        go.set()
+        await desk.ended()
+        desk.after(60)
+        await desk.until(lambda each: each.succeeded == 2)
+        desk.commit()
+        desk.commit((lambda: None, {}))
+        assert desk.of().succeeded == 0  # a new one under the old name
+
+    play(test)
+
+
+def test_in_a_pause_nothing_is_called_or_made_up_for(play):
+    """Another process leads, and calls."""
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: None, {"cron": "0 * * * *", "every": None}))
+        desk.schedules.pause()
+        desk.after(3 * 3600)
+        assert (desk.of().running, desk.of().next_run) == (0, None)
+        assert desk.schedules.trigger("job") is TriggerResult.NOT_STARTED
+        desk.schedules.resume()
+        desk.schedules.look()
+        assert (desk.of().running, desk.of().skipped) == (0, 0)
+        assert desk.of().next_run.isoformat() == "2026-01-01T04:00:00+00:00"
+
+    play(test)
+
+
+def test_a_schedule_is_called_on_request(play):
+    """Its own times stay as they are."""
+    go, seen = threading.Event(), list[ScheduledRun]()
+
+    def job(schedule: ScheduledRun) -> None:
+        seen.append(schedule)
+        go.wait(_LONGEST)
+
+    async def test(desk: Desk) -> None:
+        desk.commit((job, {}))
+        desk.after(10)
+        assert desk.schedules.trigger("job") is TriggerResult.BEGUN
+        assert desk.schedules.trigger("job") is TriggerResult.BUSY
+        assert desk.schedules.trigger("other") is TriggerResult.UNKNOWN
+        go.set()
+        await desk.ended()
+        assert desk.of().next_run.isoformat() == "2026-01-01T00:01:00+00:00"
+
+    play(test)
+    assert [each.triggered for each in seen] == [True]
+
+
+def test_the_end_waits_for_running_calls_and_names_those_that_stay(play):
+    """And begins no other."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {}), (lambda: None, {"name": "quick"}))
+        desk.after(60)
+        assert await desk.schedules.stop(0.01) == ["schedule job"]
+        desk.after(60)
+        assert desk.schedules.trigger("quick") is TriggerResult.NOT_STARTED
+        go.set()
+        assert await desk.schedules.stop(_LONGEST) == []
+
+    assert play(test).of("quick").succeeded == 1
+
+
+def test_the_clock_is_looked_at_often_enough(play):
+    """It may be set, or the machine may have slept: `run` wakes every ten seconds, and at an edit."""
+
+    async def test(desk: Desk) -> None:
+        running = asyncio.ensure_future(desk.schedules.run())
+        await desk.clock.settle()
+        assert desk.clock.next_wake == 10
+        desk.commit((lambda: None, {"every": 3.0}))
+        await desk.clock.advance(1)
+        assert desk.clock.next_wake == 2
+        await desk.clock.advance(2)
+        await desk.until(lambda each: each.succeeded == 1)
+        running.cancel()
+
+    play(test)

@@ -1,0 +1,184 @@
+"""An API server of a few lines that writes down requests, objects, and a writer with a clock of its own."""
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from declctl.decoding import Projection
+from declctl.errors import NotFound
+from declctl.kit import ManualClock
+from declctl.objects import GroupVersionKind, ObjectView, Resource
+from declctl.testing import Logged
+from declctl.writes import CallScope, HandlerWriter, WriteLedger, WritePolicy, WriterFactory
+
+WEBAPP = GroupVersionKind.of("example.dev/v1", "WebApp")
+RESOURCES = {
+    kind.kind: Resource(kind, plural, namespaced, subresources=frozenset(below))
+    for kind, plural, namespaced, below in (
+        (WEBAPP, "webapps", True, ["status"]),
+        (GroupVersionKind.of("example.dev/v1", "Fleet"), "fleets", False, ["status"]),
+        (GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True, ["status", "scale"]),
+        (GroupVersionKind.of("v1", "ConfigMap"), "configmaps", True, []),
+        (GroupVersionKind.of("rbac.authorization.k8s.io/v1", "ClusterRole"), "clusterroles", False, []),
+    )
+}
+
+
+class FakeServer:
+    """Answers each request from `errors` first, else with what `answers` has for its method and path.
+
+    Other writes are answered with their body and a version that grows. `requests` has method, path,
+    parameters and body of each request; `during` is called while a request is under way.
+    """
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors: list[Exception | None] = list(errors)
+        self.answers: dict[tuple[str, str], Any] = {}
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.content_types: list[str] = []
+        self.during: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.version = 100
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] = {},
+        body: Any = None,
+        content_type: str = "",
+    ) -> Any:
+        """One request."""
+        self.requests.append((method, path, dict(params), copy.deepcopy(body)))
+        self.content_types.append(content_type)
+        if self.during is not None:
+            await self.during()
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        if (method, path) in self.answers:
+            answer = self.answers[method, path]
+            if isinstance(answer, Exception):
+                raise answer
+            return copy.deepcopy(answer)
+        if method == "GET" and "labelSelector" in params:
+            return {"items": []}
+        if method == "GET":
+            raise NotFound(404, "NotFound", f"{path} not found")
+        self.version += 1
+        answer = copy.deepcopy(body) or {}
+        answer.setdefault("metadata", {}).update({"resourceVersion": str(self.version)})
+        answer["metadata"].setdefault("uid", f"uid-of-{path.rpartition('/')[2]}")
+        return answer
+
+    def sent(self, *methods: str) -> list[tuple[str, str]]:
+        """Method and path of the requests, of all methods or these."""
+        return [(method, path) for method, path, _, _ in self.requests if not methods or method in methods]
+
+
+class Scene:
+    """A server, and the writers of a process that writes to it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.server = FakeServer()
+        self.ledger = WriteLedger()
+        self.forgotten: list[GroupVersionKind] = []
+        self.written: list[Any] = []
+        self.leads = True
+        self.resources = dict(RESOURCES)
+
+    async def discover(self, kind: GroupVersionKind) -> Resource:
+        """As a client: the kind, or NotFound."""
+        if kind.kind not in self.resources:
+            raise NotFound(404, "NotFound", f"no {kind.kind}")
+        return self.resources[kind.kind]
+
+    def factory(self, *, dry_run: bool = False) -> WriterFactory:
+        """The writers of a new process."""
+        policy = WritePolicy(
+            lambda: self.leads, dry_run, lambda written, origin: self.written.append(written)
+        )
+        return WriterFactory(
+            self.server,
+            self.ledger,
+            controller="guard",
+            discover=self.discover,
+            forget=self.forgotten.append,
+            version="1.2.3",
+            clock=self.clock,
+            policy=policy,
+        )
+
+    def writer(self, handler: str = "web", **more: Any) -> HandlerWriter:
+        """The writer of a handler of a new process."""
+        return self.factory().writer(handler, 3, **more)
+
+    def run(self, work: Coroutine[Any, Any, Any], *, seconds: float = 0.0) -> Any:
+        """Run a write, while so many seconds pass."""
+
+        async def scenario() -> Any:
+            task = asyncio.ensure_future(work)
+            await self.clock.settle()
+            await self.clock.advance(seconds)
+            return await task
+
+        return asyncio.run(scenario())
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves when it is told to."""
+    return ManualClock()
+
+
+@pytest.fixture
+def log() -> Logged:
+    """A log that can be read."""
+    return Logged()
+
+
+@pytest.fixture
+def scene(clock: ManualClock) -> Scene:
+    """A server without objects."""
+    return Scene(clock)
+
+
+def make_view(
+    name: str = "shop", *, kind: str = "WebApp", namespace: str | None = "team-a", **more: Any
+) -> ObjectView:
+    """An object as a handler receives it; `more` are its fields, and `metadata` is merged."""
+    gvk = RESOURCES[kind].gvk
+    metadata = {
+        "name": name,
+        **({"namespace": namespace} if namespace else {}),
+        "uid": f"uid-{name}",
+        "resourceVersion": "50",
+        "generation": 7,
+        **more.pop("metadata", {}),
+    }
+    body = {"apiVersion": gvk.api_version, "kind": kind, "metadata": metadata, **more}
+    record = Projection(api_version=gvk.api_version, kind=kind).record(json.dumps(body).encode())
+    assert record is not None
+    return ObjectView(record)
+
+
+@pytest.fixture(name="view")
+def _view() -> Callable[..., ObjectView]:
+    """Makes objects as handlers receive them."""
+    return make_view
+
+
+@pytest.fixture
+def scope() -> Callable[..., CallScope]:
+    """Makes the scope of a call about an object."""
+
+    def make(obj: ObjectView | None = None, **more: Any) -> CallScope:
+        obj = make_view() if obj is None else obj
+        return CallScope(obj.key, obj, **more)
+
+    return make

@@ -1,0 +1,126 @@
+"""Server-side apply: what is sent, and what is refused before that."""
+
+import datetime as dt
+import math
+
+import pytest
+
+from declctl.errors import InvalidWrite, NotFound
+from declctl.writes import CallScope, document_of
+from declctl.writes.apply import field_manager
+
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
+ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r"}}
+
+
+@pytest.fixture
+def apply(scene, scope):
+    """Applies an object in a call about an object of team-a, or in another scope."""
+    return lambda obj, where=None, **more: scene.run(
+        scene.writer(**more).apply(document_of(obj), where or scope())
+    )
+
+
+def test_an_apply_has_force_and_a_stable_field_manager(scene, apply) -> None:
+    """Each handler owns its fields under a name that a reload does not change."""
+    written = apply(MAP)
+    ((method, path, params, body),) = scene.server.requests
+    assert (method, path) == ("PATCH", "/api/v1/namespaces/team-a/configmaps/settings")
+    assert params == {"fieldManager": "declctl/guard/web", "force": "true"}
+    assert scene.server.content_types == ["application/apply-patch+yaml"]
+    assert body == {**MAP, "metadata": {"name": "settings", "namespace": "team-a"}}
+    assert (str(written.kind), written.key, written.uid) == (
+        "v1 ConfigMap",
+        "team-a/settings",
+        "uid-of-settings",
+    )
+    assert (written.resource_version, written.changed, written.dry_run) == ("101", True, False)
+
+
+def test_a_field_manager_may_be_named(scene, apply) -> None:
+    """A handler that was renamed keeps its fields."""
+    apply(MAP, manager="declctl/guard/old-name")
+    assert scene.server.requests[0][2]["fieldManager"] == "declctl/guard/old-name"
+
+
+def test_field_managers_are_short_enough_stay_the_same_and_differ() -> None:
+    """The server takes 128 characters; two long names must not become one owner."""
+    long, other = field_manager("g" * 253, "h" * 60), field_manager("g" * 253, "i" * 60)
+    assert len(long) == len(other) == 128
+    assert long != other
+    assert long == field_manager("g" * 253, "h" * 60)
+
+
+def test_a_namespace_is_that_of_the_object_of_the_call_unless_it_is_named(scene, apply) -> None:
+    """A handler that writes beside its object need not repeat the namespace."""
+    apply(MAP)
+    apply({**MAP, "metadata": {"name": "settings", "namespace": "team-b"}})
+    apply(ROLE)
+    assert [path for _, path in scene.server.sent()] == [
+        "/api/v1/namespaces/team-a/configmaps/settings",
+        "/api/v1/namespaces/team-b/configmaps/settings",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/r",
+    ]
+
+
+def test_the_object_of_the_handler_is_left_alone(scene, apply) -> None:
+    """The namespace is added to a copy; a later change of the handler's dict is not sent."""
+    document = document_of(given := {**MAP, "metadata": {"name": "settings"}})
+    given["metadata"]["name"] = "other"
+    scene.run(scene.writer().apply(document, CallScope("team-a/shop")))
+    assert scene.server.requests[0][3]["metadata"] == {"name": "settings", "namespace": "team-a"}
+    assert given["metadata"] == {"name": "other"}
+
+
+def test_an_object_of_the_cache_is_applied_without_what_the_server_sets(scene, view, apply) -> None:
+    """The server refuses owners of fields, and takes a uid and a version for preconditions."""
+    metadata = {
+        "managedFields": [{"manager": "x"}],
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"a": "b"},
+    }
+    apply(view(metadata=metadata, spec={"size": 1}))
+    assert scene.server.requests[0][3]["metadata"] == {
+        "name": "shop",
+        "namespace": "team-a",
+        "labels": {"a": "b"},
+    }
+
+
+def test_values_that_were_read_from_a_view_may_be_applied(scene, view, apply) -> None:
+    """A part of a cached object is read-only; its copy is plain."""
+    apply({**MAP, "data": view(spec={"map": {"a": ["1"]}})["spec"]["map"]})
+    assert scene.server.requests[0][3]["data"] == {"a": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (["x"], "a list can't be applied: apply takes an object as in YAML"),
+        ({"kind": "ConfigMap", "metadata": {"name": "x"}}, "apiVersion is missing: apply takes"),
+        ({"apiVersion": "v1", "kind": 3, "metadata": {"name": "x"}}, "kind is 3: apply takes"),
+        ({"apiVersion": "v1", "kind": "ConfigMap"}, "a ConfigMap without metadata can't be applied"),
+        ({**MAP, "metadata": {}}, "metadata.name is missing"),
+        ({**MAP, "metadata": {"generateName": "x-"}}, "as each apply would make another object: compute a"),
+        ({**MAP, "metadata": {"name": "x", "namespace": 3}}, "metadata.namespace of the ConfigMap x is 3"),
+        ({**MAP, "data": {"at": [dt.date(2026, 1, 1)]}}, r"a value at data.at\[0\] that JSON can't write"),
+        ({**MAP, "data": {"at": math.nan}}, "a value at data.at that JSON can't write"),
+    ],
+)
+def test_what_can_not_be_applied_is_refused_with_advice(scene, obj, message) -> None:
+    """The fault is found at the line of the call, and nothing is sent."""
+    with pytest.raises(InvalidWrite, match=message):
+        document_of(obj)
+
+
+def test_a_namespace_that_does_not_fit_the_kind_is_refused(scene, apply) -> None:
+    """The server would answer 404 or 400, which says less."""
+    with pytest.raises(
+        InvalidWrite, match=r"needs a metadata\.namespace, because the call is not about an object"
+    ):
+        apply(MAP, CallScope())
+    with pytest.raises(InvalidWrite, match=r"clusterroles.* are cluster-scoped: leave the namespace out"):
+        apply({**ROLE, "metadata": {"name": "r", "namespace": "team-a"}})
+    with pytest.raises(NotFound, match="no Pot"):
+        apply({**MAP, "kind": "Pot"})
+    assert scene.server.requests == []

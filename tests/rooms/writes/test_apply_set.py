@@ -1,0 +1,353 @@
+"""Sets of children: owner references, labels of KEP-3659, and what is deleted, and what never."""
+
+import asyncio
+import base64
+import hashlib
+
+import pytest
+
+from declctl.errors import Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
+from declctl.objects import GroupVersionKind
+from declctl.writes import documents_of
+
+SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
+MAPS = "/api/v1/namespaces/team-a/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/team-a/deployments"
+ID = "applyset.kubernetes.io/id"
+PART_OF = "applyset.kubernetes.io/part-of"
+TOOLING = "applyset.kubernetes.io/tooling"
+KINDS = "applyset.kubernetes.io/contains-group-kinds"
+SPACES = "applyset.kubernetes.io/additional-namespaces"
+MARKED = {TOOLING: "declctl/v1.2.3", KINDS: "ConfigMap"}
+
+
+def set_id(text: str = "shop.team-a.WebApp.example.dev") -> str:
+    """As the KEP computes it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return f"applyset-{digest}-v1"
+
+
+def config_map(name: str, **metadata) -> dict:
+    """A child as a handler has it."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
+
+
+def deployment(name: str) -> dict:
+    """A child of another kind."""
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}}
+
+
+def member(
+    name: str,
+    *,
+    owner: str = "uid-shop",
+    label: str | None = None,
+    manager: str = "declctl/guard/web",
+    **more,
+):
+    """A child as the server has it."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team-a",
+            "uid": f"uid-of-{name}",
+            "labels": {PART_OF: set_id() if label is None else label},
+            "ownerReferences": [{"uid": owner, "controller": True}],
+            "managedFields": [{"manager": manager, "operation": "Apply"}],
+            **more,
+        }
+    }
+
+
+@pytest.fixture
+def apply(scene, scope, view):
+    """Applies sets of an object by one writer; `again` makes that of a new process."""
+    writers = [scene.writer()]
+
+    def run(objects, obj=None, *, again: bool = False, **more):
+        if again or more:
+            writers.append(scene.writer(**more))
+        parent = view() if obj is None else obj
+        documents = documents_of(objects)
+        return scene.run(writers[-1].apply_set(parent, documents, scope(parent)), seconds=1)
+
+    return run
+
+
+def test_children_get_an_owner_and_the_labels_of_the_set(scene, apply) -> None:
+    """The garbage collector deletes them with the object, and kubectl knows the set."""
+    done = apply([config_map("a", labels={"app": "shop"}, ownerReferences=[{"uid": "other"}])])
+    parent, child, listed = scene.server.requests
+    assert parent[:2] == ("PATCH", SHOP)
+    assert parent[3] == {
+        "metadata": {
+            "uid": "uid-shop",
+            "resourceVersion": "50",
+            "labels": {ID: set_id()},
+            "annotations": MARKED,
+        }
+    }
+    assert child[:2] == ("PATCH", f"{MAPS}/a")
+    assert child[3]["metadata"]["labels"] == {"app": "shop", PART_OF: set_id()}
+    assert child[3]["metadata"]["ownerReferences"] == [
+        {"uid": "other"},
+        {
+            "apiVersion": "example.dev/v1",
+            "kind": "WebApp",
+            "name": "shop",
+            "uid": "uid-shop",
+            "controller": True,
+            "blockOwnerDeletion": True,
+        },
+    ]
+    assert listed[:2] == ("GET", MAPS)
+    assert listed[2] == {"labelSelector": f"{PART_OF}={set_id()}", "limit": "500"}
+    assert [written.key for written in done.applied] == ["team-a/a"]
+    assert done.pruned == ()
+
+
+def test_a_child_that_is_not_in_the_set_any_more_is_deleted(scene, apply, view) -> None:
+    """After a restart the former children are found by their label; a delete names the uid."""
+    scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
+    done = apply([config_map("a")], view(metadata={"annotations": MARKED}))
+    assert scene.server.sent() == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
+    assert scene.server.requests[-1][3] == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "uid-of-b"},
+        "propagationPolicy": "Background",
+    }
+    assert [written.key for written in done.pruned] == ["team-a/b"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        member("b", owner="uid-of-another-shop"),
+        member("b", label="applyset-of-another"),
+        member("b", manager="declctl/guard/other-handler"),
+        member("b", ownerReferences=[]),
+        member("b", deletionTimestamp="2026-01-01T00:00:00Z"),
+    ],
+    ids=["another owner", "another set", "another handler", "no owner", "deleted already"],
+)
+def test_what_others_made_is_never_deleted(scene, apply, view, other) -> None:
+    """The label alone is a claim that anybody can make."""
+    scene.server.answers["GET", MAPS] = {"items": [other]}
+    done = apply([config_map("a")], view(metadata={"annotations": MARKED}))
+    assert scene.server.sent("DELETE") == []
+    assert done.pruned == ()
+
+
+def test_the_parent_is_marked_before_and_narrowed_after(scene, apply, view) -> None:
+    """A process that ends in between leaves no child in a kind that the next one does not look into."""
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
+    marked = {**MARKED, KINDS: "Deployment.apps"}
+    apply([config_map("a")], view(metadata={"annotations": marked}))
+    assert scene.server.sent() == [
+        ("PATCH", SHOP),
+        ("PATCH", f"{MAPS}/a"),
+        ("GET", MAPS),
+        ("GET", DEPLOYMENTS),
+        ("DELETE", f"{DEPLOYMENTS}/old"),
+        ("PATCH", SHOP),
+    ]
+    wide, narrow = (request[3]["metadata"] for request in scene.server.requests if request[1] == SHOP)
+    assert wide["annotations"][KINDS] == "ConfigMap,Deployment.apps"
+    assert narrow["annotations"][KINDS] == "ConfigMap"
+    assert narrow["resourceVersion"] == "101"  # that of the first patch
+
+
+def test_kinds_of_other_handlers_stay_on_the_parent(scene, apply, view) -> None:
+    """Two handlers share a parent, and with it the ID of the set."""
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("theirs", manager="declctl/guard/other")]}
+    apply([config_map("a")], view(metadata={"annotations": {**MARKED, KINDS: "ConfigMap,Deployment.apps"}}))
+    assert [path for _, path in scene.server.sent("PATCH", "DELETE")] == [f"{MAPS}/a"]
+
+
+def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -> None:
+    """The other one was faster: its kinds are read, and stay."""
+    scene.server.errors = [Conflict(409, "Conflict", "modified")]
+    scene.server.answers["GET", SHOP] = {
+        "metadata": {
+            "uid": "uid-shop",
+            "resourceVersion": "60",
+            "annotations": {**MARKED, KINDS: "Deployment.apps"},
+        }
+    }
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("theirs", manager="declctl/guard/other")]}
+    apply([config_map("a")])
+    second = [body for _, path, _, body in scene.server.requests if path == SHOP and body][1]["metadata"]
+    assert second["resourceVersion"] == "60"
+    assert second["annotations"][KINDS] == "ConfigMap,Deployment.apps"
+
+
+def test_kinds_of_the_manifest_are_looked_into(scene, apply, view) -> None:
+    """`applies` finds children that an annotation does not name, and its versions are used."""
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
+    kinds = (GroupVersionKind.of("apps/v1", "Deployment"), GroupVersionKind.of("ex.io/v1", "Gone"))
+    done = apply([], applies=kinds)
+    assert [written.key for written in done.pruned] == ["team-a/old"]
+    assert scene.server.sent() == [("GET", DEPLOYMENTS), ("DELETE", f"{DEPLOYMENTS}/old")]
+
+
+def test_a_second_call_lists_nothing(scene, apply, view) -> None:
+    """A controller that reconciles often asks for single former children, and for none if there are none."""
+    obj = view(metadata={"annotations": MARKED})
+    apply([config_map("a"), config_map("b"), config_map("c")], obj)
+    scene.server.requests.clear()
+    apply([config_map("a"), config_map("b"), config_map("c")], obj)
+    assert scene.server.sent("GET") == []
+    scene.server.answers["GET", f"{MAPS}/b"] = member("b")
+    scene.server.answers["GET", f"{MAPS}/c"] = member("c", ownerReferences=[])
+    done = apply([config_map("a")], obj)
+    assert scene.server.sent("GET", "DELETE") == [
+        ("GET", f"{MAPS}/b"),
+        ("DELETE", f"{MAPS}/b"),
+        ("GET", f"{MAPS}/c"),
+    ]
+    assert [written.key for written in done.pruned] == ["team-a/b"]
+
+
+def test_a_call_after_a_failure_lists_again(scene, apply, view) -> None:
+    """It is not known which children the failed call has made."""
+    obj = view(metadata={"annotations": MARKED})
+    apply([config_map("a")], obj)
+    scene.server.errors = [Forbidden(403, "Forbidden", "no")]
+    with pytest.raises(Forbidden):
+        apply([config_map("a")], obj)
+    scene.server.requests.clear()
+    apply([config_map("a")], obj)
+    assert scene.server.sent("GET") == [("GET", MAPS)]
+
+
+def test_another_leader_is_noticed(scene, scope, view) -> None:
+    """A process that leads again lists the children that the other one may have made."""
+    factory, obj = scene.factory(), view(metadata={"annotations": MARKED})
+    writer = factory.writer("web", 1)
+    for _ in range(2):
+        scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+        factory.forget_sets()
+    assert scene.server.sent("GET") == [("GET", MAPS), ("GET", MAPS)]
+
+
+def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
+    """A child that could not be applied may replace one that would be deleted."""
+    scene.server.answers["GET", MAPS] = {"items": [member("old")]}
+    scene.server.answers["PATCH", f"{MAPS}/a"] = Forbidden(403, "Forbidden", "no")
+    with pytest.raises(Forbidden):
+        apply([config_map("a"), config_map("b")], view(metadata={"annotations": MARKED}))
+    assert scene.server.sent() == [("PATCH", f"{MAPS}/a")]
+
+
+@pytest.mark.parametrize(
+    "error", [NotFound(404, "NotFound", "gone"), Conflict(409, "Conflict", "another uid")]
+)
+def test_a_child_that_goes_meanwhile_is_no_failure(scene, apply, view, error) -> None:
+    """Somebody else deleted it, or another object has its name now."""
+    scene.server.answers["GET", MAPS] = {"items": [member("old")]}
+    scene.server.answers["DELETE", f"{MAPS}/old"] = error
+    assert apply([config_map("a")], view(metadata={"annotations": MARKED})).pruned == ()
+
+
+def test_long_lists_are_read_to_their_end(scene, scope, view) -> None:
+    """More children than one page has."""
+    pages = {None: ["a", "b"], "next": ["c"]}
+
+    async def page(method, path, *, params, body=None, content_type=""):
+        scene.server.requests.append((method, path, params, body))
+        if method != "GET":
+            return {"metadata": {}}
+        names = pages[params.get("continue")]
+        following = {} if "continue" in params else {"continue": "next"}
+        return {"metadata": following, "items": [member(name) for name in names]}
+
+    scene.server.request_json = page
+    obj = view(metadata={"annotations": MARKED})
+    done = scene.run(scene.writer().apply_set(obj, documents_of([config_map("b")]), scope(obj)))
+    assert [written.key for written in done.pruned] == ["team-a/a", "team-a/c"]
+
+
+@pytest.mark.parametrize(
+    ("child", "message"),
+    [
+        (
+            config_map("a", namespace="team-b"),
+            "is in the namespace team-b, so WebApp team-a/shop can't own it",
+        ),
+        (
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r"}},
+            "is cluster-scoped, so WebApp team-a/shop of a namespace can't own it",
+        ),
+    ],
+)
+def test_a_child_that_the_object_can_not_own_is_refused(scene, apply, child, message) -> None:
+    """The garbage collector would delete it at once; nothing of the set is written."""
+    with pytest.raises(CrossNamespaceOwner, match=message):
+        apply([config_map("a"), child])
+    assert scene.server.requests == []
+
+
+def test_a_cluster_scoped_object_owns_children_anywhere(scene, apply, view) -> None:
+    """Their namespaces are on the parent, so that the next process looks into them."""
+    fleet = view("all", kind="Fleet", namespace=None)
+    apply([config_map("a", namespace="team-b"), config_map("a", namespace="team-c")], fleet)
+    (_, path, _, body), *_ = scene.server.requests
+    assert path == "/apis/example.dev/v1/fleets/all"
+    assert body["metadata"]["annotations"][SPACES] == "team-b,team-c"
+    assert body["metadata"]["labels"] == {ID: set_id("all..Fleet.example.dev")}
+    assert scene.server.sent("GET") == [
+        ("GET", "/api/v1/namespaces/team-b/configmaps"),
+        ("GET", "/api/v1/namespaces/team-c/configmaps"),
+    ]
+    with pytest.raises(InvalidWrite, match=r"needs a metadata\.namespace"):
+        apply([config_map("a")], fleet)
+
+
+def test_mistakes_are_found_before_anything_is_written(scene, apply, view) -> None:
+    """An object that is twice in a set, a dict in the place of a list, and the set of another tool."""
+    with pytest.raises(InvalidWrite, match="ConfigMap a is twice in the set"):
+        apply([config_map("a"), config_map("a", namespace="team-a")])
+    with pytest.raises(InvalidWrite, match=r"write \[obj\]"):
+        documents_of(config_map("a"))
+    with pytest.raises(InvalidWrite, match=r"is the parent of an ApplySet of kubectl/v1\.27"):
+        apply([config_map("a")], view(metadata={"annotations": {TOOLING: "kubectl/v1.27"}}))
+    assert scene.server.requests == []
+
+
+def test_a_dry_run_deletes_nothing(scene, scope, view) -> None:
+    """A server takes the options of a delete from its body."""
+    scene.server.answers["GET", MAPS] = {"items": [member("old")]}
+    obj = view(metadata={"annotations": MARKED})
+    writer = scene.factory(dry_run=True).writer("web", 1)
+    for _ in range(2):
+        done = scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+        assert [(written.key, written.dry_run) for written in done.pruned] == [("team-a/old", True)]
+    deletes = [
+        (params, body["dryRun"]) for method, _, params, body in scene.server.requests if method == "DELETE"
+    ]
+    assert deletes == [({"dryRun": "All"}, ["All"])] * 2
+    assert scene.written == []
+
+
+def test_a_set_that_is_cancelled_is_listed_again(scene, scope, view, clock) -> None:
+    """The handler's time is over in the middle of a set: the next call looks at what there is."""
+    obj, writer = view(metadata={"annotations": MARKED}), scene.writer()
+    scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
+        await clock.settle()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    scene.server.during = never
+    asyncio.run(cancel())
+    scene.server.during = None
+    scene.server.requests.clear()
+    scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
+    done = scene.run(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
+    assert [written.key for written in done.pruned] == ["team-a/a"]

@@ -1,0 +1,250 @@
+"""The gate: leadership, dry run, limits and retries, and what the ledger keeps of each write."""
+
+import asyncio
+
+import pytest
+
+from declctl.errors import (
+    Conflict,
+    Forbidden,
+    NotLeader,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+)
+from declctl.kit.token_bucket import TokenBucket
+from declctl.objects import GroupVersionKind, ObjectKey
+from declctl.writes import WriteGate, WriteOrigin, WriteResult, WriteTotal, WriteVerb, document_of
+from declctl.writes.gate import ApiWrite
+
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
+PATH = "/api/v1/namespaces/team-a/configmaps/settings"
+SLOW_DOWN = "the server is busy"
+
+
+def throttled(seconds: float | None) -> TooManyRequests:
+    """A 429."""
+    return TooManyRequests(429, "TooManyRequests", SLOW_DOWN, retry_after=seconds)
+
+
+def conflict() -> Conflict:
+    """A 409."""
+    return Conflict(409, "Conflict", "somebody was faster")
+
+
+@pytest.fixture
+def apply(scene, scope):
+    """Applies a ConfigMap beside the object of the call, while so many seconds pass."""
+
+    def run(obj=MAP, *, seconds: float = 0.0, **more):
+        return scene.run(scene.writer().apply(document_of(obj), scope(**more)), seconds=seconds)
+
+    return run
+
+
+def results(scene) -> list[str]:
+    """What became of the writes, as the ledger has it."""
+    return [str(record.result) for record in scene.ledger.newest()]
+
+
+def test_a_write_is_in_the_ledger_with_its_origin(scene, apply) -> None:
+    """`declctl why` finds who wrote an object, what for, and which version came of it."""
+    written = apply(request_id="r1", causes=("a pod changed",))
+    (record,) = scene.ledger.of_object("team-a/settings", kind=GroupVersionKind.of("v1", "ConfigMap"))
+    assert (record.verb, record.resource, record.key) == (WriteVerb.APPLY, "configmaps", "team-a/settings")
+    assert (
+        (record.uid, record.resource_version)
+        == (written.uid, written.resource_version)
+        == ("uid-of-settings", "101")
+    )
+    assert record.manager == "declctl/guard/web"
+    assert record.origin == WriteOrigin("web", 3, "r1", ("a pod changed",))
+    assert (record.result, record.retries, record.error) == (WriteResult.SUCCEEDED, 0, "")
+    assert scene.ledger.of_object("team-a/settings", uid="another") == ()
+    assert scene.ledger.of_object("team-a/other") == ()
+    assert scene.ledger.totals() == [WriteTotal("web", "apply", "succeeded", 1)]
+    assert scene.written == [written]
+
+
+def test_the_ledger_is_bounded_and_counts_all(scene, clock) -> None:
+    """A controller that runs for months keeps the newest writes, and the sums of all."""
+    from declctl.writes import WriteLedger
+
+    ledger = WriteLedger(3)
+    gate = WriteGate(scene.server, ledger, clock=clock)
+    resource = scene.resources["ConfigMap"]
+
+    async def write() -> None:
+        for number in range(5):
+            key = ObjectKey.of("team-a", f"m{number}")
+            await gate.send(ApiWrite(WriteVerb.APPLY, resource, key, body={}), WriteOrigin("web", 1))
+
+    scene.run(write())
+    assert [record.key.name for record in ledger.newest()] == ["m2", "m3", "m4"]
+    assert [record.key.name for record in ledger.newest(1)] == ["m4"]
+    assert [total.count for total in ledger.totals()] == [5]
+
+
+def test_a_process_that_does_not_lead_sends_nothing(scene, apply) -> None:
+    """A follower that calls a handler by mistake changes nothing, and says so."""
+    scene.leads = False
+    with pytest.raises(NotLeader, match="apply of configmaps team-a/settings was not sent"):
+        apply()
+    assert scene.server.requests == []
+    assert results(scene) == ["not_leader"]
+
+
+def test_a_lease_that_is_lost_while_a_write_waits_stops_the_write(scene, apply) -> None:
+    """Leadership is checked right before each request, not only at the call."""
+    scene.server.errors = [throttled(5)]
+
+    async def lose() -> None:
+        scene.leads = False
+
+    scene.server.during = lose
+    with pytest.raises(NotLeader):
+        apply(seconds=10)
+    assert len(scene.server.requests) == 1
+
+
+def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope) -> None:
+    """`--dry-run` shows what would be; nothing is stored, so nothing waits for it to come back."""
+    writer = scene.factory(dry_run=True).writer("web", 1)
+    written = scene.run(writer.apply(document_of(MAP), scope()))
+    ((_, _, params, _),) = scene.server.requests
+    assert params["dryRun"] == "All"
+    assert written.dry_run
+    assert [each.obj["data"] for each in scene.ledger.dry_runs()] == [{"a": "1"}]
+    assert results(scene) == ["dry_run"]
+    assert scene.written == []
+
+
+def test_too_many_requests_are_waited_for_as_long_as_the_server_says(scene, apply) -> None:
+    """A busy API server delays a write; the handler notices nothing."""
+    scene.server.errors = [throttled(3), throttled(4)]
+    assert apply(seconds=8).resource_version == "101"
+    (record,) = scene.ledger.newest()
+    assert (record.retries, record.seconds) == (2, 7.0)
+    assert scene.ledger.retries() == {"too_many_requests": 2, "conflict": 0}
+
+
+@pytest.mark.parametrize(
+    ("answers", "requests"),
+    [
+        ([throttled(1)] * 9, 6),
+        ([throttled(None)], 1),
+        ([throttled(300)], 1),
+        ([throttled(40), throttled(40)], 2),
+    ],
+)
+def test_too_many_requests_are_not_waited_for_for_ever(scene, apply, answers, requests) -> None:
+    """Six requests and a minute at most: then the handler fails, and is retried with its own back-off."""
+    scene.server.errors = list(answers)
+    with pytest.raises(TooManyRequests):
+        apply(seconds=100)
+    assert len(scene.server.requests) == requests
+    assert results(scene) == ["throttled"]
+
+
+def test_a_conflict_of_an_apply_is_repeated(scene, apply) -> None:
+    """Two writers met in the server; with force the result is the same in any order."""
+    scene.server.errors = [conflict(), conflict()]
+    apply(seconds=1)
+    assert len(scene.server.requests) == 3
+    assert scene.ledger.retries() == {"too_many_requests": 0, "conflict": 2}
+
+
+def test_conflicts_are_not_repeated_for_ever(scene, apply) -> None:
+    """After six requests the handler fails."""
+    scene.server.errors = [conflict() for _ in range(9)]
+    with pytest.raises(Conflict):
+        apply(seconds=10)
+    assert len(scene.server.requests) == 6
+    assert results(scene) == ["conflict"]
+
+
+@pytest.mark.parametrize("field", ["uid", "resourceVersion"])
+def test_a_conflict_with_a_precondition_is_the_handlers(scene, apply, field) -> None:
+    """The handler has named the state that it means: another one is no reason to try again."""
+    scene.server.errors = [conflict()]
+    with pytest.raises(Conflict):
+        apply({**MAP, "metadata": {"name": "settings", field: "1"}}, seconds=10)
+    assert len(scene.server.requests) == 1
+
+
+@pytest.mark.parametrize("error", [Unreachable("refused"), ServerError(500, "InternalError", "etcd")])
+def test_a_server_that_fails_is_the_handlers_retry(scene, apply, error) -> None:
+    """Nothing is repeated here: the handler is called again with its back-off."""
+    scene.server.errors = [error]
+    with pytest.raises(type(error)):
+        apply(seconds=10)
+    assert len(scene.server.requests) == 1
+    assert results(scene) == ["failed"]
+    assert scene.ledger.newest()[0].error == str(error)
+
+
+RBAC = (
+    'configmaps "settings" is forbidden: User "bot" cannot patch resource "configmaps" in API group "" in '
+    'the namespace "team-a"'
+)
+RULE = (
+    'Grant it by a Role of the namespace team-a with the rule {apiGroups: [""], resources: ["configmaps"], '
+    'verbs: ["create", "patch"]}'
+)
+
+
+@pytest.mark.parametrize(("message", "rule"), [(RBAC, RULE), ("exceeded quota: maps", None)])
+def test_a_missing_right_is_named_as_a_rule(scene, apply, message, rule) -> None:
+    """The message can be pasted into a Role; a refusal that is not RBAC's stays as it is."""
+    scene.server.errors = [Forbidden(403, "Forbidden", message)]
+    with pytest.raises(Forbidden) as caught:
+        apply()
+    assert caught.value.message == (message if rule is None else f"{message}. {rule}")
+    assert results(scene) == ["refused"]
+
+
+def test_writes_are_limited_on_this_side(scene, clock) -> None:
+    """A handler in a loop does not fill the server's queues: after the burst, writes have a steady rate."""
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(2, 3, clock=clock))
+    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
+    counts: list[int] = []
+
+    async def flood() -> None:
+        tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(7)]
+        for _ in range(5):
+            await clock.settle()
+            counts.append(len(scene.server.requests))
+            await clock.advance(0.5)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(flood())
+    assert counts == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("waits", ["for a token", "for the answer", "for Retry-After"])
+def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
+    """The handler's time is over: the request ends with it, and what became of it is not known."""
+    bucket = TokenBucket(1, 1, clock=clock)
+    if waits == "for a token":
+        bucket.reserve()
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=bucket)
+    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    if waits == "for the answer":
+        scene.server.during = never
+    elif waits == "for Retry-After":
+        scene.server.errors = [throttled(9)]
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
+        await clock.settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert results(scene) == ["cancelled"]
+    assert len(scene.server.requests) == (0 if waits == "for a token" else 1)

@@ -1,0 +1,207 @@
+"""The status: merged conditions, observed generations, times of transitions, few requests."""
+
+import pytest
+
+from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
+from declctl.objects import GroupVersionKind
+from declctl.writes import CallScope, status_change
+
+PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
+READY = {"type": "Ready", "status": "True", "reason": "Running"}
+NOW, BEFORE = "2026-01-01T00:00:00Z", "2025-12-31T00:00:00Z"
+
+
+@pytest.fixture
+def patch(scene, scope):
+    """Writes a status of an object by a writer that stays the same."""
+    writer = scene.writer()
+
+    def run(obj, conditions=(), *, seconds: float = 0.0, **fields):
+        where = scope(obj)
+        return scene.run(
+            writer.patch_status(status_change(where, conditions, fields), where), seconds=seconds
+        )
+
+    return run
+
+
+def condition(kind: str = "Ready", status: str = "True", **more) -> dict:
+    """A condition as the server has it."""
+    return {
+        "type": kind,
+        "status": status,
+        "reason": "Running",
+        "message": "",
+        "observedGeneration": 7,
+        "lastTransitionTime": BEFORE,
+        **more,
+    }
+
+
+def bodies(scene) -> list[dict]:
+    """The statuses that were sent."""
+    return [body["status"] for method, _, _, body in scene.server.requests if method == "PATCH"]
+
+
+def test_a_condition_and_fields_are_sent_with_what_the_api_conventions_ask_for(scene, patch, view) -> None:
+    """The handler says what it knows; the generation and the time are filled in."""
+    written = patch(view(), [READY], phase="Running")
+    ((method, path, params, body),) = scene.server.requests
+    assert (method, path, params) == ("PATCH", f"{PATH}/status", {"fieldManager": "declctl/guard/web"})
+    assert scene.server.content_types == ["application/merge-patch+json"]
+    assert body["metadata"] == {"uid": "uid-shop", "resourceVersion": "50"}
+    assert body["status"] == {
+        "observedGeneration": 7,
+        "phase": "Running",
+        "conditions": [condition(lastTransitionTime=NOW)],
+    }
+    assert (written.key, written.resource_version, written.changed) == ("team-a/shop", "101", True)
+
+
+def test_nothing_is_sent_when_nothing_changes(scene, patch, view) -> None:
+    """A controller that reconciles for ever writes nothing for ever."""
+    status = {"observedGeneration": 7, "phase": "Running", "conditions": [condition()]}
+    written = patch(view(status=status), [READY], phase="Running")
+    assert scene.server.requests == []
+    assert (written.changed, written.resource_version, written.key) == (False, "50", "team-a/shop")
+    assert [str(record.result) for record in scene.ledger.newest()] == ["skipped"]
+    assert scene.written == []
+
+
+def test_own_writes_are_known_before_the_cache_has_them(scene, patch, view) -> None:
+    """A second call with the old object of the cache sends nothing, and a newer object counts again."""
+    patch(view(), [READY], phase="Running")
+    patch(view(), [READY], phase="Running")
+    assert len(scene.server.requests) == 1
+    patch(view(metadata={"resourceVersion": "102"}, status={}), [READY], phase="Running")
+    assert len(scene.server.requests) == 2
+
+
+def test_a_field_that_the_server_drops_is_not_sent_again(scene, patch, view) -> None:
+    """A schema without observedGeneration prunes it: the same patch would go on for ever."""
+    pruned = {"metadata": {"uid": "uid-shop", "resourceVersion": "101"}, "status": {"phase": "Running"}}
+    scene.server.answers["PATCH", f"{PATH}/status"] = pruned
+    patch(view(), phase="Running")
+    patch(view(metadata={"resourceVersion": "101"}, status={"phase": "Running"}), phase="Running")
+    assert len(scene.server.requests) == 1
+
+
+def test_the_time_of_a_transition_moves_with_the_status_alone(scene, patch, view) -> None:
+    """Alerts on `not Ready for 10 minutes` depend on it."""
+    obj = view(status={"observedGeneration": 7, "conditions": [condition()]})
+    patch(obj, [{**READY, "reason": "StillRunning"}])
+    patch(obj, [{**READY, "status": "False"}])
+    (same,), (moved,) = (body["conditions"] for body in bodies(scene))
+    assert (same["reason"], same["lastTransitionTime"]) == ("StillRunning", BEFORE)
+    assert (moved["status"], moved["lastTransitionTime"]) == ("False", NOW)
+
+
+def test_conditions_of_others_stay(scene, patch, view) -> None:
+    """Conditions are merged by type; the list is sent as a whole, with the version that it was made from."""
+    others = condition("Synced", lastProbeTime=BEFORE)
+    patch(view(status={"conditions": [others]}), [READY])
+    assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]
+
+
+def test_a_condition_that_was_written_meanwhile_is_not_lost(scene, patch, view) -> None:
+    """Another controller was faster: the object is read, and its condition stays."""
+    others = condition("Synced")
+    scene.server.errors = [Conflict(409, "Conflict", "the object has been modified")]
+    scene.server.answers["GET", PATH] = {
+        "metadata": {"uid": "uid-shop", "resourceVersion": "77"},
+        "status": {"conditions": [others]},
+    }
+    patch(view(), [READY])
+    assert scene.server.sent() == [("PATCH", f"{PATH}/status"), ("GET", PATH), ("PATCH", f"{PATH}/status")]
+    last = scene.server.requests[-1][3]
+    assert last["metadata"]["resourceVersion"] == "77"
+    assert last["status"]["conditions"] == [others, condition(lastTransitionTime=NOW)]
+    assert scene.ledger.retries()["conflict"] == 1
+
+
+def test_conflicts_end(scene, patch, view) -> None:
+    """After six patches the handler fails, and is retried with its back-off."""
+    scene.server.answers["PATCH", f"{PATH}/status"] = Conflict(409, "Conflict", "modified")
+    scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "77"}}
+    with pytest.raises(Conflict):
+        patch(view(), [READY])
+    assert len(scene.server.sent("PATCH")) == 6
+
+
+def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
+    """The status of the old one says nothing about the new one."""
+    scene.server.errors = [Conflict(409, "Conflict", "modified")]
+    scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
+    with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
+        patch(view(), [READY])
+    assert len(scene.server.sent("PATCH")) == 1
+
+
+def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
+    """The handler sees the 404."""
+    scene.server.errors = [NotFound(404, "NotFound", "gone")]
+    with pytest.raises(NotFound):
+        patch(view(), [READY])
+
+
+def test_fields_are_merged_and_removed(scene, patch, view) -> None:
+    """As a JSON merge patch: only what changes is sent, and None removes."""
+    status = {"observedGeneration": 7, "phase": "Running", "nodes": {"a": 1, "b": 2}, "count": 1}
+    patch(view(status=status), phase=None, nodes={"b": 2}, missing=None, count=True)
+    assert bodies(scene) == [{"phase": None, "count": True}]
+
+
+def test_an_object_without_a_generation_gets_none(scene, patch, view) -> None:
+    """Kinds that do not count their spec have nothing to observe."""
+    patch(view(metadata={"generation": None}), [READY])
+    assert bodies(scene) == [{"conditions": [{**READY, "message": "", "lastTransitionTime": NOW}]}]
+
+
+def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> None:
+    """The server would answer 404 as if the object was missing; the definition is looked up again before."""
+    with pytest.raises(
+        NoStatusSubresource, match=r"configmaps have no status subresource: add `subresources"
+    ):
+        patch(view(kind="ConfigMap"), [READY])
+    assert scene.forgotten == [GroupVersionKind.of("v1", "ConfigMap")]
+    assert scene.server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"status": "True", "reason": "A"}, "a condition needs a type, such as Ready; it is None"),
+        (
+            {**READY, "status": "Yes"},
+            "the status of the condition Ready is True, False or Unknown, not 'Yes'",
+        ),
+        ({**READY, "reason": "not running"}, "the condition Ready needs a reason, one CamelCase word"),
+        ({**READY, "message": 3}, "the message of the condition Ready is a text, not a int"),
+        ({**READY, "mesage": "x"}, "a condition has no field 'mesage': did you mean message?"),
+        ("Ready", "a condition is a dict with type, status and reason, not a str"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused_with_advice(scope, given, message) -> None:
+    """The fault is found at the line of the call."""
+    with pytest.raises(InvalidWrite) as caught:
+        status_change(scope(), [given], {})
+    assert message in str(caught.value)
+
+
+def test_conditions_may_have_booleans_and_no_type_twice(scope) -> None:
+    """`status=True` is what Python has for it."""
+    assert status_change(scope(), [{**READY, "status": True}], {}).conditions[0]["status"] == "True"
+    with pytest.raises(InvalidWrite, match="the condition Ready is given twice"):
+        status_change(scope(), [READY, READY], {})
+    with pytest.raises(InvalidWrite, match="conditions is a list of conditions"):
+        status_change(scope(), READY, {})
+
+
+def test_a_call_without_an_object_has_no_status(scene) -> None:
+    """A life-cycle hook, or an object that is gone."""
+    with pytest.raises(
+        InvalidWrite, match=r"ctx.patch_status writes the object of the call.*a life-cycle hook"
+    ):
+        status_change(CallScope(), [READY], {})
+    with pytest.raises(InvalidWrite, match="team-a/shop is gone"):
+        status_change(CallScope("team-a/shop"), [READY], {})
