@@ -257,6 +257,7 @@ class Retirement:
         self.unretired: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
         self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
         self._retained: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
+        self._seen_alive: set[str] = set()  # by the same prefix: the last sweep was the first to find it alive
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
@@ -318,7 +319,7 @@ class Retirement:
             )
             loaded_code.close()
             # A full collection stops all threads: with many decoded objects several reloads share one.
-            waiting = len(self._retired.keys() - self._retained.keys())
+            waiting = len(self._retired.keys() - self._retained.keys() - self._seen_alive)
             since = self._clock.monotonic() - self._swept_at
             self._sweep_in(sweep_delay(self._decoded(), since, waiting=waiting))
 
@@ -365,18 +366,28 @@ class Retirement:
         task.add_done_callback(self._sweeps.discard)
 
     async def _swept(self) -> None:
-        """Free code without references, and find the holders of the rest; repeat that after a minute."""
+        """Free code without references, and find the holders of the rest; repeat that after a minute.
+
+        Code that is alive for the first time may be in use for a moment, by a call that is just ending: the
+        next sweep comes soon, and only then it counts as retained.
+        """
         async with self._one_sweep:
             retired, before, loops = tuple(self._retired.values()), self._retained, self._services.loops.all()
+            seen_before = self._seen_alive | before.keys()
             everywhere = self._decoded() <= FEW_DECODED
 
-            def sweep() -> dict[str, OldGeneration]:
+            def sweep() -> tuple[dict[str, OldGeneration], set[str]]:
                 give_memory_back()
-                alive = [code for code in retired if code.is_alive]
-                return {code.trace.prefix: _retained(code, before, loops, everywhere) for code in alive}
+                alive = {code.trace.prefix: code for code in retired if code.is_alive}
+                found = {
+                    prefix: _retained(code, before, loops, everywhere)
+                    for prefix, code in alive.items()
+                    if prefix in seen_before
+                }
+                return found, alive.keys() - seen_before
 
             try:
-                retained = await in_thread(sweep, name="memory sweep")
+                retained, seen_alive = await in_thread(sweep, name="memory sweep")
             except Exception as fault:  # noqa: BLE001 - logged; the next sweep tries again
                 self._log.warning(
                     "what keeps the code of retired generations alive can't be found out: "
@@ -385,9 +396,9 @@ class Retirement:
                 self._sweep_in(SWEEP_INTERVAL)
                 return
             for code in retired:
-                if code.trace.prefix not in retained:
+                if code.trace.prefix not in retained.keys() | seen_alive:
                     del self._retired[code.trace.prefix]
-            self._retained = retained
+            self._retained, self._seen_alive = retained, seen_alive
         for prefix, old in retained.items():
             if prefix not in before:
                 ended = "refused" if old.refused else "retired"
@@ -396,7 +407,9 @@ class Retirement:
                     f"{', '.join(old.held_by)}; end it in declctl_teardown",
                     generation=old.generation,
                 )
-        if retained:
+        if seen_alive:
+            self._sweep_in(sweep_delay(self._decoded(), since_last=0.0))
+        elif retained:
             self._sweep_in(SWEEP_INTERVAL)
 
     def _decoded(self) -> int:
