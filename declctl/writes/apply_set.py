@@ -15,7 +15,7 @@ has applied.
 import base64
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +106,18 @@ class ApplySets:
 
     It remembers the members of each set that it has applied. A call lists the members on the server, unless
     the call before it had members of the same kinds and namespaces; then it looks at the former members
-    alone.
+    alone. `on_marked` is called with each write of a parent.
     """
 
-    def __init__(self, gate: WriteGate, discover: Discover, *, version: str) -> None:
+    def __init__(
+        self,
+        gate: WriteGate,
+        discover: Discover,
+        *,
+        version: str,
+        on_marked: Callable[[Written], None],
+    ) -> None:
+        self._on_marked = on_marked
         self._gate = gate
         self._discover = discover
         self._tooling = f"{_TOOL}/v{version}"
@@ -131,7 +139,8 @@ class ApplySets:
         state = owner.parent.uid, owner.manager
         known = self._known.pop(state, None)  # only a call that succeeds has members to remember
         scope = SetScope.of(members, owner)
-        marks = _ParentMarks(self._gate, await self._discover(_kind_of(owner.parent)), owner, self._tooling)
+        resource = await self._discover(_kind_of(owner.parent))
+        marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
         if known is not None and SetScope.of(known, owner) == scope:
@@ -273,8 +282,16 @@ class ApplySets:
 class _ParentMarks:
     """The label and the annotations of the parent of a set, which are written only if they change."""
 
-    def __init__(self, gate: WriteGate, resource: Resource, owner: SetOwner, tooling: str) -> None:
+    def __init__(
+        self,
+        gate: WriteGate,
+        resource: Resource,
+        owner: SetOwner,
+        tooling: str,
+        on_written: Callable[[Written], None],
+    ) -> None:
         self._gate = gate
+        self._on_written = on_written
         self._resource = resource
         self._owner = owner
         self._tooling = tooling
@@ -347,6 +364,7 @@ class _ParentMarks:
         )
         written = await self._gate.send(write, self._owner.origin)
         self._metadata = written.obj.get("metadata") or {}
+        self._on_written(written)
 
     async def _read(self) -> None:
         parent = self._owner.parent

@@ -129,6 +129,20 @@ class StatusWriter:
         self._clock = clock
         self._known: OrderedDict[str, _KnownStatus] = OrderedDict()  # by uid; the oldest write first
 
+    def learn(self, written: Written) -> None:
+        """Note a write of this process that has given an object another version, and no other status.
+
+        Such as the labels of the parent of a set. Without it, the next patch of the status would name the
+        version before that write, and be a conflict.
+        """
+        if written.dry_run or not written.uid:
+            return
+        known, status = self._known.get(written.uid), written.obj.get("status") or {}
+        if known is not None and newer_version(known.version, written.resource_version) == known.version:
+            return
+        same = known is not None and known.status == status
+        self._remember(written.uid, written, known.sent if known is not None and same else {})
+
     async def patch(self, change: StatusChange, *, manager: str, origin: WriteOrigin) -> Written:
         """Write what would change of the status; nothing is sent if that is nothing.
 

@@ -12,7 +12,7 @@ from typing import Any
 from declctl.errors import InvalidWrite
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, ObjectView
+from declctl.objects import GroupVersionKind, ObjectView, record_of
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -64,11 +64,15 @@ def status_change(
 
 
 def object_of(scope: CallScope, what: str) -> ObjectView:
-    """The object of a call. Raises InvalidWrite if it has none; `what` is the method, for the message."""
+    """A view of the object of a call, for the loop of the gate.
+
+    It is another view than that of the hook, which may read its own at the same time: one thread at a time
+    may use a view. Raises InvalidWrite if the call has no object; `what` is the method, for the message.
+    """
     if scope.obj is None:
         why = f"{scope.key} is gone" if scope.key else "a life-cycle hook is about no object"
         raise InvalidWrite(f"ctx.{what} writes the object of the call, and there is none: {why}")
-    return scope.obj
+    return ObjectView(record_of(scope.obj))
 
 
 class HandlerWriter:
@@ -105,7 +109,10 @@ class HandlerWriter:
             manager=self.manager,
             repeats_conflict=not has_preconditions(document),
         )
-        return await self._parts.gate.send(write, self._origin(scope))
+        written = await self._parts.gate.send(write, self._origin(scope))
+        if scope.obj is not None and written.uid == scope.obj.uid:
+            self._parts.statuses.learn(written)  # its version is newer than that which the handler has
+        return written
 
     async def apply_set(
         self, parent: ObjectView, documents: Sequence[AppliedDocument], scope: CallScope
@@ -175,7 +182,8 @@ class WriterFactory:
             on_written=policy.on_written,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
-        self._parts = WriterParts(gate, ApplySets(gate, discover, version=version), statuses, discover)
+        sets = ApplySets(gate, discover, version=version, on_marked=statuses.learn)
+        self._parts = WriterParts(gate, sets, statuses, discover)
 
     def writer(
         self,

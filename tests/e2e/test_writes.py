@@ -203,6 +203,8 @@ def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
         totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
         assert totals["patch_status", "succeeded"] == 2
         assert totals["patch_status", "skipped"] >= 2
+        # The first apply_set has marked the parent: its new version is known.
+        assert declctl.status()["writeRetries"]["conflict"] == 0
         assert declctl.stop() == 0
 
 

@@ -257,3 +257,20 @@ def test_schedules_are_shown_with_their_next_time(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     for text in ("SCHEDULE", "2026-01-02T02:00:00Z", "Failed", "KeyError: 'team'"):
         assert text in shown
+
+
+def test_writes_are_counted_by_handler_verb_and_result(capsys):
+    """Who reads `declctl status` sees which handler writes, and how often nothing was sent."""
+    writes = [
+        {"handler": "web", "verb": "apply", "result": "succeeded", "count": 12},
+        {"handler": "web", "verb": "patch_status", "result": "skipped", "count": 4},
+    ]
+    print_status(document(writes=writes), now=NOW)
+    shown = capsys.readouterr().out.partition("WRITES OF")[2].splitlines()
+    assert [row.split() for row in shown[:3]] == [
+        ["VERB", "RESULT", "COUNT"],
+        ["web", "apply", "succeeded", "12"],
+        ["web", "patch_status", "skipped", "4"],
+    ]
+    print_status(document(), now=NOW)
+    assert "WRITES OF" not in capsys.readouterr().out

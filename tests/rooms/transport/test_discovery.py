@@ -36,6 +36,15 @@ def test_a_kind_is_found_with_its_plural_scope_and_verbs(core):
     assert not found(Server(**{"/api/v1": core}), GroupVersionKind.of("v1", "Node")).namespaced
 
 
+def test_a_kind_has_its_own_subresources_only(core):
+    """A write of a status is refused if the kind has none; that of another kind does not count."""
+    served = {"/api/v1": {"resources": [*core["resources"], {"name": "nodes/status", "kind": "Node"}]}}
+    pods, nodes = (
+        found(Server(**served), GroupVersionKind.of("v1", kind)).subresources for kind in ("Pod", "Node")
+    )
+    assert (pods, nodes) == ({"log"}, {"status"})
+
+
 def test_a_custom_kind_is_asked_for_in_its_group():
     """Custom resources need nothing that built-in ones don't."""
     server = Server(

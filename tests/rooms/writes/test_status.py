@@ -4,7 +4,7 @@ import pytest
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
 from declctl.objects import GroupVersionKind
-from declctl.writes import CallScope, status_change
+from declctl.writes import CallScope, document_of, documents_of, object_of, status_change
 
 PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 READY = {"type": "Ready", "status": "True", "reason": "Running"}
@@ -205,3 +205,59 @@ def test_a_call_without_an_object_has_no_status(scene) -> None:
         status_change(CallScope(), [READY], {})
     with pytest.raises(InvalidWrite, match="team-a/shop is gone"):
         status_change(CallScope("team-a/shop"), [READY], {})
+
+
+def _state(status: dict, version: str = "60") -> dict:
+    """The object as the server answers, with this status."""
+    return {"metadata": {"uid": "uid-shop", "resourceVersion": version}, "status": status}
+
+
+@pytest.mark.parametrize("way", ["apply_set", "apply"])
+def test_a_write_of_the_object_before_its_status_is_no_conflict(scene, scope, view, way) -> None:
+    """`apply_set` marks the parent, which gets a newer version: the patch of the status names that one."""
+    writer, obj = scene.writer(), view()
+    where, others = scope(obj), condition("Synced")
+    scene.server.answers["PATCH", PATH] = _state({"conditions": [others]})
+    if way == "apply_set":
+        child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+        scene.run(writer.apply_set(obj, documents_of([child]), where))
+    else:
+        own = {"apiVersion": "example.dev/v1", "kind": "WebApp", "metadata": {"name": "shop"}}
+        scene.run(writer.apply(document_of(own), where))
+    scene.run(writer.patch_status(status_change(where, [READY], {}), where))
+    last = scene.server.requests[-1][3]
+    assert last["metadata"] == {"uid": "uid-shop", "resourceVersion": "60"}
+    assert last["status"]["conditions"] == [others, condition(lastTransitionTime=NOW)]
+    assert scene.ledger.retries()["conflict"] == 0
+
+
+def test_the_version_of_an_older_answer_is_not_taken(scene, scope, view) -> None:
+    """A status that was written after the parent was marked stays the known one."""
+    writer, obj = scene.writer(), view()
+    where = scope(obj)
+    scene.run(writer.patch_status(status_change(where, [], {"phase": "Running"}), where))  # version 101
+    scene.server.answers["PATCH", PATH] = _state({}, "90")
+    own = {"apiVersion": "example.dev/v1", "kind": "WebApp", "metadata": {"name": "shop"}}
+    scene.run(writer.apply(document_of(own), where))
+    scene.run(writer.patch_status(status_change(where, [], {"phase": "Running"}), where))
+    assert [path for _, path in scene.server.sent("PATCH")].count(f"{PATH}/status") == 1
+
+
+def test_a_child_does_not_change_what_is_known_of_the_object(scene, scope, view) -> None:
+    """Only writes of the object of the call count: the version of a child is another object's."""
+    writer, obj = scene.writer(), view()
+    where = scope(obj)
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    scene.run(writer.apply(document_of(child), where))
+    scene.run(writer.patch_status(status_change(where, [], {"phase": "Running"}), where))
+    assert scene.server.requests[-1][3]["metadata"]["resourceVersion"] == "50"
+
+
+def test_a_write_reads_the_object_by_a_view_of_its_own(scope, view) -> None:
+    """The hook goes on with its view in another thread while the request is made: views are not shared."""
+    obj = view()
+    where = scope(obj)
+    own = object_of(where, "patch_status")
+    assert own is not obj
+    assert own == obj
+    assert status_change(where, [], {}).obj is not obj
