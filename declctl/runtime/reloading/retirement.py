@@ -257,7 +257,7 @@ class Retirement:
         self.unretired: dict[int, Generation] = {}  # committed and not retired, by number; the reloader adds
         self._retired: dict[str, RetiredCode] = {}  # by prefix of its modules: code that may be alive
         self._retained: dict[str, OldGeneration] = {}  # by the same prefix: the holders of the last sweep
-        self._seen_alive: set[str] = set()  # by the same prefix: the last sweep was the first to find it alive
+        self._seen_alive: set[str] = set()  # by the same prefix: found alive by one sweep
         self._services = services
         self._lifetimes = lifetimes
         self._slots = slots
