@@ -203,6 +203,10 @@ class InvalidWrite(WriteError):
     """The object or an argument can't be written; the message says what to do."""
 
 
+class UndeclaredWrite(WriteError):
+    """The manifest declares what the handler writes, and this write is not part of it."""
+
+
 class CrossNamespaceOwner(WriteError):
     """A namespaced object can own objects of its own namespace only."""
 

@@ -132,6 +132,8 @@ def _print(found: PlanComparison) -> None:
         line(f"  {replay}")
     for removal in found.removals:
         line(f"  {removal}")
+    for orphan in found.orphans:
+        line(f"  {orphan}")
     rows = [row for resource in found.resources for row in _rows(resource)]
     if rows:
         line()

@@ -1,13 +1,13 @@
 """`declctl validate`: check manifests and their handlers without running them.
 
 With `--cluster` the server is asked whether it has the kinds, whether these have the fields that expressions
-read, and whether it lets us list and watch them. For the permissions SelfSubjectAccessReviews are sent, as
-`kubectl auth can-i` does: nothing is listed.
+read, and whether it lets us list and watch them, and write what handlers declare. For the permissions
+SelfSubjectAccessReviews are sent, as `kubectl auth can-i` does: nothing is listed.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from declctl.cli.kind_fields import KindFields
@@ -18,12 +18,13 @@ from declctl.manifest import Diagnostic, LoadedManifest, plan, render_github, re
 from declctl.manifest.codes import (
     CLUSTER_UNREACHABLE,
     FORBIDDEN,
+    NO_STATUS,
     UNKNOWN_KIND,
     UNKNOWN_NAMESPACE,
     UNKNOWN_OBJECT_FIELD,
 )
 from declctl.manifest.diagnostics import closest, listed
-from declctl.manifest.model import ResourceSpec
+from declctl.manifest.model import HandlerSpec, ResourceSpec
 from declctl.manifest.plan import ResourcePlan
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
@@ -32,6 +33,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
+_APPLIED_VERBS = ("create", "delete", "get", "list", "patch")  # of a kind in `applies`
 _EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
@@ -132,6 +134,7 @@ async def check_against_cluster(
             found += [fault async for fault in _faults(loaded, resource, specs[resource.name], server)]
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
+        found += [fault async for fault in _unwritable(loaded, server)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         if records_events:
             found += [fault async for fault in _events(loaded, server)]
@@ -208,6 +211,91 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
             break
 
 
+async def _unwritable(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+    """The kinds and statuses that handlers declare to write, and that they may not or can't write."""
+    resources = {resource.name: resource for resource in plan(loaded.controller).resources}
+    for handler in loaded.controller.handlers:
+        if not handler.applies and not handler.status:
+            continue
+        resource = resources[handler.resource]
+        watch = resource.watches[0]
+        try:
+            own = await server.discover(GroupVersionKind.of(watch.api_version, watch.kind))
+        except NotFound:  # which is reported at the resource
+            continue
+        # What is written without a namespace is in that of the handler's object.
+        watches = resource.watches if own.namespaced else resource.without_namespaces().watches
+        spaces = list(dict.fromkeys(each.namespace for each in watches))
+        for fault in (
+            *[each async for each in _unapplied(loaded, handler, spaces, server)],
+            *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
+        ):
+            yield fault
+
+
+async def _unapplied(
+    loaded: LoadedManifest, handler: HandlerSpec, spaces: Sequence[str | None], server: Server
+) -> AsyncIterator[Diagnostic]:
+    for index, kind in enumerate(handler.applies):
+        path = (*handler.path, "applies", index)
+        try:
+            found = await server.discover(kind)
+        except NotFound:
+            message = f"the cluster does not serve {kind.kind} in {kind.api_version}"
+            advice = "install its CustomResourceDefinition, or check kind and apiVersion"
+            yield loaded.fault(UNKNOWN_KIND, (*path, "kind"), message, suggestion=advice)
+            continue
+        for namespace in spaces if found.namespaced else [None]:
+            lacking = await _lacking(server, found, _APPLIED_VERBS, namespace)
+            if lacking is not None:
+                yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+
+
+async def _status_faults(
+    loaded: LoadedManifest,
+    handler: HandlerSpec,
+    own: Resource,
+    spaces: Sequence[str | None],
+    server: Server,
+) -> AsyncIterator[Diagnostic]:
+    path = (*handler.path, "status")
+    if handler.status and "status" not in own.subresources:
+        message = f"{own} have no status subresource, and {handler.name} writes their status"
+        advice = "add `subresources: {status: {}}` to the CustomResourceDefinition, or remove status"
+        yield loaded.fault(NO_STATUS, path, message, suggestion=advice)
+    elif handler.status:
+        for namespace in spaces:
+            for verb, below in (("get", ""), ("patch", "status")):
+                lacking = await _lacking(server, own, (verb,), namespace, subresource=below)
+                if lacking is not None:
+                    yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+
+
+@dataclass(frozen=True, slots=True)
+class _MissingRight:
+    """Verbs that a handler needs and the user does not have, and the rule that would grant them."""
+
+    message: str
+    advice: str
+
+
+async def _lacking(
+    server: Server, kind: Resource, verbs: Sequence[str], namespace: str | None, *, subresource: str = ""
+) -> _MissingRight | None:
+    """What is missing of these verbs, with the rule that has all of them; None if nothing is."""
+    refused = [verb for verb in verbs if not await _may(server, kind, verb, namespace, subresource)]
+    if not refused:
+        return None
+    what = f"{kind.plural}/{subresource}" if subresource else kind.plural
+    where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
+    shown = ", ".join(f'"{verb}"' for verb in verbs)
+    rule = f'{{apiGroups: ["{kind.gvk.group}"], resources: ["{what}"], verbs: [{shown}]}}'
+    role = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
+    return _MissingRight(
+        f"you may not {' or '.join(refused)} {what} {where}", f"grant it by {role} with the rule {rule}"
+    )
+
+
 async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
     """A warning for each namespace that does not exist; none if the user may not read namespaces."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
@@ -239,13 +327,16 @@ async def _events(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagn
             yield replace(fault, severity="warning")
 
 
-async def _may(server: Server, kind: Resource, verb: str, namespace: str | None) -> bool:
+async def _may(
+    server: Server, kind: Resource, verb: str, namespace: str | None, subresource: str = ""
+) -> bool:
     asked = {
         "group": kind.gvk.group,
         "version": kind.gvk.version,
         "resource": kind.plural,
         "verb": verb,
         "namespace": namespace or "",
+        **({"subresource": subresource} if subresource else {}),
     }
     body: KubeObject = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -111,12 +111,15 @@ BAD_INDEX_DECLARATION: Final = _code(
 )
 
 UNKNOWN_KIND: Final = _code("DCL050", "The cluster doesn't serve this kind.")
-FORBIDDEN: Final = _code("DCL051", "The cluster doesn't allow declctl to list and watch this resource.")
+FORBIDDEN: Final = _code(
+    "DCL051", "The cluster doesn't allow declctl to list and watch this resource, or to write this kind."
+)
 CLUSTER_UNREACHABLE: Final = _code(
     "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
 )
 UNKNOWN_NAMESPACE: Final = _code("DCL053", "A namespace of the manifest is not in the cluster (a warning).")
 UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that the kind doesn't have.")
+NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has no status subresource.")
 
 INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
 DEBOUNCE: Final = _code("DCL063", "`debounce` is not done yet by this version.")

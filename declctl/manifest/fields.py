@@ -299,6 +299,7 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "fileName": ValueKind(codes.BAD_NAME, values.check_file_name),
     "indexName": ValueKind(codes.BAD_NAME, values.check_index_name),
     "pluginName": ValueKind(codes.BAD_NAME, values.check_plugin_name),
+    "fieldManager": ValueKind(codes.BAD_NAME, values.check_field_manager),
     "kind": ValueKind(codes.BAD_NAME, values.check_kind),
     "apiVersion": ValueKind(codes.BAD_NAME, values.check_api_version),
     "variable": ValueKind(codes.BAD_NAME, values.check_variable),

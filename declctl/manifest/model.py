@@ -42,6 +42,7 @@ from declctl.manifest.fields import (
     whole,
 )
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, Json, items_at, parse_duration, value_at
+from declctl.objects import GroupVersionKind
 from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath
 
@@ -138,6 +139,12 @@ class DrainPolicy(StrEnum):
 
 def _sorted_paths(value: list[str]) -> tuple[str, ...]:
     return tuple(sorted({str(FieldPath.parse(text)) for text in value}))
+
+
+def _kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
+    return tuple(
+        GroupVersionKind.of(str(value_at(each, "apiVersion")), str(value_at(each, "kind"))) for each in value
+    )
 
 
 def _name(value: Json) -> str:
@@ -545,7 +552,8 @@ class HandlerSpec(LocatedSpec):
     """One handler of one resource; exactly one of `entry_point` and `plugin` is set.
 
     `resync_period` is None for the period of the resource, and 0 for never. `timeout` is None for no limit.
-    `filter` is None if every change passes. `events` are in the order of ALL_EVENTS.
+    `filter` is None if every change passes. `events` are in the order of ALL_EVENTS. `applies` is empty and
+    `status` is None if the manifest declares nothing. `field_manager` is empty for the default.
     """
 
     ABOUT = about(
@@ -560,6 +568,9 @@ class HandlerSpec(LocatedSpec):
             "when": "filter",
             "function": "entryPoint",
             "buffer": "bufferBytes",
+            "writes": "applies",
+            "owns": "applies",
+            "manager": "fieldManager",
         },
     )
     name: str = field(text("The name of the handler.", value="label", examples=["notify"]), required=True)
@@ -598,6 +609,41 @@ class HandlerSpec(LocatedSpec):
     watches: tuple[SecondaryWatchSpec, ...] = nested_list(
         SecondaryWatchSpec,
         "With mode Reconcile: further resources, whose changes lead to keys of the handler's resource.",
+    )
+    applies: tuple[GroupVersionKind, ...] = field(
+        listing(
+            "The kinds that the handler creates, changes and deletes by ctx.apply and ctx.apply_set. A write "
+            "of another kind is refused. apply_set looks for former children in all of them. By default "
+            "nothing is declared, and every kind may be written.",
+            record(
+                "One kind.",
+                {
+                    "apiVersion": text("Group and version.", value="apiVersion", examples=["apps/v1"]),
+                    "kind": text("The kind, as in an object's `kind`.", value="kind"),
+                },
+                required=("apiVersion", "kind"),
+            ),
+            minItems=1,
+            uniqueItems=True,
+            examples=[[{"apiVersion": "apps/v1", "kind": "Deployment"}]],
+        ),
+        read=_kinds,
+        absent=(),
+    )
+    status: bool | None = field(
+        flag(
+            "Whether the handler writes the status of its resource's objects. With false, ctx.patch_status "
+            "is refused. By default nothing is declared, and the status may be written."
+        )
+    )
+    field_manager: str = field(
+        text(
+            "The name under which the fields that the handler applies are owned. By default "
+            "declctl/<controller>/<handler>. After a rename, the former name keeps its fields and children.",
+            value="fieldManager",
+            examples=["declctl/pod-guard/notify"],
+        ),
+        absent="",
     )
     include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
     initial_sync: InitialSync = option(

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from declctl.kit.timetable import SHORTHANDS, check_line, check_zone, zone_names
+from declctl.objects.resource import MOST_FIELD_MANAGER
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value: the form of a document after YAML has been read."""
@@ -339,6 +340,13 @@ def check_plugin_name(text: str) -> str:
     """Checks the name of an entry point in the group `declctl`."""
     if not _PLUGIN.fullmatch(text):
         raise _bad(text, "use the name that `declctl plugins list` shows", fixed=None)
+    return text
+
+
+def check_field_manager(text: str) -> str:
+    """Checks a field manager as an API server does: at most 128 printable characters."""
+    if len(text) > MOST_FIELD_MANAGER or not text.isprintable():
+        raise _bad(text, f"use at most {MOST_FIELD_MANAGER} printable characters", fixed=None)
     return text
 
 

@@ -31,6 +31,9 @@ class GroupVersionKind:
         return f"{self.api_version} {self.kind}"
 
 
+MOST_FIELD_MANAGER = 128
+"""The most characters of a field manager that an API server accepts."""
+
 PARTIAL_OBJECT_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMetadata")
 """What objects of any kind are when only their metadata is asked for."""
 

@@ -43,7 +43,15 @@ from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
-from declctl.writes import EventRecorder, WriteGate, WriteLedger, WritePolicy, WriterFactory
+from declctl.writes import (
+    EventRecorder,
+    WriteGate,
+    WriteLedger,
+    WritePolicy,
+    WriteResult,
+    WriterFactory,
+    WriteVerb,
+)
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -185,6 +193,7 @@ class RuntimeParts:
     """The parts of a process that outlive generations. Each part refers only to parts above it."""
 
     recorder: EventRecorder
+    writes: WriteLedger
     caches: InformerPool
     mutations: MutationChecks
     slots: Slots
@@ -300,6 +309,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
     return RuntimeParts(
         recorder,
+        ledger,
         caches,
         mutations,
         slots,
@@ -450,7 +460,14 @@ class Runtime:
         handlers = [slot.statistics() for slot in self.parts.slots.all()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
-        return running_snapshot(generation, self._caches.all(), waiting, first=self._first_plan)
+        written = {
+            total.handler
+            for total in self.parts.writes.totals()
+            if (total.verb, total.result) == (WriteVerb.APPLY, WriteResult.SUCCEEDED)
+        }
+        return running_snapshot(
+            generation, self._caches.all(), waiting, written=written, first=self._first_plan
+        )
 
     def lister(self, resource: str) -> Lister | None:
         """A view of the live cache; None if the manifest names no such resource."""

@@ -1,6 +1,6 @@
 """The writes of handlers: apply, sets of children, status, Kubernetes Events; one gate, and one ledger."""
 
-from declctl.writes.apply import document_of
+from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.gate import WriteGate
@@ -15,6 +15,7 @@ from declctl.writes.ledger import (
 )
 from declctl.writes.writer import (
     CallScope,
+    DeclaredWrites,
     HandlerWriter,
     WritePolicy,
     WriterFactory,
@@ -26,6 +27,7 @@ from declctl.writes.writer import (
 __all__ = [
     "AppliedSet",
     "CallScope",
+    "DeclaredWrites",
     "EventRecorder",
     "EventText",
     "HandlerWriter",
@@ -43,6 +45,7 @@ __all__ = [
     "document_of",
     "documents_of",
     "event_text",
+    "field_manager",
     "object_of",
     "status_change",
 ]

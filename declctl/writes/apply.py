@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from declctl.errors import InvalidWrite
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
+from declctl.objects.resource import MOST_FIELD_MANAGER
 
 Discover = Callable[[GroupVersionKind], Awaitable[Resource]]
 """The resource of a kind; raises NotFound while the server does not serve it."""
 
-MOST_MANAGER = 128  # characters of a field manager
 _SERVER_SIDE = ("managedFields", "creationTimestamp", "generation", "deletionTimestamp", "selfLink")
 _OF_ONE_STATE = ("uid", "resourceVersion")
 _HINT = "apply takes an object as in YAML: apiVersion, kind, metadata.name, and the fields to set"
@@ -95,11 +95,11 @@ def field_manager(controller: str, handler: str) -> str:
     A longer one ends with a digest, so that it stays the same, and differs from others.
     """
     name = f"declctl/{controller}/{handler}"
-    if len(name) <= MOST_MANAGER and name.isprintable():
+    if len(name) <= MOST_FIELD_MANAGER and name.isprintable():
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     shown = "".join(letter for letter in name if letter.isprintable())
-    return f"{shown[: MOST_MANAGER - 17]}-{digest}"
+    return f"{shown[: MOST_FIELD_MANAGER - 17]}-{digest}"
 
 
 def plain_json(obj: Mapping[str, Any]) -> KubeObject:

@@ -143,8 +143,13 @@ class StatusWriter:
         same = known is not None and known.status == status
         self._remember(written.uid, written, known.sent if known is not None and same else {})
 
-    async def patch(self, change: StatusChange, *, manager: str, origin: WriteOrigin) -> Written:
+    async def patch(
+        self, change: StatusChange, *, manager: str, origin: WriteOrigin, reads_first: bool = False
+    ) -> Written:
         """Write what would change of the status; nothing is sent if that is nothing.
+
+        With `reads_first` the status is read from the server unless this process has written the newest one:
+        the cache may lack it, and the conditions of other controllers with it.
 
         Raises NoStatusSubresource, NotLeader, and ApiError: NotFound if the object has gone, Conflict if it
         has been created again.
@@ -155,6 +160,8 @@ class StatusWriter:
         state = _KnownStatus(obj.resource_version, obj.get("status") or {}, {})
         if known is not None and newer_version(known.version, state.version) == known.version:
             state = known
+        elif reads_first:
+            state = await self._read(resource, obj)
         conflicts = 0
         while True:
             patch = change.patch(state.status, now=self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"))

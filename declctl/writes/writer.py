@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from declctl.errors import InvalidWrite
+from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, ObjectView, record_of
@@ -85,20 +85,21 @@ class HandlerWriter:
         handler: str,
         generation: int,
         manager: str,
-        applies: Sequence[GroupVersionKind],
+        declared: "DeclaredWrites",
     ) -> None:
         self._parts = parts
         self._handler = handler
         self._generation = generation
-        self._applies = tuple(applies)
+        self._declared = declared
         self.manager = manager
 
     async def apply(self, document: AppliedDocument, scope: CallScope) -> Written:
         """Server-side apply of one object, with force.
 
-        Without a namespace it is that of the object of the call. Raises InvalidWrite, NotLeader, and
-        ApiError: NotFound if the server does not serve the kind.
+        Without a namespace it is that of the object of the call. Raises InvalidWrite, UndeclaredWrite,
+        NotLeader, and ApiError: NotFound if the server does not serve the kind.
         """
+        self._declared.require(document.kind, self._handler)
         resource = await self._parts.discover(document.kind)
         key = placed(document, resource, scope.namespace)
         write = ApiWrite(
@@ -117,16 +118,58 @@ class HandlerWriter:
     async def apply_set(
         self, parent: ObjectView, documents: Sequence[AppliedDocument], scope: CallScope
     ) -> AppliedSet:
-        """Apply the children of an object, and delete former ones; see `ApplySets`."""
-        owner = SetOwner(parent, self.manager, self._origin(scope), self._applies)
+        """Apply the children of an object, and delete former ones; see `ApplySets`.
+
+        Raises UndeclaredWrite before anything is written.
+        """
+        for document in documents:
+            self._declared.require(document.kind, self._handler)
+        owner = SetOwner(parent, self.manager, self._origin(scope), self._declared.applies)
         return await self._parts.sets.apply(owner, documents)
 
     async def patch_status(self, change: StatusChange, scope: CallScope) -> Written:
-        """Write the status of an object; see `StatusWriter`."""
-        return await self._parts.statuses.patch(change, manager=self.manager, origin=self._origin(scope))
+        """Write the status of an object; see `StatusWriter`. Raises UndeclaredWrite."""
+        if self._declared.status is False:
+            raise UndeclaredWrite(
+                f"ctx.patch_status was not sent: the manifest has status: false for the handler "
+                f"{self._handler}; write status: true"
+            )
+        return await self._parts.statuses.patch(
+            change,
+            manager=self.manager,
+            origin=self._origin(scope),
+            reads_first=self._declared.lacks_status,
+        )
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
         return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredWrites:
+    """What the manifest says of the writes of a handler.
+
+    `applies` are the kinds that it may write; empty if none are declared: then it may write every kind.
+    `status` is None if nothing is declared. With `lacks_status`, cached objects may be without the status
+    that the server has.
+    """
+
+    applies: tuple[GroupVersionKind, ...] = ()
+    status: bool | None = None
+    lacks_status: bool = False
+
+    def require(self, kind: GroupVersionKind, handler: str) -> None:
+        """Raise UndeclaredWrite for a kind that is not declared, in whatever version."""
+        if not self.applies or any((k.group, k.kind) == (kind.group, kind.kind) for k in self.applies):
+            return
+        declared = ", ".join(str(each) for each in self.applies)
+        raise UndeclaredWrite(
+            f"a write of {kind} was not sent: the handler {handler} applies {declared}; add "
+            f"{{apiVersion: {kind.api_version}, kind: {kind.kind}}} to its `applies` in the manifest"
+        )
+
+
+_NOTHING_DECLARED = DeclaredWrites()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +234,7 @@ class WriterFactory:
         generation: int,
         *,
         manager: str = "",
-        applies: Sequence[GroupVersionKind] = (),
+        declared: DeclaredWrites = _NOTHING_DECLARED,
     ) -> HandlerWriter:
         """The writer of a handler. Its field manager is `manager`, else `declctl/<controller>/<handler>`."""
         return HandlerWriter(
@@ -199,7 +242,7 @@ class WriterFactory:
             handler=handler,
             generation=generation,
             manager=manager or field_manager(self._controller, handler),
-            applies=applies,
+            declared=declared,
         )
 
     def forget_sets(self) -> None:

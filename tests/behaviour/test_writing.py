@@ -37,3 +37,55 @@ def test_handlers_of_both_modes_apply_objects(rig, config_map) -> None:
     assert {each["handler"] for each in writes} == {"writes", "blocks", "events"}
     assert {(each["verb"], each["result"]) for each in writes} == {("apply", "succeeded")}
     assert all(runs.handler(name).failed == 0 for name in ("writes", "blocks", "events"))
+
+
+DECLARED = """
+def tell(obj, ctx):
+    if obj.name == "a":
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made"}, "data": {"of": "a"}}
+        ctx.sync.apply(made)
+"""
+
+
+def test_an_edit_of_applies_takes_effect_at_the_reload(rig, config_map, sandbox) -> None:
+    """A kind that is not declared is refused and retried; the manifest that declares it lets it through."""
+    retry = "retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+    rig.handler("tell", rest=f"applies: [{{apiVersion: v1, kind: Secret}}], {retry}")
+    controller = rig.run(DECLARED, objects=[config_map("a")])
+    until("it is refused", lambda: controller.handler("tell").retried)
+    assert "add {apiVersion: v1, kind: ConfigMap} to its `applies`" in controller.handler("tell").last_error
+    assert sandbox.ledger.count("patch") == 0
+    rig.handlers.clear()
+    manager = "fieldManager: declctl/behaviour/former"
+    rig.handler("tell", rest=f"applies: [{{apiVersion: v1, kind: ConfigMap}}], {manager}, {retry}")
+    rig.write()
+    assert [str(step) for step in controller.reload().steps] == ["~handler tell (applies, fieldManager)"]
+    until("it is written", lambda: controller.handler("tell").succeeded)
+    (made,) = [each for each in sandbox.objects("ConfigMap") if each["metadata"]["name"] == "made"]
+    assert made["metadata"]["managedFields"][0]["manager"] == "declctl/behaviour/former"
+
+
+METADATA_ONLY = """
+async def tell(obj, ctx):
+    ready = {"type": "Ready", "status": "True", "reason": "Seen"}
+    await ctx.patch_status(conditions=[ready])
+"""
+
+
+def test_a_status_of_metadata_alone_keeps_the_conditions_of_others(rig, sandbox) -> None:
+    """The cache has no status, so it is read from the server before it is written."""
+    others = {"type": "Other", "status": "True", "reason": "X", "message": "", "lastTransitionTime": None}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"conditions": [others]},
+    }
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod, cache: {mode: MetadataOnly}}")
+    rig.handler("tell", resource="pods")
+    controller = rig.run(METADATA_ONLY, objects=[pod])
+    controller.wait_idle()
+    assert controller.handler("tell").failed == 0
+    (found,) = sandbox.objects("Pod")
+    assert [each["type"] for each in found["status"]["conditions"]] == ["Other", "Ready"]

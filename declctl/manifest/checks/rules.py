@@ -6,7 +6,7 @@ differently from the written ones: an octal number, or `yes` in a plugin's confi
 nor filter by a field that it does not have.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from declctl.manifest import codes
@@ -48,6 +48,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_mode(findings, path, handler)
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
+    _check_field_managers(findings, handlers)
     _check_alternatives(findings)
     for section in _NAMED:
         _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
@@ -79,6 +80,30 @@ def _check_mode(findings: Findings, path: Path, handler: Mapping[str, Json]) -> 
             place = (*path, field)
             message = f"{dotted(place)} has no meaning with mode: {mode}"
             findings.add(codes.CONTRADICTION, Location(place, key=True), message, suggestion=advice)
+
+
+def _check_field_managers(findings: Findings, handlers: Sequence[tuple[Path, dict[str, Json]]]) -> None:
+    """Report handlers with one field manager: each would remove the fields that the other has applied."""
+    controller = value_at(findings.data, "metadata", "name")
+    owners = {f"declctl/{controller}/{value_at(handler, 'name')}": path for path, handler in handlers}
+    # A handler that names its manager does not have the default one.
+    owners = {
+        name: path for name, path in owners.items() if value_at(findings.data, *path, "fieldManager") is None
+    }
+    for path, handler in handlers:
+        place, manager = (*path, "fieldManager"), handler.get("fieldManager")
+        if not isinstance(manager, str) or findings.is_blamed(place):
+            continue
+        if manager in owners:
+            other = findings.document.locate((*owners[manager], "name"))
+            message = (
+                f"{dotted(place)} is {findings.quoted(place, manager)}, the field manager of another handler "
+                f"(line {other[0]}): each apply of one would remove the fields of the other"
+            )
+            advice = "give each handler a field manager of its own"
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+        else:
+            owners[manager] = path
 
 
 def _check_resource(findings: Findings, path: Path) -> None:

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import running_loop
-from declctl.objects import GroupVersionKind, ObjectView
+from declctl.objects import ObjectView
 from declctl.transport import Client
 from declctl.writes import (
     AppliedSet,
     CallScope,
+    DeclaredWrites,
     EventRecorder,
     EventText,
     HandlerWriter,
@@ -95,6 +96,7 @@ class Listers(Mapping[str, Lister]):
 
 
 _NO_SCOPE = CallScope()  # of a life-cycle hook
+_NOTHING_DECLARED = DeclaredWrites()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class HandlerEnvironment:
     cluster: "ClusterAccess"
     log: Any
     dry_run: bool = False
-    applies: tuple[GroupVersionKind, ...] = ()  # kinds in which `apply_set` looks for children to delete
+    declared: DeclaredWrites = _NOTHING_DECLARED  # what the manifest says of its writes
     field_manager: str = ""  # empty for `declctl/<controller>/<handler>`
 
 
@@ -197,7 +199,7 @@ class HandlerContext:
         `obj` has apiVersion, kind, metadata.name, and the fields to set. Without metadata.namespace it is
         the namespace of the object of the call. Fields that the last apply of this handler has set, and
         this one does not, are removed. Returns the kind, key, uid and resource version that were written.
-        Raises InvalidWrite, NotLeader, and ApiError.
+        Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
         """
         return self._awaited("apply", lambda writes: writes.apply(obj))
 
@@ -216,7 +218,7 @@ class HandlerContext:
         - `fields`: other fields of the status, in the names that JSON has. None removes one.
 
         Observed generations and times of transitions are filled in. Nothing is sent if nothing would
-        change. Raises InvalidWrite, NoStatusSubresource, NotLeader, and ApiError.
+        change. Raises InvalidWrite, UndeclaredWrite, NoStatusSubresource, NotLeader, and ApiError.
         """
         return self._awaited("patch_status", lambda writes: writes.patch_status(conditions, fields))
 
@@ -353,7 +355,7 @@ class ClusterAccess:
             environment.handler,
             environment.generation,
             manager=environment.field_manager,
-            applies=environment.applies,
+            declared=environment.declared,
         )
         return HandlerWrites(writer, scope, self._loop)
 

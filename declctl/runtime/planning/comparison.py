@@ -5,7 +5,7 @@ OutOfScope) are counted in the caches of the running process, by the selectors o
 API server or user code knows a number, the comparison says why there is none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
 from declctl.runtime.reloading.stage import handler_digests, recoded_handlers
+from declctl.writes import field_manager
 
 
 class ObjectSelection(NamedTuple):
@@ -182,6 +183,22 @@ class PlannedRemoval:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedOrphan:
+    """A field manager that no handler has any more: what it has applied stays, and nothing prunes it."""
+
+    handler: str  # which had the manager
+    manager: str
+    kinds: Sequence[str]  # that it has applied, as declared; empty if they are not known
+
+    def __str__(self) -> str:
+        what = f" in {', '.join(self.kinds)}" if self.kinds else ""
+        return (
+            f"fields{what} that {self.handler} has applied stay with the field manager {self.manager}: a "
+            f"handler that goes on with them needs fieldManager: {self.manager}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PlanComparison:
     """The result of `declctl plan`."""
 
@@ -193,6 +210,7 @@ class PlanComparison:
     replays: Sequence[PlannedReplay] = ()
     kept: Sequence[Step] = ()  # the parts that go on unchanged
     removals: Sequence[PlannedRemoval] = ()
+    orphans: Sequence[PlannedOrphan] = ()
     import_seconds: float = 0.0  # duration of the import in a child process; a reload imports twice
 
     @property
@@ -228,6 +246,7 @@ class PlanComparison:
             "objectsListed": self.objects_listed,
             "replayed": document_of(self.replays),
             "removals": document_of(self.removals),
+            "orphans": document_of(self.orphans),
             "resources": document_of(self.resources),
             "hooksKnown": self.hooks_known,
             "preflightImportSeconds": round(self.import_seconds, 6),
@@ -248,10 +267,12 @@ def compare_plans(
     """
     new = _side(checked)
     living: Sequence[CacheIdentity]
+    written: Collection[str] = ()
     if isinstance(against, RunningPlan):
         plan_of_new = masked(against.scoped(new.plan))
         # The running process knows which kinds have no namespaces, and has digests for configs of plugins.
         new, old, objects = replace(new, plan=plan_of_new), against.side, against.objects
+        written = against.written
         living = [cache.identity for cache in against.caches]
     else:
         # Nothing to compare with: an empty manifest of the same name and settings.
@@ -284,6 +305,7 @@ def compare_plans(
         else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching)),
         kept=kept(old, new, steps),
         removals=tuple(_removals(against, new)),
+        orphans=tuple(_orphans(old.plan, new.plan, written)),
         import_seconds=checked.import_seconds,
     )
 
@@ -319,6 +341,22 @@ def _removals(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> I
             goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
             if goes and against.waiting.get(name):
                 yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)
+
+
+def _orphans(old: Plan, new: Plan, written: Collection[str]) -> Iterator[PlannedOrphan]:
+    """The field managers of the old manifest that have applied something, and that the new one has not.
+
+    `written` are the handlers that have applied something in the running process.
+    """
+    managers = {_manager(new, handler) for handler in new.handlers}
+    for handler in old.handlers:
+        manager = _manager(old, handler)
+        if manager not in managers and (handler.applies or handler.name in written):
+            yield PlannedOrphan(handler.name, manager, [str(kind) for kind in handler.applies])
+
+
+def _manager(plan: Plan, handler: HandlerPlan) -> str:
+    return handler.field_manager or field_manager(plan.name, handler.name)
 
 
 def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequence[str]:

@@ -45,6 +45,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
     modules: Mapping[str, str] = {}  # by module of an entry point, a digest of its files
     restarts: tuple[Step, ...] = ()  # plugins whose installed version is not the loaded one
     waiting: Mapping[str, int] = {}  # by handler, the number of changes that wait for it
+    written: tuple[str, ...] = ()  # the handlers that have applied something
     # The name and the admin address at the start of the process; a reload does not change them.
     began_as: str | None = None
     listens_at: Address | None = None
@@ -99,15 +100,22 @@ class RunningSnapshot:
 
 
 def running_snapshot(
-    generation: Generation, caches: Iterable[ManagedInformer], waiting: Mapping[str, int], *, first: Plan
+    generation: Generation,
+    caches: Iterable[ManagedInformer],
+    waiting: Mapping[str, int],
+    *,
+    written: Iterable[str] = (),
+    first: Plan,
 ) -> RunningSnapshot:
     """Take a snapshot of a generation, of all `caches`, and of the changes that wait for its handlers.
 
-    `first` is the plan at the start of the process. Called on the machinery loop.
+    `written` are the handlers that have applied something. `first` is the plan at the start of the process.
+    Called on the machinery loop.
     """
     known = msgspec.structs.replace(
         _known(generation, caches),
         waiting=waiting,
+        written=tuple(sorted(written)),
         began_as=first.name,
         listens_at=first.admin.bind_address,
     )

@@ -30,8 +30,10 @@ from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.schedules import ScheduleBinding
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+from declctl.writes import DeclaredWrites
 
 _CANCELLED_SECONDS = 5.0
+_NOTHING_DECLARED = DeclaredWrites()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class RuntimeServices:
         *,
         listers: Listers,
         config: Mapping[str, Any] | None,
-        applies: tuple[GroupVersionKind, ...] = (),
+        declared: DeclaredWrites = _NOTHING_DECLARED,
         field_manager: str = "",
     ) -> HandlerEnvironment:
         """The environment that all contexts of one handler of one generation share."""
@@ -65,7 +67,7 @@ class RuntimeServices:
             self.cluster,
             self.user_log,
             self.dry_run,
-            applies,
+            declared,
             field_manager,
         )
 

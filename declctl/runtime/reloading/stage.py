@@ -30,7 +30,7 @@ from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Clock, LoopThread, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
-from declctl.manifest.model import ALL_EVENTS, FilterSpec, Mode, ReplayPolicy, ScheduleSpec
+from declctl.manifest.model import ALL_EVENTS, CacheMode, FilterSpec, Mode, ReplayPolicy, ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
 from declctl.objects import ChangeType, GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
@@ -57,6 +57,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import ImportSeconds, PlanSnapshot, Step, StepKind, changes
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
+from declctl.writes import DeclaredWrites
 
 _REASONS = {
     "DCL042": "SyntaxError",
@@ -397,7 +398,12 @@ class _Bindings:
     def _of_events(self, handler: HandlerPlan) -> HandlerBinding:
         config = self.loaded_code.configs.get(handler.name)
         environment = self.services.environment(
-            handler.name, self.number, listers=self.listers, config=config
+            handler.name,
+            self.number,
+            listers=self.listers,
+            config=config,
+            declared=DeclaredWrites(handler.applies, handler.status, self._lacks_status(handler)),
+            field_manager=handler.field_manager,
         )
         return HandlerBinding(
             self.number,
@@ -437,6 +443,16 @@ class _Bindings:
             informers=tuple(listened),
             sources=tuple(sources),
             lister=kind.lister,
+        )
+
+    def _lacks_status(self, handler: HandlerPlan) -> bool:
+        """Whether the cached objects of a handler may be without the status that the server has."""
+        return any(
+            identity.transform
+            or identity.watch.cache is CacheMode.METADATA_ONLY
+            or identity.watch.transform.entry_point is not None
+            or any(path.partition(".")[0] == "status" for path in identity.watch.transform.drop_fields)
+            for identity in (managed.identity for managed in self.informers[handler.resource])
         )
 
     def _filter(self, spec: FilterSpec | None, events: Iterable[str], name: str) -> Filter | None:

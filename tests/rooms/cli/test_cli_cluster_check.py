@@ -1,6 +1,7 @@
 """`validate --cluster`: what the server says to a manifest."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,7 +61,8 @@ class Server:
             return {}
         assert body is not None
         wanted: dict[str, Any] = body["spec"]["resourceAttributes"]
-        asked = (wanted["verb"], wanted["resource"], wanted["namespace"])
+        below = f"/{wanted['subresource']}" if "subresource" in wanted else ""
+        asked = (wanted["verb"], wanted["resource"] + below, wanted["namespace"])
         self.asked.append(asked)
         return {"status": {"allowed": asked not in self._refuses}}
 
@@ -224,3 +226,87 @@ def test_what_is_there_or_not_known_is_fine(expression):
 def test_a_server_without_schemas_refuses_nothing():
     """As before 1.24, or where the schemas may not be read."""
     assert expression_faults("obj.quite.other == 1", {}) == []
+
+
+WRITER = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: hello}
+spec:
+  namespaces: [team-a]
+  resources:
+    - {name: pods, apiVersion: v1, kind: Pod}
+    - {name: nodes, apiVersion: v1, kind: Node}
+  handlers:
+    - name: h
+      resourceRef: {name: RESOURCE}
+      entryPoint: "handlers:f"
+      applies:
+        - {apiVersion: apps/v1, kind: Deployment}
+        - {apiVersion: v1, kind: Node}
+      status: true
+"""
+
+
+def written_faults(server: Server, resource: str = "pods") -> list[Diagnostic]:
+    """What the server has against a handler that declares its writes."""
+    server.kinds["Deployment"] = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
+    text = WRITER.replace("RESOURCE", resource).encode()
+    loaded = load(ManifestSource("manifest.yaml", text), environ={})
+    return list(asyncio.run(check_against_cluster(loaded, server)))
+
+
+def _with_status(server: Server) -> Server:
+    for kind, found in list(server.kinds.items()):
+        server.kinds[kind] = replace(found, subresources=frozenset({"status"}))
+    return server
+
+
+def test_the_rights_to_write_are_asked_for_where_the_handler_writes():
+    """A namespaced kind in the namespaces of the resource, another one in the whole cluster."""
+    server = _with_status(Server())
+    assert written_faults(server) == []
+    verbs = ("create", "delete", "get", "list", "patch")
+    assert server.asked[4:] == [
+        *((verb, "deployments", "team-a") for verb in verbs),
+        *((verb, "nodes", "") for verb in verbs),
+        ("get", "pods", "team-a"),
+        ("patch", "pods/status", "team-a"),
+    ]
+
+
+def test_a_handler_of_a_cluster_scoped_kind_writes_anywhere():
+    """Nothing says in which namespace a handler of nodes writes, so a ClusterRole is needed."""
+    server = _with_status(Server(refuses={("create", "deployments", "")}))
+    (fault,) = written_faults(server, "nodes")
+    assert fault.suggestion is not None
+    assert fault.suggestion.startswith("grant it by a ClusterRole with the rule")
+
+
+def test_a_missing_right_to_write_is_named_with_the_rule_that_gives_it():
+    """The rule can be pasted into a Role; the fault stands at the kind in `applies`."""
+    refuses = {("create", "deployments", "team-a"), ("delete", "deployments", "team-a")}
+    (fault,) = written_faults(_with_status(Server(refuses=refuses)))
+    assert (fault.code, fault.line) == ("DCL051", 14)
+    assert fault.message == "you may not create or delete deployments in the namespace team-a"
+    assert fault.suggestion == (
+        'grant it by a Role of the namespace team-a with the rule {apiGroups: ["apps"], resources: '
+        '["deployments"], verbs: ["create", "delete", "get", "list", "patch"]}'
+    )
+
+
+def test_a_status_needs_a_right_of_its_own():
+    """`patch` of `pods/status` is another right than `patch` of pods."""
+    (fault,) = written_faults(_with_status(Server(refuses={("patch", "pods/status", "team-a")})))
+    assert (fault.code, fault.line) == ("DCL051", 16)
+    assert fault.suggestion is not None
+    assert 'resources: ["pods/status"], verbs: ["patch"]' in fault.suggestion
+
+
+def test_a_kind_without_a_status_or_that_is_not_served_is_told():
+    """`status: true` of a kind without the subresource, and a kind in `applies` that is not installed."""
+    server = Server()
+    del server.kinds["Node"]
+    found = {(fault.code, fault.line): fault.message for fault in written_faults(server)}
+    assert found["DCL050", 15] == "the cluster does not serve Node in v1"
+    assert found["DCL055", 16] == "pods have no status subresource, and h writes their status"

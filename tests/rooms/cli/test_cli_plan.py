@@ -351,6 +351,53 @@ def test_what_waits_for_a_handler_that_goes_is_told_before(declctl: Callable, gu
     assert document["removals"] == [{"handler": "greet", "waiting": 40, "drainTimeout": 5.0}]
 
 
+WRITES = "applies: [{apiVersion: v1, kind: ConfigMap}]"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "manager"),
+    [
+        (f"name: greet, {WRITES}", f"name: hello, {WRITES}", "declctl/pod-guard/greet"),
+        (f"name: greet, {WRITES}, fieldManager: old", f"name: greet, {WRITES}", "old"),
+        (
+            f"name: greet, {WRITES}",
+            f"name: hello, {WRITES}, fieldManager: declctl/pod-guard/greet",
+            None,
+        ),
+        ("name: greet", "name: hello", None),
+        (f"name: greet, {WRITES}", f"name: greet, {WRITES}, timeout: 1s", None),
+    ],
+)
+def test_a_rename_tells_what_it_orphans(
+    declctl: Callable, guard: Path, before: str, after: str, manager: str | None
+):
+    """Fields and children of the former field manager stay; the plan says how to go on with them."""
+    (guard / "old").mkdir()
+    for name, text in (("old", before), (".", after)):
+        (guard / name / "manifest.yaml").write_text(MANIFEST.replace("name: greet", text))
+        (guard / name / "handlers.py").write_text(HANDLERS)
+    asked = ("plan", "manifest.yaml", "--against", "old/manifest.yaml")
+    ended, document = declctl(*asked), json.loads(declctl(*asked, "-o", "json").out)
+    assert [each["manager"] for each in document["orphans"]] == ([manager] if manager else [])
+    told = [line for line in ended.out.splitlines() if "stay with the field manager" in line]
+    if manager is None:
+        assert told == []
+    else:
+        (line,) = told
+        assert line.startswith("  fields in v1 ConfigMap that greet has applied stay with the field manager")
+        assert line.endswith(f"a handler that goes on with them needs fieldManager: {manager}")
+
+
+def test_a_handler_that_has_written_is_known_without_a_declaration(
+    declctl: Callable, guard: Path, process: Process
+):
+    """The running process knows which handlers have applied something."""
+    process.answers(200, _running(guard, written=("greet",)))
+    (guard / "manifest.yaml").write_text(MANIFEST.replace("name: greet", "name: hello"))
+    ended = declctl("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    assert "fields that greet has applied stay with the field manager declctl/pod-guard/greet" in ended.out
+
+
 def test_an_upgraded_plugin_is_told_as_a_restart(declctl: Callable, guard: Path, process: Process):
     """The process knows what it has loaded and what is installed there; a plugin that goes needs none."""
     steps = tuple(

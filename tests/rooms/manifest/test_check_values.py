@@ -227,3 +227,15 @@ def test_bad_version_range(only_fault, version, suggestion):
     """Ranges are Python's, not another system's."""
     fault = only_fault(f"plugins: [{{name: a, version: {version}}}]")
     assert (fault.code, fault.suggestion) == ("DCL039", suggestion)
+
+
+@pytest.mark.parametrize("manager", [f"§{'x' * 129}", '§"a\\tb"'])
+def test_a_field_manager_is_one_that_an_api_server_takes(only_fault, manager):
+    """A longer one would be refused at the first write; this is told before."""
+    fault = only_fault(handler(f"fieldManager: {manager}"))
+    assert (fault.code, fault.suggestion) == ("DCL035", "use at most 128 printable characters")
+
+
+def test_an_empty_list_of_kinds_declares_nothing_and_is_refused(only_fault):
+    """`applies: []` could mean none or all."""
+    assert only_fault(handler("applies: §[]")).code == "DCL014"

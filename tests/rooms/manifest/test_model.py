@@ -27,6 +27,7 @@ from declctl.manifest.model import (
     WatchFiles,
 )
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, parse_duration, parse_quantity
+from declctl.objects import GroupVersionKind
 
 FULL = """
 apiVersion: declctl.dev/v1alpha1
@@ -73,6 +74,9 @@ spec:
       timeout: 30s
       onFailure: Retry
       replay: OnCodeChange
+      applies: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
+      status: true
+      fieldManager: guard/web
     - name: tell
       resourceRef: {name: settings}
       pluginRef: {name: slack}
@@ -146,6 +150,9 @@ def test_the_whole_example(loaded):
             timeout=30.0,
             on_failure=OnFailure.RETRY,
             replay=ReplayPolicy.ON_CODE_CHANGE,
+            applies=(GroupVersionKind("apps", "v1", "Deployment"), GroupVersionKind("", "v1", "Service")),
+            status=True,
+            field_manager="guard/web",
         ),
         HandlerSpec(name="tell", resource="settings", plugin="slack"),
     )

@@ -197,3 +197,19 @@ def test_the_longest_wait_is_not_shorter_than_the_first(only_fault, retry):
     )
     assert fault.code == "DCL017"
     assert fault.suggestion == "maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)"
+
+
+WRITER = "resourceRef: {name: pods}, entryPoint: m"
+
+
+@pytest.mark.parametrize(
+    "second",
+    ["name: b, fieldManager: §shared", "name: b, fieldManager: §declctl/c/a"],
+)
+def test_two_handlers_never_have_one_field_manager(only_fault, second):
+    """Each apply of one would remove the fields of the other; the default of another handler counts."""
+    first = "fieldManager: shared" if "shared" in second else "timeout: 1s"
+    handlers = f"[{{name: a, {first}, {WRITER}}}, {{{second}, {WRITER}}}]"
+    fault = only_fault(f"resources: [{{name: pods, apiVersion: v1, kind: Pod}}]\nhandlers: {handlers}")
+    assert (fault.code, "the field manager of another handler" in fault.message) == ("DCL017", True)
+    assert fault.suggestion == "give each handler a field manager of its own"

@@ -2,11 +2,13 @@
 
 import datetime as dt
 import math
+from dataclasses import replace
 
 import pytest
 
-from declctl.errors import InvalidWrite, NotFound
-from declctl.writes import CallScope, document_of
+from declctl.errors import InvalidWrite, NotFound, UndeclaredWrite
+from declctl.objects import GroupVersionKind
+from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, status_change
 from declctl.writes.apply import field_manager
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
@@ -124,3 +126,38 @@ def test_a_namespace_that_does_not_fit_the_kind_is_refused(scene, apply) -> None
     with pytest.raises(NotFound, match="no Pot"):
         apply({**MAP, "kind": "Pot"})
     assert scene.server.requests == []
+
+
+DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+SETTINGS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}}
+
+
+def test_a_kind_that_the_manifest_does_not_declare_is_refused(scene, scope) -> None:
+    """The rights of the controller are those that it declares; the message has the line to add."""
+    declared = DeclaredWrites((GroupVersionKind.of("apps/v1", "Deployment"),))
+    writer = scene.writer(declared=declared)
+    with pytest.raises(UndeclaredWrite, match=r"add \{apiVersion: v1, kind: ConfigMap\} to its `applies`"):
+        scene.run(writer.apply(document_of(SETTINGS), scope()))
+    with pytest.raises(UndeclaredWrite):
+        scene.run(writer.apply_set(scope().obj, documents_of([DEPLOYMENT, SETTINGS]), scope()))
+    assert scene.server.requests == []
+    # A declared kind may be written in every version: rights know no versions.
+    scene.resources["Deployment"] = replace(
+        scene.resources["Deployment"], gvk=GroupVersionKind.of("apps/v1beta1", "Deployment")
+    )
+    scene.run(writer.apply(document_of({**DEPLOYMENT, "apiVersion": "apps/v1beta1"}), scope()))
+    assert len(scene.server.requests) == 1
+
+
+def test_a_status_that_the_manifest_excludes_is_refused(scene, scope) -> None:
+    """`status: false` is a promise to whoever reviews the manifest."""
+    writer = scene.writer(declared=DeclaredWrites(status=False))
+    with pytest.raises(UndeclaredWrite, match="write status: true"):
+        scene.run(writer.patch_status(status_change(scope(), [], {"phase": "x"}), scope()))
+    assert scene.server.requests == []
+
+
+def test_a_field_manager_of_the_manifest_is_used(scene, scope) -> None:
+    """A handler that was renamed goes on with the fields of its former name."""
+    scene.run(scene.writer(manager="declctl/guard/former").apply(document_of(SETTINGS), scope()))
+    assert scene.server.requests[-1][2]["fieldManager"] == "declctl/guard/former"

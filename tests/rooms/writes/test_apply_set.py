@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
 from declctl.objects import GroupVersionKind
-from declctl.writes import documents_of
+from declctl.writes import DeclaredWrites, documents_of
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -186,7 +186,7 @@ def test_kinds_of_the_manifest_are_looked_into(scene, apply, view) -> None:
     """`applies` finds children that an annotation does not name, and its versions are used."""
     scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
     kinds = (GroupVersionKind.of("apps/v1", "Deployment"), GroupVersionKind.of("ex.io/v1", "Gone"))
-    done = apply([], applies=kinds)
+    done = apply([], declared=DeclaredWrites(tuple(kinds)))
     assert [written.key for written in done.pruned] == ["team-a/old"]
     assert scene.server.sent() == [("GET", DEPLOYMENTS), ("DELETE", f"{DEPLOYMENTS}/old")]
 

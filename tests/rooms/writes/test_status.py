@@ -4,7 +4,7 @@ import pytest
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
 from declctl.objects import GroupVersionKind
-from declctl.writes import CallScope, document_of, documents_of, object_of, status_change
+from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, object_of, status_change
 
 PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 READY = {"type": "Ready", "status": "True", "reason": "Running"}
@@ -261,3 +261,15 @@ def test_a_write_reads_the_object_by_a_view_of_its_own(scope, view) -> None:
     assert own is not obj
     assert own == obj
     assert status_change(where, [], {}).obj is not obj
+
+
+def test_a_status_that_the_cache_lacks_is_read_before(scene, scope, view) -> None:
+    """With `MetadataOnly` or a dropped status, conditions of others would be lost otherwise."""
+    others = condition("Synced")
+    scene.server.answers["GET", PATH] = _state({"conditions": [others]}, "50")
+    writer, where = scene.writer(declared=DeclaredWrites(lacks_status=True)), scope(view())
+    for _ in range(2):
+        scene.run(writer.patch_status(status_change(where, [READY], {}), where))
+    # The second call finds nothing to change in what the first one has written, and reads nothing.
+    assert scene.server.sent() == [("GET", PATH), ("PATCH", f"{PATH}/status")]
+    assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]

@@ -25,6 +25,7 @@ from declctl.testing import Logged
 from declctl.transport import Client
 from declctl.writes import (
     CallScope,
+    DeclaredWrites,
     EventRecorder,
     EventText,
     WriteGate,
@@ -221,8 +222,8 @@ class Stage:
             clock=SystemClock(),
             policy=WritePolicy(**policy),
         )
-        self.writer = factory.writer("webapp", 1, applies=(CONFIG_MAPS.gvk,))
-        self.other = factory.writer("other", 1, applies=(CONFIG_MAPS.gvk,))
+        self.writer = factory.writer("webapp", 1, declared=DeclaredWrites((CONFIG_MAPS.gvk,)))
+        self.other = factory.writer("other", 1, declared=DeclaredWrites((CONFIG_MAPS.gvk,)))
 
     async def parent(self) -> CallScope:
         """The call for the Deployment, in its present state."""
