@@ -36,8 +36,8 @@ from declctl.runtime.log import Log
 _log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value}, "
-    "POST /-/reload, POST /-/rollback and POST /-/trigger"
+    "/index/{resource}/{index}/{value}, /deadletters, "
+    "POST /-/reload, POST /-/rollback, POST /-/trigger and POST /-/requeue"
 )
 _QUIET_SECONDS = 60.0
 _SHOWN = 200  # characters of a client's text in the log

@@ -7,7 +7,7 @@ a list of a large cache would block the machinery. Documented paths that this ve
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -15,9 +15,11 @@ from aiohttp import web
 from declctl.admin.access import answer, redacted, refusal, type_name
 from declctl.errors import MalformedAnswer
 from declctl.informer import Lister
+from declctl.kit.documents import document_of
 from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldSelector, ObjectKey, ObjectView
+from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
@@ -26,7 +28,7 @@ from declctl.runtime.reporting.status import ControllerStatus
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 _GET = ("/queue/{handler}", "/events")
-_POST = ("/-/requeue", "/-/loglevel")
+_POST = ("/-/loglevel",)
 
 
 class ControlledRuntime(Protocol):
@@ -62,6 +64,19 @@ class ControlledRuntime(Protocol):
 
     def trigger(self, schedule: str) -> TriggerResult:
         """Call the function of a schedule now; returns at once."""
+        ...
+
+    def dead_letters(self) -> Sequence[DeadLetter]:
+        """What handlers have given up with `onFailure: DeadLetter`."""
+        ...
+
+    def requeue(
+        self, handler: str | None = None, key: str | None = None
+    ) -> Mapping[RequeueResult, int] | None:
+        """Queue dead letters again: of all handlers, of one, or of one key; the number by result.
+
+        None if the process ends. Raises KeyError for an unknown handler.
+        """
         ...
 
     def history(self) -> dict[str, Any]:
@@ -188,6 +203,60 @@ def _has(view: ObjectView, fields: FieldSelector) -> bool:
 
 def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
     return sorted(str(key) for key in keys)
+
+
+class DeadLetterOffice:
+    """`/deadletters` and `/-/requeue`."""
+
+    def __init__(self, runtime: ControlledRuntime) -> None:
+        self._runtime = runtime
+
+    async def letters(self, request: web.Request) -> web.StreamResponse:
+        """The dead letters of all handlers; with `?handler=`, those of one. 404 for an unknown handler."""
+        name = request.query.get("handler")
+        if name is not None and name not in self._handlers():
+            return self._no_handler(name)
+        letters = [each for each in self._runtime.dead_letters() if name in (None, each.handler)]
+        return answer({"count": len(letters), "deadLetters": [document_of(each) for each in letters]})
+
+    async def requeue(self, request: web.Request) -> web.StreamResponse:
+        """Queue dead letters again: `?handler=notify&key=default/web`, `?handler=notify` or `?all=true`.
+
+        200 with the number; 404 for an unknown handler, and for a key or a handler without letters; 409 if a
+        newer change of the key waits or runs; 400 if neither a handler nor `all` is named; 503 while the
+        process starts or ends.
+        """
+        handler, key = request.query.get("handler"), request.query.get("key")
+        if handler is None and not _flag(request, "all", default=False):
+            return refusal(400, "Name a handler, or a handler and a key, or write all=true.")
+        if not self._runtime.status().generation:
+            return _starting()
+        if handler is not None and handler not in self._handlers():
+            return self._no_handler(handler)
+        results = self._runtime.requeue(handler, key)
+        if results is None:
+            return refusal(503, "The process ends, and calls no handler any more.")
+        requeued, pending = (results.get(each, 0) for each in (RequeueResult.REQUEUED, RequeueResult.PENDING))
+        if handler is not None and key is not None and pending:
+            return refusal(
+                409,
+                f"A newer change of {excerpt(key, most=200)} waits or runs, and goes first; if it succeeds, "
+                "the letter is not needed any more.",
+            )
+        if handler is not None and not requeued and not pending:
+            of = f" of {excerpt(key, most=200)}" if key is not None else ""
+            return refusal(404, f"{handler} has no dead letter{of}; `declctl get deadletters` lists them.")
+        message = f"{requeued} requeued"
+        if pending:
+            message += f"; {pending} not, as newer changes of their keys wait or run"
+        return answer({"message": message, "requeued": requeued, "pending": pending})
+
+    def _handlers(self) -> list[str]:
+        return [handler.name for handler in self._runtime.status().handlers]
+
+    def _no_handler(self, name: str) -> web.Response:
+        known = ", ".join(self._handlers()) or "none"
+        return refusal(404, f"No handler is named {excerpt(name, most=80)}; the manifest declares {known}.")
 
 
 class ReloadOrders:

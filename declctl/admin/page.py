@@ -65,6 +65,7 @@ def render(status: ControllerStatus, *, texts: bool = True) -> str:
                 "Replayed",
                 "Queued",
                 "Running",
+                "Dead letters",
                 "p95",
                 "Last error",
             ),
@@ -105,7 +106,7 @@ def _resources(status: ControllerStatus, texts: bool) -> Iterable[Row]:
 def _handlers(status: ControllerStatus, texts: bool) -> Iterable[Row]:
     for h in status.handlers:
         calls = (h.delivered, h.succeeded, h.failed, h.retried)
-        others = (h.filtered, h.replayed, h.queued, h.running)
+        others = (h.filtered, h.replayed, h.queued, h.running, h.dead_letters)
         numbers = (f"{number:,}" for number in (*calls, *others))
         error = h.last_error if texts else type_name(h.last_error_type)
         yield (h.name, *numbers, f"{h.p95_seconds * 1000:.3g} ms", error or "")

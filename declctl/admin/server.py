@@ -17,7 +17,14 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
-from declctl.admin.endpoints import CacheReads, ControlledRuntime, Probes, ReloadOrders, not_yet
+from declctl.admin.endpoints import (
+    CacheReads,
+    ControlledRuntime,
+    DeadLetterOffice,
+    Probes,
+    ReloadOrders,
+    not_yet,
+)
 from declctl.admin.page import page
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
@@ -308,7 +315,7 @@ def application(
 
     All others are behind `access.open`, or have types and counts alone.
     """
-    probes, reads = Probes(runtime), CacheReads(runtime)
+    probes, reads, dead_letters = Probes(runtime), CacheReads(runtime), DeadLetterOffice(runtime)
     app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
     app.router.add_get("/", access.open(page(runtime.status)))
     app.router.add_get("/healthz", probes.alive)
@@ -323,6 +330,8 @@ def application(
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
     app.router.add_post("/-/trigger", access.guarded(reloads.trigger))
+    app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
+    app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
     not_yet(app.router)
     return app
 

@@ -28,9 +28,7 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
-        "get": "GET /cache/{resource} and /index/{resource}/{index}/{value} read the cache",
         "graph": "`declctl status` lists resources and handlers",
-        "requeue": "a resyncPeriod calls handlers again",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "new": "the folders in examples/ are meant to be copied",
@@ -49,6 +47,16 @@ _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
         "docs": "`declctl plugins list` names the hooks of each",
         "install": "plugins are installed with pip",
         "freeze": "`pip freeze` writes versions down",
+    }
+)
+_READ_THE_CACHE = "GET /cache/{resource} and /index/{resource}/{index}/{value} read the cache"
+_GET_INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "cache": _READ_THE_CACHE,
+        "index": _READ_THE_CACHE,
+        "queue": "`declctl status` shows how much waits",
+        "snapshot": _READ_THE_CACHE,
+        "handlers": "`declctl status` lists handlers",
     }
 )
 
@@ -122,6 +130,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _plugins = typer.Typer(help="Installed plugins.", no_args_is_help=True, rich_markup_mode=None)
+_get = typer.Typer(help="Read a running process.", no_args_is_help=True, rich_markup_mode=None)
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -370,6 +379,36 @@ def trigger(
 
 
 @app.command()
+def requeue(
+    letter: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HANDLER[/KEY]]", help="A handler, or one key of it, such as notify/default/web-0."
+        ),
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="The dead letters of all handlers.")] = False,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Queue again what handlers have given up (`declctl get deadletters`).
+
+    A change is delivered as it was, with its object of that time; a reconciler reads the newest state. It
+    exits 0 if the letters are queued, 2 if they are not: no process answers, there is no such letter, or a
+    newer change of the key goes first. With several letters, those are left out.
+    """
+    if (letter is None) != every:
+        raise UsageError("Name a handler or HANDLER/KEY, or write --all, and not both.")
+    from urllib.parse import urlencode
+
+    from declctl.cli.remote import give_order
+
+    handler, slash, key = (letter or "").partition("/")
+    query = {"all": "true"} if every else {"handler": handler, **({"key": key} if slash else {})}
+    return give_order(f"/-/requeue?{urlencode(query)}", admin, as_json=output is Output.JSON)
+
+
+@app.command()
 def history(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -> None:
     """List what became of each attempt to reload a running process, the oldest first."""
     from declctl.cli.remote import show_history
@@ -448,6 +487,22 @@ def list_plugins(*, output: _OutputOption = Output.TEXT) -> None:
     show_plugins(as_json=output is Output.JSON)
 
 
+@_get.callback()
+def _of_get() -> None:
+    """Read a running process."""
+
+
+@_get.command("deadletters")
+def get_dead_letters(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -> None:
+    """List what handlers with onFailure: DeadLetter have given up.
+
+    With -o json, each has the end of its traceback. `declctl requeue` queues them again.
+    """
+    from declctl.cli.remote import show_dead_letters
+
+    show_dead_letters(admin, as_json=output is Output.JSON)
+
+
 @_bench.callback()
 def _of_bench() -> None:
     """Measure on this machine."""
@@ -522,9 +577,11 @@ def _raising(error: UsageError) -> Callable[[], None]:
 
 
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")
 _add_refusals(app, _INSTEAD, prefix="")
 _add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
+_add_refusals(_get, _GET_INSTEAD, prefix="get ")
 
 
 def invoke(arguments: Sequence[str]) -> int:

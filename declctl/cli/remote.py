@@ -1,4 +1,4 @@
-"""`declctl status`, `reload`, `rollback` and `history`: talk to a running process."""
+"""`declctl status`, `reload`, `rollback`, `history` and others: talk to a running process."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from declctl.cli.admin_client import admin_address, another_answers, ask, expect
-from declctl.cli.report import print_history, print_status, show_faults
+from declctl.cli.report import print_dead_letters, print_history, print_status, show_faults
 from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic
@@ -41,6 +41,15 @@ def show_history(admin: str | None, *, as_json: bool) -> None:
         return
     print_history(document)
     _say_if_redacted(document)
+
+
+def show_dead_letters(admin: str | None, *, as_json: bool) -> None:
+    """Print what handlers have given up with `onFailure: DeadLetter`. Raises UsageError."""
+    document = expect(ask(admin_address(admin), "GET", "/deadletters"), "count", "deadLetters")
+    if as_json:
+        print_json(document)
+    else:
+        print_dead_letters(document, now=datetime.now(UTC))
 
 
 def give_order(path: str, admin: str | None, *, as_json: bool) -> int:

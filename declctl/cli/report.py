@@ -13,7 +13,7 @@ from declctl.manifest.codes import how_to_explain
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
-_UNWANTED = ("dropped", "zombies", "expressionErrors")
+_UNWANTED = ("dropped", "zombies", "expressionErrors", "deadLetters")
 _COUNTS = (
     *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
     *_UNWANTED,
@@ -103,6 +103,28 @@ def print_history(document: Document) -> None:
         for each in document["attempts"]
     ]
     print_table(("GENERATION", "TIME", "RESULT", "BUNDLE", "REASON", "WHAT"), rows)
+
+
+def print_dead_letters(document: Document, *, now: datetime) -> None:
+    """The letters of `GET /deadletters` as a table; ages are counted from `now`."""
+    if not document["deadLetters"]:
+        line("no dead letters", err=True)
+        return
+    rows = [
+        (
+            each["handler"],
+            each["key"],
+            each["type"],
+            each["attempts"],
+            each["changes"],
+            f"{age(each['failedAt'], now=now)} ago",
+            each["generation"],
+            each["error"],
+        )
+        for each in document["deadLetters"]
+    ]
+    headers = ("HANDLER", "KEY", "TYPE", "ATTEMPTS", "CHANGES", "GIVEN UP", "GENERATION", "ERROR")
+    print_table(headers, rows)
 
 
 def _what(attempt: Document) -> str:

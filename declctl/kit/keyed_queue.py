@@ -196,7 +196,7 @@ class KeyedQueue(Generic[T]):
         """Append several values, in their order."""
         with self._lock:
             now, epochs = self._now(), self._epochs
-            epoch, pending = epochs.counter.newest, epochs.pending
+            epoch = epochs.counter.newest
             self._added += len(values)
             for key, value in values:
                 tail = self._tail.get(key)
@@ -204,13 +204,22 @@ class KeyedQueue(Generic[T]):
                 # Only the last value of a key may be merged with a newer one, so that the order is kept.
                 if full and tail is not None and self._merge_into(tail, value, epoch):
                     continue
-                weight = self._weigh(value)
-                self._tail[key] = item = QueueItem(key, value, epoch, weight, now, before=tail)
-                if tail is not None:
-                    tail.after = item
-                self._weight += weight
-                pending[epoch] += 1
-                self._ready.append(item)
+                self._append(key, value, epoch, now)
+
+    def add_if_free(self, key: str, values: Sequence[tuple[T, Any]]) -> bool:
+        """Append values of `key`, each with its `retry_state`, unless the key has a pending value.
+
+        Returns whether they were appended. None of them is merged with another. A value that has a
+        `retry_state` was attempted before.
+        """
+        with self._lock:
+            if key in self._tail:
+                return False
+            for value, state in values:
+                item = self._append(key, value, self._epochs.counter.newest, self._now())
+                item.retry_state = state
+            self._added += len(values)
+            return True
 
     def take(self) -> QueueItem[T] | None:
         """Take the next item, and hold its key; None if no item may be taken now."""
@@ -394,10 +403,20 @@ class KeyedQueue(Generic[T]):
         else:
             self._running -= 1
 
+    def _append(self, key: str, value: T, epoch: int, now: float) -> QueueItem[T]:
+        tail, weight = self._tail.get(key), self._weigh(value)
+        self._tail[key] = item = QueueItem(key, value, epoch, weight, now, before=tail)
+        if tail is not None:
+            tail.after = item
+        self._weight += weight
+        self._epochs.pending[epoch] += 1
+        self._ready.append(item)
+        return item
+
     def _merge_into(self, waiting: QueueItem[T], value: T, epoch: int) -> bool:
         if waiting.fixed or self.epoch_of(waiting) != epoch:
             return False
-        attempted = waiting.attempts > 0
+        attempted = waiting.attempts > 0 or waiting.retry_state is not None
         remaining = self._merge(waiting.value, value, attempted)
         if len(remaining) > 1 or (attempted and not remaining):
             return False

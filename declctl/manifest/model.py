@@ -106,6 +106,7 @@ class OnFailure(StrEnum):
 
     RETRY = "Retry"
     IGNORE = "Ignore"
+    DEAD_LETTER = "DeadLetter"
 
 
 class OnError(StrEnum):
@@ -688,18 +689,12 @@ class HandlerSpec(LocatedSpec):
     timeout: float | None = field(
         duration("The time that one call may take; by default there is no limit.", examples=["30s"])
     )
-    on_failure: OnFailure = field(
-        refused(
-            choice(
-                "After retry.maxAttempts, Ignore counts the change as failed. Retry tries it again without "
-                "end, as without maxAttempts.",
-                [*(each.value for each in OnFailure), "DeadLetter"],
-                default="Ignore",
-            ),
-            codes.DEAD_LETTER,
-            accepts=tuple(each.value for each in OnFailure),
-        ),
-        read=OnFailure,
+    on_failure: OnFailure = option(
+        OnFailure,
+        "After retry.maxAttempts, Ignore counts the change as failed. DeadLetter also keeps it in memory, "
+        "until `declctl requeue` or a newer success of its key. Retry tries it again without end, as without "
+        "maxAttempts.",
+        default=OnFailure.IGNORE,
     )
 
     @property

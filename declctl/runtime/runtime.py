@@ -9,7 +9,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
@@ -28,6 +28,7 @@ from declctl.runtime.checking.check import CheckResult, import_in_child, read_fi
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import ClusterAccess
+from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.schedules import Schedules, TriggerResult
 from declctl.runtime.handling.slots import Slots
@@ -424,6 +425,20 @@ class Runtime:
     def trigger(self, schedule: str) -> TriggerResult:
         """Call the function of a schedule now, apart from its times; returns at once."""
         return self.parts.schedules.trigger(schedule)
+
+    def dead_letters(self) -> Sequence[DeadLetter]:
+        """What handlers have given up with `onFailure: DeadLetter`."""
+        return self.parts.slots.dead_letters()
+
+    def requeue(
+        self, handler: str | None = None, key: str | None = None
+    ) -> Mapping[RequeueResult, int] | None:
+        """Queue dead letters again: of all handlers, of one, or of one key.
+
+        Returns the number of letters by result; None if the process ends. Raises KeyError for an unknown
+        handler.
+        """
+        return None if self._stopping.is_set() else self.parts.slots.requeue(handler, key)
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""

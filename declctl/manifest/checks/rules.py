@@ -337,13 +337,14 @@ def check_traps(findings: Findings) -> None:
 
 
 def check_failure_policies(findings: Findings) -> None:
-    """Report `onFailure: Ignore` without `retry.maxAttempts`: no attempt is the last one."""
+    """Report `onFailure: Ignore` or `DeadLetter` without `retry.maxAttempts`: no attempt is the last one."""
     for path, handler in entries_at(findings.data, "spec", "handlers"):
-        if handler.get("onFailure") == "Ignore" and value_at(handler, "retry", "maxAttempts") is None:
+        policy = handler.get("onFailure")
+        if policy in ("Ignore", "DeadLetter") and value_at(handler, "retry", "maxAttempts") is None:
             place = (*path, "onFailure")
             message = (
-                f"{dotted(place)} is Ignore, and without retry.maxAttempts a change is tried again until the "
-                "handler succeeds"
+                f"{dotted(place)} is {policy}, and without retry.maxAttempts a change is tried again until "
+                "the handler succeeds"
             )
             advice = "add maxAttempts to retry, such as retry: {maxAttempts: 5}, or remove onFailure"
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)

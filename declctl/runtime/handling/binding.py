@@ -72,6 +72,8 @@ class HandlerStatistics:
     last_error_type: str | None = None
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
+    dead_letters: int = 0  # now
+    dead_letters_dropped: int = 0  # because there were too many
 
 
 @dataclass(slots=True)

@@ -24,9 +24,11 @@ from declctl.objects import ChangeReason, ChangeType, Notification, Record, merg
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
+from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.invocations import (
     EventInvocation,
     EventInvocations,
+    GivenUp,
     Invocation,
     Invocations,
     SlotQueue,
@@ -70,6 +72,7 @@ class HandlerSlot(ABC, Generic[T]):
         self,
         binding: HandlerBinding,
         queue: SlotQueue[T],
+        dead_letters: DeadLetters[Any],
         *,
         clock: Clock,
         log: Log,
@@ -81,6 +84,7 @@ class HandlerSlot(ABC, Generic[T]):
         self.replayed = 0  # objects that were delivered again because of new code
         self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
         self.queue = queue
+        self.dead_letters = dead_letters  # what was given up; they go with the slot
         self._loop = loop  # the machinery's
         self._lock = threading.Lock()  # guards `_memos`
         self._memos: dict[str, tuple[str | None, Memo]] = {}  # by key, with the uid of the object
@@ -106,6 +110,10 @@ class HandlerSlot(ABC, Generic[T]):
     @abstractmethod
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue cached objects of an informer again, for new code. `now` is a Unix time stamp."""
+
+    @abstractmethod
+    def requeue(self, key: str) -> RequeueResult:
+        """Queue again what the dead letter of a key has, and forget the letter."""
 
     @abstractmethod
     def ended(self, invocation: Invocation[T]) -> None:
@@ -322,6 +330,8 @@ class HandlerSlot(ABC, Generic[T]):
             last_error_type=counts.last_error_type,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
+            dead_letters=len(self.dead_letters),
+            dead_letters_dropped=self.dead_letters.dropped,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
@@ -378,7 +388,13 @@ class EventSlot(HandlerSlot[Notification]):
             epochs=epochs,
         )
         super().__init__(
-            binding, self._changes, clock=clock, log=log, loop=loop, shares_epochs=epochs is not None
+            binding,
+            self._changes,
+            DeadLetters(_fold, _weight),
+            clock=clock,
+            log=log,
+            loop=loop,
+            shares_epochs=epochs is not None,
         )
 
     def apply_policy(self, binding: HandlerBinding) -> None:
@@ -402,6 +418,27 @@ class EventSlot(HandlerSlot[Notification]):
         if _RESYNC in self._types:
             self.replayed += len(records)
             self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
+
+    def requeue(self, key: str) -> RequeueResult:
+        """Queue the changes of a dead letter again, as they were: with their objects of that time.
+
+        PENDING if a newer change of the key waits, runs or is retried: it would be delivered before.
+        """
+        taken = self.dead_letters.take(key)
+        if taken is None:
+            return RequeueResult.NONE
+        letter, changes = taken
+        if not self._synced:
+            with self._initial_lock:
+                self._initial_left += sum(change.notification.initial for change in changes)
+        if not self._changes.add_if_free(key, changes):
+            for change in changes:
+                if change.notification.initial and not self._synced:
+                    self._initial_dealt_with()
+            self.dead_letters.put_back(letter, changes)
+            return RequeueResult.PENDING
+        self.wake()
+        return RequeueResult.REQUEUED
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its informers have objects of the same kinds."""
@@ -442,6 +479,30 @@ class EventSlot(HandlerSlot[Notification]):
             self._initial_left -= 1
             # From now on no event is counted as one of the first sync.
             self._synced = self._synced or (self._initial_complete and not self._initial_left)
+
+
+def _fold(older: tuple[GivenUp, ...], newer: tuple[GivenUp, ...]) -> tuple[GivenUp, ...]:
+    """The changes of a key that were given up one after the other, merged as waiting changes are.
+
+    What can't be merged, such as a Deleted and the Added after it, stays two changes; there are no more.
+    """
+    changes = list(older)
+    for change in newer:
+        changes.append(change)
+        while len(changes) > 1:
+            first, second = changes[-2:]
+            merged = merge(first.notification, second.notification, True)
+            if len(merged) != 1:
+                break
+            # Both were attempted: what failed on either is called again.
+            failed = first.state.failed | second.state.failed
+            state = first.state._replace(failed=failed, outcome=first.state.outcome or second.state.outcome)
+            changes[-2:] = [GivenUp(merged[0], state)]
+    return tuple(changes[-2:])
+
+
+def _weight(changes: tuple[GivenUp, ...]) -> int:
+    return sum(change.notification.weight() for change in changes)
 
 
 def _no_workers() -> None:

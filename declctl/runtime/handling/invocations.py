@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.manifest.model import OnFailure
 from declctl.objects import Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
     CallBinding,
@@ -40,6 +42,7 @@ from declctl.runtime.handling.binding import (
     HandlerCounts,
     entering_or_leaving,
 )
+from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
@@ -54,6 +57,7 @@ _SILENCE = 60.0  # seconds between two log lines about a handler that waits for 
 # In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
+_LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
 _UNREADABLE = "an exception that raises when it is read"
@@ -72,8 +76,16 @@ class Retry(NamedTuple):
     first_failed: int | None  # the generation on which it failed first, if it has failed
     waits: int  # how many of its retries were for a cache that had not synced
     is_unsynced: bool  # the newest was
+    failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
+
+
+class GivenUp(NamedTuple):
+    """A change that was given up, as a dead letter keeps it."""
+
+    notification: Notification
+    state: Retry
 
 
 class _LoopCall(NamedTuple):
@@ -109,6 +121,15 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def subject(self) -> str:
         """What the handler is called for, in messages."""
         return self.item.key
+
+    @property
+    def kind(self) -> str:
+        """The type of the change, for a dead letter."""
+        raise NotImplementedError
+
+    def content(self, state: Retry) -> object:
+        """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
+        raise NotImplementedError
 
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
         """Decide which implementations are called; returns False if the item ends without a call."""
@@ -177,6 +198,15 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def subject(self) -> str:
         """The type of the change, and its key."""
         return f"{self.change.type} {self.item.key}"
+
+    @property
+    def kind(self) -> str:
+        """The type of the change that the handler has received."""
+        return str(self.change.type)
+
+    def content(self, state: Retry) -> tuple["GivenUp", ...]:
+        """The notification, and what its next attempt needs."""
+        return (GivenUp(self.item.value, state),)
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The change, its objects, and the context."""
@@ -313,6 +343,11 @@ class SlotOfInvocations(Protocol[T]):
         """The binding of an item."""
         ...
 
+    @property
+    def dead_letters(self) -> DeadLetters[Any]:
+        """Where changes go that were given up with `onFailure: DeadLetter`."""
+        ...
+
     def memo(self, key: str, uid: str | None) -> object:
         """The memo of an object; `uid` is None if the object is gone."""
         ...
@@ -348,6 +383,7 @@ class Invocations(ABC, Generic[T]):
         self._clock = clock
         self._log = log
         self._failures = FailureLog(log, slot.name)
+        self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
         self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
@@ -494,6 +530,7 @@ class Invocations(ABC, Generic[T]):
 
     def _succeed(self, invocation: Invocation[T]) -> None:
         """End an item whose calls have succeeded."""
+        self._letters.succeeded(invocation.item.key)
         self._end(invocation, self._queue.done)
 
     def _begin(self, item: QueueItem[T]) -> Invocation[T]:
@@ -630,12 +667,36 @@ class Invocations(ABC, Generic[T]):
                 self._counts.failed += 1
         self._failures.failed(invocation, what, delay if again else None, attempt=attempt)
         if again:
-            first = (
-                invocation.binding.generation if invocation.first_failed is None else invocation.first_failed
-            )
-            self._retry(invocation, delay, first, waits, is_unsynced=False)
-        else:
-            self._end(invocation, self._queue.done)
+            self._retry(invocation, delay, self._first_failed(invocation), waits, is_unsynced=False)
+            return
+        if invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed:
+            # Before the end of the item: a newer success of its key, which comes later, forgets the letter.
+            self._letters.put(*self._dead_letter(invocation, what, attempt))
+        self._end(invocation, self._queue.done)
+
+    @staticmethod
+    def _first_failed(invocation: Invocation[T]) -> int:
+        """The generation on which an item that has failed now failed first."""
+        first = invocation.first_failed
+        return invocation.binding.generation if first is None else first
+
+    def _dead_letter(self, invocation: Invocation[T], what: str, attempt: int) -> tuple[DeadLetter, object]:
+        """The letter of an item that is given up, and its content."""
+        now = self._clock.now()
+        state = invocation.retry_state(None, 0, is_unsynced=False)
+        letter = DeadLetter(
+            handler=self._name,
+            key=invocation.item.key,
+            type=invocation.kind,
+            error=what,
+            error_type=_failure_type(invocation.failures[0]),
+            traceback=_end_of_traceback(invocation.failures),
+            attempts=attempt,
+            first_failed_at=_failing_since(invocation.item) or now,
+            failed_at=now,
+            generation=invocation.binding.generation,
+        )
+        return letter, invocation.content(state)
 
     def _wait_for_sync(self, invocation: Invocation[T], fault: NotSynced) -> None:
         """Retry a call that has read a cache that has not synced; it does not count as an attempt."""
@@ -666,7 +727,10 @@ class Invocations(ABC, Generic[T]):
         is_unsynced: bool,
     ) -> None:
         state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
-        invocation.item.retry_state = state
+        since = _failing_since(invocation.item)
+        if since is None and not is_unsynced:
+            since = self._clock.now()
+        invocation.item.retry_state = state._replace(failing_since=since)
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -735,7 +799,12 @@ class FailureLog:
             times = 1
             fields["traceback"] = _UNREADABLE
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
-        then = "given up" if delay is None else f"again in {delay:.3g} s"
+        if delay is not None:
+            then = f"again in {delay:.3g} s"
+        elif invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER:
+            then = "given up: `declctl get deadletters` has it"
+        else:
+            then = "given up"
         self._log.error(
             f"{sentence}; {number}, {then}",
             handler=self._name,
@@ -856,6 +925,21 @@ def _waits(item: QueueItem[Any]) -> int:
     """The retries of a change because of an unsynced cache; they are no attempts."""
     retry: Retry | None = item.retry_state
     return 0 if retry is None else retry.waits
+
+
+def _failing_since(item: QueueItem[Any]) -> datetime | None:
+    """The time of the first failure of an item; None if it has not failed before."""
+    retry: Retry | None = item.retry_state
+    return None if retry is None else retry.failing_since
+
+
+def _end_of_traceback(failures: Sequence[BaseException]) -> str:
+    """The end of the tracebacks, where the lines of the handler and the exception are."""
+    try:
+        traces = "".join(map(readable_traceback, failures))
+        return traces[-_LONGEST_TRACEBACK_OF_LETTER:]
+    except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+        return _UNREADABLE
 
 
 def _ran_longer_than(timeout: float) -> str:

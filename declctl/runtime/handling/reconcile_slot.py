@@ -32,6 +32,7 @@ from declctl.objects import (
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding
+from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.mapping import KeySource
@@ -243,6 +244,15 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
         return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
 
+    @property
+    def kind(self) -> str:
+        """Reconcile: the handler was called for a key."""
+        return "Reconcile"
+
+    def content(self, state: Retry) -> Causes:  # noqa: ARG002 - the next call reads the newest state
+        """Why the key was due."""
+        return self.request.causes
+
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
         """Always True for a reconciler with code: a key is not filtered, the changes that lead to it are."""
         if self.unread is not None:
@@ -360,7 +370,13 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self._sources: Mapping[ManagedInformer, Sequence[KeySource]] = {}
         self._skips_initial = False
         super().__init__(
-            binding, self._keys, clock=clock, log=log, loop=loop, shares_epochs=epochs is not None
+            binding,
+            self._keys,
+            DeadLetters(_newer, _weight),
+            clock=clock,
+            log=log,
+            loop=loop,
+            shares_epochs=epochs is not None,
         )
 
     def apply_policy(self, binding: HandlerBinding) -> None:
@@ -409,6 +425,15 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 self._add(source, notification, Priority.BACKGROUND)
             self.replayed += len(records)
         self.wake()
+
+    def requeue(self, key: str) -> RequeueResult:
+        """Let a key be reconciled that was given up, with its newest state."""
+        if self.dead_letters.take(key) is None:
+            return RequeueResult.NONE
+        cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
+        self._keys.add(key, cause, Priority.LIVE)
+        self.wake()
+        return RequeueResult.REQUEUED
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its own resource has the same kind."""
@@ -459,6 +484,14 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 key=str(notification.key),
                 generation=self.binding.generation,
             )
+
+
+def _newer(older: Causes, newer: Causes) -> Causes:  # noqa: ARG001 - a key needs no older causes
+    return newer
+
+
+def _weight(causes: Causes) -> int:
+    return 200 * len(causes)  # their texts are short names and keys
 
 
 def _of_reconciler(binding: CallBinding) -> ReconcileBinding:

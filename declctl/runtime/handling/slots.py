@@ -19,6 +19,7 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.log import Log
@@ -241,6 +242,11 @@ class Slots:
             slot.workers.dismiss()
             self._leaving.remove(slot)
             waiting = slot.close()
+            if letters := len(slot.dead_letters):
+                self._log.warning(
+                    f"the handler {slot.name} was removed, and its dead letters with it: {letters}",
+                    handler=slot.name,
+                )
         running = slot.abandon(ended.epoch) if slot.outstanding(ended.epoch) else 0
         if ended.closing and (dropped := slot.queue.statistics().dropped):
             self._dropped[slot.name] += dropped
@@ -265,6 +271,19 @@ class Slots:
     def get(self, name: str) -> AnySlot | None:
         """The slot of a handler; None if there is no such handler."""
         return self._slots.get(name)
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The dead letters of all handlers, in manifest order."""
+        return [letter for slot in self._slots.values() for letter in slot.dead_letters.all()]
+
+    def requeue(self, handler: str | None = None, key: str | None = None) -> Mapping[RequeueResult, int]:
+        """Queue dead letters again: of all handlers, of one, or of one key; returns the number by result."""
+        slots = self._slots.values() if handler is None else [self._slots[handler]]
+        results = Counter[RequeueResult]()
+        for slot in slots:
+            keys = [letter.key for letter in slot.dead_letters.all()] if key is None else [key]
+            results.update(map(slot.requeue, keys))
+        return results
 
     def incomplete(self) -> list[str]:
         """The handlers that have not received the first objects of all their caches."""

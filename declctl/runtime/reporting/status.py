@@ -221,6 +221,17 @@ HANDLER_FIGURES = (
         "declctl_handler_replayed",
         "Cached objects that it received again because its code had changed.",
     ),
+    Figure(
+        "dead_letters",
+        "declctl_handler_dead_letters",
+        "Keys whose changes were given up, and that can be requeued.",
+        counts=False,
+    ),
+    Figure(
+        "dead_letters_dropped",
+        "declctl_handler_dead_letters_dropped",
+        "Dead letters that were dropped because there were too many.",
+    ),
     Figure("queued", "declctl_handler_queue_depth", "Changes that wait.", counts=False),
     Figure("running"),
     Figure("p95_seconds"),

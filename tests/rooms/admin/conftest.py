@@ -18,6 +18,7 @@ from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -170,6 +171,11 @@ class FakeRuntime:
     result: str = "Applied"
     trigger_result: TriggerResult = TriggerResult.BEGUN
     triggered: list[str] = field(default_factory=list)
+    told_letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
+    requeue_results: Mapping[RequeueResult, int] | None = field(
+        default_factory=lambda: {RequeueResult.REQUEUED: 1}
+    )
+    requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
     reloads: int = 0
     forced: int = 0
     gate: asyncio.Event | None = None
@@ -210,6 +216,15 @@ class FakeRuntime:
     def trigger(self, schedule: str) -> TriggerResult:
         self.triggered.append(schedule)
         return self.trigger_result
+
+    def dead_letters(self) -> Sequence[DeadLetter]:
+        return self.told_letters
+
+    def requeue(
+        self, handler: str | None = None, key: str | None = None
+    ) -> Mapping[RequeueResult, int] | None:
+        self.requeued.append((handler, key))
+        return self.requeue_results
 
     def history(self) -> dict[str, Any]:
         return self.told_history

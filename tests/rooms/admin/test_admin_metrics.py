@@ -36,6 +36,8 @@ TYPES = {
     "declctl_handler_queue_depth": "gauge",
     "declctl_handler_merged_total": "counter",
     "declctl_handler_dropped_total": "counter",
+    "declctl_handler_dead_letters": "gauge",
+    "declctl_handler_dead_letters_dropped_total": "counter",
     "declctl_handler_filtered_total": "counter",
     "declctl_handler_expression_errors_total": "counter",
     "declctl_handler_replayed_total": "counter",

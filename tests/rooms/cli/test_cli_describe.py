@@ -40,21 +40,19 @@ def test_explain_of_an_unknown_field_suggests_one(declctl: Callable):
     assert 'did you mean "retry"?' in ended.err
 
 
-@pytest.mark.parametrize("code", ["DCL064", "dcl064"])
+@pytest.mark.parametrize("code", ["DCL074", "dcl074"])
 def test_explain_of_a_code_says_what_to_do_without_the_repository(declctl: Callable, code: str):
     """Who has installed declctl with pip reads here what docs/errors.md says of a code."""
     ended = declctl("explain", code)
     assert (ended.status, ended.err) == (0, "")
     assert ended.out == (
-        "DCL064\n"
+        "DCL074\n"
         "\n"
-        "Queues other than `default` are not done yet by this version.\n"
+        "`sharding` is not done yet by this version.\n"
         "\n"
-        "    resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
-        "    handlers: [{name: a, resourceRef: {name: pods}, entryPoint: handlers, queue: {name: "
-        "slow}}]\n"
+        "    sharding: {replicas: 3}\n"
         "\n"
-        "Meanwhile: each handler has a queue of its own; set its `concurrency`.\n"
+        "Meanwhile: run one process for each group of namespaces.\n"
     )
 
 

@@ -8,9 +8,7 @@ NAMES = [
     "test",
     "tap",
     "top",
-    "get",
     "graph",
-    "requeue",
     "record",
     "replay",
     "new",
@@ -30,6 +28,14 @@ def test_a_documented_command_says_that_it_is_not_done(declctl: Callable, name: 
     assert ended.status == 2
     assert ended.err.startswith(f"declctl: This version does not do `declctl {name}` yet; ")
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["cache", "index", "queue", "snapshot", "handlers"])
+def test_so_does_a_read_of_a_running_process(declctl: Callable, name: str):
+    """`declctl get cache pods` says how to read the cache today."""
+    ended = declctl("get", name, "pods")
+    assert ended.status == 2
+    assert f"`declctl get {name}` yet" in ended.err
 
 
 @pytest.mark.parametrize("name", ["show", "doctor", "docs", "install", "freeze"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.report import age, headline, print_status, size
+from declctl.cli.report import age, headline, print_dead_letters, print_status, size
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 DOCUMENT: dict[str, Any] = {
@@ -274,3 +274,27 @@ def test_writes_are_counted_by_handler_verb_and_result(capsys):
     ]
     print_status(document(), now=NOW)
     assert "WRITES OF" not in capsys.readouterr().out
+
+
+def test_dead_letters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each, with how long ago it was given up; no table without letters."""
+    letter = {
+        "handler": "notify",
+        "key": "default/web-0",
+        "type": "Modified",
+        "attempts": 5,
+        "changes": 2,
+        "failedAt": "2026-01-01T11:57:00Z",
+        "generation": 6,
+        "error": "TimeoutError: slack",
+    }
+    print_dead_letters({"deadLetters": [letter]}, now=NOW)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == [
+        *("HANDLER", "KEY", "TYPE", "ATTEMPTS", "CHANGES", "GIVEN", "UP", "GENERATION", "ERROR")
+    ]
+    assert shown[1].split() == [
+        *("notify", "default/web-0", "Modified", "5", "2", "3m", "ago", "6", "TimeoutError:", "slack")
+    ]
+    print_dead_letters({"deadLetters": []}, now=NOW)
+    assert capsys.readouterr() == ("", "no dead letters\n")

@@ -15,7 +15,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
         (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
         (HANDLER % "debounce: §500ms", "DCL063"),
         (HANDLER % "queue: {name: §slow}", "DCL064"),
-        (HANDLER % "onFailure: §DeadLetter", "DCL065"),
         ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
         ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
@@ -43,6 +42,7 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         HANDLER % "queue: {name: default, concurrency: 2}",
         HANDLER % "onFailure: Retry",
         HANDLER % "onFailure: Ignore, retry: {maxAttempts: 3}",
+        HANDLER % "onFailure: DeadLetter, retry: {maxAttempts: 3}",
         HANDLER % "replay: Never",
         "schedules: []",
         "leaderElection: {enabled: false, leaseDuration: 15s}",
@@ -58,16 +58,18 @@ def test_what_equals_the_default_is_fine(faults, fragment):
     assert faults(fragment) == ()
 
 
-def test_a_choice_that_is_done_is_suggested(only_fault):
+def test_a_value_that_is_done_is_suggested(only_fault):
     """Where another value is done, it is named."""
-    fault = only_fault(HANDLER % "onFailure: §DeadLetter")
-    assert fault.suggestion.startswith("write Retry or Ignore, or remove it; ")
+    fault = only_fault("leaderElection: {enabled: §true}")
+    assert fault.suggestion.startswith("write false, or remove it; ")
 
 
-def test_ignore_without_a_last_attempt_is_refused(only_fault):
+@pytest.mark.parametrize("policy", ["Ignore", "DeadLetter"])
+def test_what_follows_the_last_attempt_needs_one(only_fault, policy):
     """A change would be tried again for ever, against what is written."""
     for retry in ("", ", retry: {maxBackoff: 1m}"):
-        fault = only_fault(HANDLER % f"onFailure: §Ignore{retry}")
+        fault = only_fault(HANDLER % f"onFailure: §{policy}{retry}")
         assert (fault.code, fault.severity) == ("DCL017", "error")
+        assert f"onFailure is {policy}, and" in fault.message
         assert "tried again until the handler succeeds" in fault.message
         assert "retry: {maxAttempts: 5}" in fault.suggestion

@@ -1,0 +1,86 @@
+"""`onFailure: DeadLetter` in a whole controller: given up, mended by a reload, requeued."""
+
+from declctl.testing import until
+
+FAILS = "retry: {maxAttempts: 2, initialBackoff: 10ms, maxBackoff: 10ms}, onFailure: DeadLetter"
+BROKEN = "def tell(obj):\n    raise ValueError('no ' + obj.name)\n"
+MENDED = (
+    "import blackboard\n\ndef tell(obj, change):\n    blackboard.tell('told', obj.name, str(change.type))\n"
+)
+RECONCILER = """
+import blackboard
+from declctl import Terminal
+
+def keys(request):
+    if not blackboard.told:
+        blackboard.tell("called")
+        raise Terminal("no")
+    blackboard.tell("reconciled", request.name, str(request.causes[0]))
+"""
+
+
+def _requeue(runs, *words):
+    async def asked():
+        return runs.runtime.requeue(*words)
+
+    return runs.on_machinery(asked(), 10.0)
+
+
+def test_what_was_given_up_is_handled_after_the_code_is_mended(rig, config_map) -> None:
+    """The letter survives the reload; what is requeued goes to the new code, with its object and type."""
+    rig.handler("tell", rest=FAILS)
+    runs = rig.run(BROKEN)
+    runs.sandbox.create(config_map("a"))
+    until("it is given up", lambda: runs.handler("tell").dead_letters == 1)
+    (letter,) = runs.runtime.dead_letters()
+    assert (letter.key, letter.type, letter.error) == ("default/a", "Added", "ValueError: no a")
+    rig.write(MENDED)
+    assert runs.reload().result == "Applied"
+    assert runs.handler("tell").dead_letters == 1
+    assert dict(_requeue(runs, "tell", "default/a")) == {"Requeued": 1}
+    until("it is told", lambda: rig.told("told", "a", "Added"))
+    runs.wait_idle()
+    assert runs.handler("tell").dead_letters == 0
+
+
+def test_a_newer_change_that_succeeds_forgets_the_letter(rig, config_map) -> None:
+    """An edit of the object after the mend: nobody has to requeue."""
+    rig.handler("tell", rest=FAILS)
+    runs = rig.run(BROKEN)
+    runs.sandbox.create(config_map("a"))
+    runs.sandbox.create(config_map("b"))
+    until("both are given up", lambda: runs.handler("tell").dead_letters == 2)
+    rig.write(MENDED)
+    runs.reload()
+    runs.sandbox.update(config_map("a", more="x"))
+    until("it is told", lambda: rig.told("told", "a", "Modified"))
+    until("one letter is left", lambda: runs.handler("tell").dead_letters == 1)
+    assert [letter.key for letter in runs.runtime.dead_letters()] == ["default/b"]
+
+
+def test_a_removed_handler_takes_its_letters_along(rig, config_map) -> None:
+    """The log says how many."""
+    rig.handler("tell", rest=FAILS)
+    runs = rig.run(BROKEN)
+    runs.sandbox.create(config_map("a"))
+    until("it is given up", lambda: runs.handler("tell").dead_letters == 1)
+    rig.handlers.clear()
+    rig.handler("other", entry="handlers:tell", rest=FAILS)
+    rig.write()
+    runs.reload()
+    words = "the handler tell was removed, and its dead letters with it: 1"
+    until("the log says so", lambda: runs.log.find(words))
+
+
+def test_a_key_that_is_given_up_is_reconciled_when_it_is_requeued(rig, config_map) -> None:
+    """Terminal gives up at once; the requeue is the cause of the next call."""
+    rig.handler("keys", rest=f"mode: Reconcile, {FAILS}")
+    runs = rig.run(RECONCILER)
+    runs.sandbox.create(config_map("a"))
+    until("it is given up", lambda: runs.handler("keys").dead_letters == 1)
+    (letter,) = runs.runtime.dead_letters()
+    assert (letter.type, letter.attempts, letter.error) == ("Reconcile", 1, "Terminal: no")
+    assert dict(_requeue(runs)) == {"Requeued": 1}
+    until("it is reconciled", lambda: rig.told("reconciled", "a"))
+    assert rig.told("reconciled") == [("reconciled", "a", "Requeue maps default/a (DeadLetter)")]
+    assert runs.handler("keys").dead_letters == 0

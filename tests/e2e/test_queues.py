@@ -1,0 +1,67 @@
+"""Dead letters, as a user sees them: a process, its commands and its lines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bundles import telling
+from clusters import Cluster
+from processes import Declctl, environment
+from rest import pod
+from waiting import until
+
+BROKEN = "def tell(change):\n    raise ValueError(f'no {change.key}')\n"
+POLICY = "retry: {maxAttempts: 2, initialBackoff: 50ms}, onFailure: DeadLetter"
+
+
+def _run(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "declctl", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+
+
+def test_what_was_given_up_is_listed_and_requeued(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """Broken code gives two objects up; it is mended, and `requeue` brings one back, then all."""
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    good = (bundle.path / "handlers.py").read_text("utf-8")
+    bundle.write("handlers.py", BROKEN)
+    bundle.edit("manifest.yaml", '"handlers:tell"', f'"handlers:tell", {POLICY}')
+    for name in ("a", "b"):
+        cluster.rest.create(pod(name, namespace))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
+        admin = ("--admin", declctl.admin().removeprefix("http://"))
+
+        def letters() -> list[dict[str, object]]:
+            return json.loads(_run("get", "deadletters", "-o", "json", *admin).stdout or "{}")["deadLetters"]
+
+        until("both are given up", lambda: len(letters()) == 2)
+        first = min(letters(), key=lambda letter: str(letter["key"]))
+        assert (first["handler"], first["key"], first["type"]) == ("tell", f"{namespace}/a", "Added")
+        assert (first["attempts"], first["error"]) == (2, f"ValueError: no {namespace}/a")
+        assert "handlers.py" in str(first["traceback"])
+        listed = _run("get", "deadletters", *admin)
+        assert listed.stdout.splitlines()[0].startswith("HANDLER")
+        assert len(listed.stdout.splitlines()) == 3
+        assert "DEAD LETTERS" in _run("status", *admin).stdout
+        bundle.write("handlers.py", good)
+        assert _run("reload", *admin).returncode == 0
+        assert len(letters()) == 2
+        requeued = _run("requeue", f"tell/{namespace}/a", *admin)
+        assert (requeued.returncode, requeued.stdout) == (0, "1 requeued\n")
+        until("it is told", lambda: any(f"Added pods {namespace}/a " in line for line in declctl.out))
+        assert [letter["key"] for letter in letters()] == [f"{namespace}/b"]
+        again = _run("requeue", f"tell/{namespace}/a", *admin)
+        assert again.returncode == 2
+        assert f"tell has no dead letter of {namespace}/a" in again.stderr
+        assert _run("requeue", "--all", *admin).stdout == "1 requeued\n"
+        until("the other is told", lambda: any(f"Added pods {namespace}/b " in line for line in declctl.out))
+        assert letters() == []
+        assert declctl.stop() == 0
+
+
+def test_a_requeue_says_what_it_needs() -> None:
+    """A handler or --all, and not both."""
+    for words in ((), ("notify", "--all")):
+        refused = _run("requeue", *words)
+        assert refused.returncode == 2
+        assert "Name a handler or HANDLER/KEY, or write --all" in refused.stderr

@@ -1,0 +1,252 @@
+"""Dead letters: what is given up is kept, can be queued again, and goes when it is not needed any more."""
+
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from declctl.manifest.model import OnFailure, QueueSpec, RetrySpec
+from declctl.objects import ChangeType
+from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters, RequeueResult
+from tests.rooms.runtime.conftest import implementation, rebind
+
+POLICY = {
+    "retry": RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0),
+    "on_failure": OnFailure.DEAD_LETTER,
+    "queue": QueueSpec(concurrency=4),
+}
+
+
+class Flaky:
+    """A handler that fails while it is told to, and writes down what it is called with."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.heard: list[tuple[str, str, str | None]] = []
+
+    def hook(self, change, obj, old) -> None:
+        self.heard.append((str(change.type), obj.resource_version, old and old.resource_version))
+        if self.fails:
+            raise ValueError(f"no {obj.name}")
+
+
+@pytest.fixture
+def flaky() -> Flaky:
+    return Flaky()
+
+
+def _give_up(bench, clock) -> None:
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+
+
+def test_what_is_given_up_is_a_letter_with_all_that_is_known(bench, added, clock, flaky) -> None:
+    """After `maxAttempts`: the key, the fault, its traceback, the attempts, the times and the generation."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a")])
+    first = clock.now()
+    _give_up(bench, clock)
+    (letter,) = slot.dead_letters.all()
+    assert (letter.handler, letter.key, letter.type, letter.attempts) == ("notify", "default/a", "Added", 2)
+    assert (letter.error, letter.error_type) == ("ValueError: no a", "ValueError")
+    assert letter.traceback.endswith("ValueError: no a\n")
+    assert "raise ValueError" in letter.traceback
+    assert letter.first_failed_at == first
+    assert letter.failed_at == first + timedelta(seconds=1)
+    assert (letter.generation, letter.changes) == (1, 1)
+    figures = slot.statistics()
+    assert (figures.failed, figures.dead_letters, figures.queued) == (1, 1, 0)
+    assert bench.log.find("given up: `declctl get deadletters` has it")
+
+
+def test_with_ignore_there_is_no_letter(bench, added, clock, flaky) -> None:
+    """Only the count of the failed ones says that there was a change."""
+    slot = bench.slot(implementation(flaky.hook), **{**POLICY, "on_failure": OnFailure.IGNORE})
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    assert (slot.statistics().failed, slot.statistics().dead_letters) == (1, 0)
+
+
+def test_a_requeued_change_is_delivered_as_it_was(bench, record, clock, flaky) -> None:
+    """With the object of then, its old state and new attempts; a success forgets it."""
+    from declctl.objects import Notification
+
+    old, new = record("a", version=7), record("a", version=8)
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
+    _give_up(bench, clock)
+    flaky.fails = False
+    assert slot.requeue("default/a") is RequeueResult.REQUEUED
+    assert slot.statistics().dead_letters == 0
+    assert bench.work() == 1
+    assert flaky.heard == [("Modified", "8", "7")] * 3
+    assert slot.requeue("default/a") is RequeueResult.NONE
+
+
+def test_a_requeued_change_that_fails_again_is_a_letter_again(bench, added, clock, flaky) -> None:
+    """After as many attempts as the first time."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    slot.requeue("default/a")
+    _give_up(bench, clock)
+    assert len(flaky.heard) == 4
+    assert [letter.attempts for letter in slot.dead_letters.all()] == [2]
+
+
+def test_of_two_hooks_only_the_one_that_failed_is_called_again(bench, added, clock, flaky) -> None:
+    """A requeue is a further attempt, and no second delivery to what has succeeded."""
+    good: list[str] = []
+    slot = bench.slot(
+        implementation(lambda change: good.append(change.type)), implementation(flaky.hook), **POLICY
+    )
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    flaky.fails = False
+    slot.requeue("default/a")
+    bench.work()
+    assert (len(good), len(flaky.heard)) == (1, 3)
+
+
+def test_a_newer_success_of_the_key_forgets_its_letter(bench, added, clock, flaky) -> None:
+    """And no other letter: what the handler has done with the newer state is what counts."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a"), added("b")])
+    _give_up(bench, clock)
+    flaky.fails = False
+    slot.add_all([added("a", ChangeType.MODIFIED)])
+    bench.work()
+    assert [letter.key for letter in slot.dead_letters.all()] == ["default/b"]
+
+
+def test_a_letter_does_not_overtake_a_newer_change(bench, added, clock, flaky) -> None:
+    """A newer change waits: it goes first, and the letter stays until that has succeeded."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    slot.add_all([added("a", ChangeType.MODIFIED)])
+    assert slot.requeue("default/a") is RequeueResult.PENDING
+    assert slot.statistics().dead_letters == 1
+    flaky.fails = False
+    bench.work()
+    assert slot.statistics().dead_letters == 0
+
+
+def test_the_letters_of_a_key_are_one(bench, record, clock, flaky) -> None:
+    """Merged as waiting changes are: what is delivered is from the oldest state to the newest."""
+    from declctl.objects import Notification
+
+    states = [record("a", version=number) for number in range(4)]
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    first = clock.now()
+    for old, new in itertools.pairwise(states):
+        slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
+        _give_up(bench, clock)
+    (letter,) = slot.dead_letters.all()
+    assert (letter.changes, letter.first_failed_at) == (3, first)
+    flaky.fails = False
+    flaky.heard.clear()
+    slot.requeue("default/a")
+    bench.work()
+    assert flaky.heard == [("Modified", "3", "0")]
+
+
+def test_a_deleted_and_the_object_made_anew_are_both_delivered(bench, added, clock, flaky) -> None:
+    """They can't be one change; their order stays."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    for kind in (ChangeType.DELETED, ChangeType.ADDED, ChangeType.MODIFIED):
+        slot.add_all([added("a", kind)])
+        _give_up(bench, clock)
+    flaky.fails = False
+    flaky.heard.clear()
+    slot.requeue("default/a")
+    bench.work()
+    assert [kind for kind, _, _ in flaky.heard] == ["Deleted", "Added"]
+
+
+def test_an_attempted_change_that_is_requeued_is_not_merged_away(bench, added, clock, flaky) -> None:
+    """The handler may have acted on an Added before it failed: it needs the Deleted, also when both wait."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY, buffer_bytes=0)
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    slot.requeue("default/a")
+    slot.add_all([added("a", ChangeType.DELETED)])
+    flaky.fails = False
+    flaky.heard.clear()
+    bench.work()
+    assert [kind for kind, _, _ in flaky.heard] == ["Deleted"]
+
+
+def test_letters_survive_a_reload(bench, added, clock, flaky) -> None:
+    """They belong to the slot; the new code gets what is requeued."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a")])
+    _give_up(bench, clock)
+    seen: list[int] = []
+
+    def mended(change) -> None:
+        seen.append(change.generation)
+
+    rebind(slot, bench.binding(implementation(mended), generation=2, **POLICY))
+    slot.requeue("default/a")
+    bench.work()
+    assert (seen, slot.statistics().dead_letters) == ([2], 0)
+
+
+def test_a_handler_that_was_removed_keeps_no_letters(bench, added, clock, flaky) -> None:
+    """Its last calls fail without a letter that nobody could requeue."""
+    slot = bench.slot(implementation(flaky.hook), **POLICY)
+    slot.add_all([added("a")])
+    item = slot.queue.take()
+    slot.close()
+    slot.work(item)
+    assert (slot.statistics().failed, slot.statistics().dead_letters) == (1, 0)
+
+
+def _letter(key: str, error: str = "", changes: int = 1) -> DeadLetter:
+    from datetime import UTC, datetime
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return DeadLetter("h", key, "Added", error, "E", "", 1, now, now, 1, changes)
+
+
+def test_there_are_only_so_many_letters() -> None:
+    """The oldest is dropped and counted; one that is written again is not the oldest any more."""
+    letters = DeadLetters[int](lambda older, newer: older + newer, lambda _: 0, most=2)
+    for key in ("a", "b", "a", "c"):
+        letters.put(_letter(key), 1)
+    assert [letter.key for letter in letters.all()] == ["a", "c"]
+    assert letters.dropped == 1
+    taken = letters.take("a")
+    assert taken is not None
+    assert (taken[0].changes, taken[1]) == (2, 2)
+
+
+def test_letters_take_only_so_many_bytes() -> None:
+    """Their contents and texts count; a single one that is too large is kept."""
+    letters = DeadLetters[int](lambda _, newer: newer, lambda content: content, most_bytes=10_000)
+    letters.put(_letter("a", "x" * 4000), 100)
+    letters.put(_letter("b"), 4000)
+    assert letters.dropped == 0
+    letters.put(_letter("c"), 2000)
+    assert ([letter.key for letter in letters.all()], letters.dropped) == (["b", "c"], 1)
+    letters.put(_letter("d"), 50_000)
+    assert ([letter.key for letter in letters.all()], letters.dropped) == (["d"], 3)
+    letters.succeeded("d")
+    letters.put(_letter("e"), 9_000)
+    letters.put(_letter("f"), 100)
+    assert [letter.key for letter in letters.all()] == ["f"]
+
+
+def test_what_is_put_back_is_older_than_what_came_since() -> None:
+    """A worker has given up a newer change while a request was being refused: both are kept, in order."""
+    letters = DeadLetters[str](lambda older, newer: older + newer, len)
+    letters.put(_letter("a", "first"), "1")
+    taken = letters.take("a")
+    letters.put(_letter("a", "second"), "2")
+    assert taken is not None
+    letters.put_back(*taken)
+    (letter,) = letters.all()
+    assert (letter.error, letter.changes) == ("second", 2)
+    assert letters.take("a") == (letter, "12")
