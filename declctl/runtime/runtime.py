@@ -48,10 +48,12 @@ from declctl.writes import (
     EventRecorder,
     WriteGate,
     WriteLedger,
+    WriteOrigin,
     WritePolicy,
     WriteResult,
     WriterFactory,
     WriteVerb,
+    Written,
 )
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -234,7 +236,11 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     - `restart`: called with the reasons when a reload needs a new process.
     - `user_log`: the structlog logger that `ctx.log` is bound from.
     """
-    policy = WritePolicy(dry_run=options.dry_run)
+
+    def on_written(written: Written, origin: WriteOrigin) -> None:
+        slots.written(written, origin, caches.all())
+
+    policy = WritePolicy(dry_run=options.dry_run, on_written=on_written)
     client.guard_writes(policy.may_write, dry_run=policy.dry_run)
     ledger = WriteLedger()
     writers = WriterFactory(

@@ -192,6 +192,20 @@ class WorkQueue(Generic[K]):
             request = self._processing.get(item)
             return () if request is None else tuple(request.causes)
 
+    def take_again(self, item: K) -> None:
+        """Let the adds of an item since a worker has it count as handed out to this worker, too.
+
+        For a worker that has not begun with the item. No effect if it was not added again.
+        """
+        with self._lock:
+            request = self._processing.get(item)
+            again = None if request is None else self._dirty.pop(item, None)
+            if request is not None and again is not None:
+                request.add_causes(*again.causes)
+                self._taken += 1
+                self._finished += 1
+                self._waited += self._clock.monotonic() - again.since
+
     def done(self, item: K) -> None:
         """Note that a worker has finished an item. An item that was added meanwhile is queued again.
 

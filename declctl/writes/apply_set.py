@@ -143,10 +143,12 @@ class ApplySets:
         marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
-        if known is not None and SetScope.of(known, owner) == scope:
+        # The former scope, also if somebody has replaced the parent without its annotations.
+        former = SetScope() if known is None else SetScope.of(known, owner)
+        if known is not None and former == scope:
             pruned = await self._prune_known(owner, known - members.keys())
         else:
-            pruned, left = await self._prune_listed(owner, members.keys(), marks.scope | scope)
+            pruned, left = await self._prune_listed(owner, members.keys(), marks.scope | former | scope)
             await marks.narrow(scope | left)
         if not self._gate.dry_run:
             self._known[state] = frozenset(members)

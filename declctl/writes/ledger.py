@@ -57,6 +57,7 @@ class WriteOrigin:
     generation: int
     request_id: str = ""
     causes: tuple[object, ...] = ()
+    key: str = ""  # that the call is about; empty in a life-cycle hook
 
 
 @dataclass(frozen=True, slots=True)

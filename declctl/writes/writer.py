@@ -142,7 +142,7 @@ class HandlerWriter:
         )
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
-        return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes)
+        return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes, str(scope.key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,8 @@ class HandlerStatistics:
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
     dead_letters: int = 0  # now
     dead_letters_dropped: int = 0  # because there were too many
+    cache_waits: int = 0  # calls that waited until caches had what the handler had written
+    cache_lags: int = 0  # writes that a cache did not have after 10 s
 
 
 @dataclass(slots=True)

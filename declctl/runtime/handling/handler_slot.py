@@ -35,6 +35,7 @@ from declctl.runtime.handling.invocations import (
     is_unsynced,
 )
 from declctl.runtime.log import Log
+from declctl.writes import WriteOrigin, Written
 
 T = TypeVar("T")
 
@@ -134,6 +135,12 @@ class HandlerSlot(ABC, Generic[T]):
     @abstractmethod
     def _look_synced(self) -> None:
         """Set `_synced` if everything of the first sync was handled."""
+
+    def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
+        """Note a write of this handler that the server has stored; `caches` are all that there are.
+
+        No effect for a handler of changes: it receives each change, and the next one does not replace it.
+        """
 
     # Bindings and epochs
 

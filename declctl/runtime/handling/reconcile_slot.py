@@ -9,8 +9,8 @@ a reload leaves the queue alone, and drains the running calls only.
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
@@ -31,14 +31,15 @@ from declctl.objects import (
     Requeue,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.binding import CallBinding
+from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.mapping import KeySource
+from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
 from declctl.runtime.log import Log
 from declctl.workqueue import BucketRateLimiter, Priority, QueueEmpty, QueueShutDown, RateLimitingQueue
-from declctl.writes import CallScope
+from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
@@ -68,6 +69,14 @@ class ReconcileBinding(HandlerBinding):
         return self.lister.get(key)
 
 
+@dataclass(frozen=True, slots=True)
+class _HeldKey:
+    """A key that waits until caches have these writes."""
+
+    writes: tuple[UnseenWrite, ...]
+    waits_for_own: bool  # one of the writes is that of its own last call
+
+
 class ReconcileQueue:
     """Keys that wait for a reconciler: a work queue, with the methods that a slot needs (`SlotQueue`).
 
@@ -76,11 +85,18 @@ class ReconcileQueue:
     - A failed key is due again after its delay, or when it is added. All failed keys together share a token
       bucket (10 a second, burst 100), as in client-go.
     - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
+    - A key is held back until caches have what the handler has written (`unseen_writes`).
 
-    From any thread; no method waits.
+    From any thread; no method waits. `report` takes a message about a cache that lags.
     """
 
-    def __init__(self, *, clock: Clock, epochs: EpochCounter | None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        epochs: EpochCounter | None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.max_running = 1
         self._clock = clock
         self._epochs = EpochCounter() if epochs is None else epochs
@@ -91,6 +107,9 @@ class ReconcileQueue:
         self._failed: dict[str, QueueItem[Causes]] = {}  # by key: the last attempt, until one succeeds
         self._excluded = 0  # taken items that do not count towards `max_running`
         self._adds = self._merged = self._first_attempts = self._dropped = 0
+        self.unseen = UnseenWrites(clock=clock, report=report)
+        self._held: dict[str, _HeldKey] = {}  # by key that waits for caches to have writes
+        self._held_back = 0  # calls that have waited for caches
 
     def add(self, key: str, cause: Cause, priority: Priority) -> None:
         """Let a key be reconciled, because of a cause."""
@@ -102,10 +121,8 @@ class ReconcileQueue:
         with self._lock:
             if len(self._taken) - self._excluded >= self.max_running:
                 return None
-            self._queue.add_due()
-            try:
-                key = self._queue.get_nowait()
-            except (QueueEmpty, QueueShutDown):
+            key = self._next_key()
+            if key is None:
                 return None
             item = QueueItem(
                 key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic(), fixed=True
@@ -116,6 +133,36 @@ class ReconcileQueue:
                 self._first_attempts += 1
             self._taken[key] = item
             return item
+
+    def _next_key(self) -> str | None:
+        """A key that may be reconciled now. Under the lock."""
+        # A key that has waited for caches goes before others: each of these may hold back further ones.
+        if (key := self._released_key()) is not None:
+            return key
+        self._queue.add_due()
+        others = sum(not held.waits_for_own for held in self._held.values())
+        while others < self.max_running:
+            try:
+                key = self._queue.get_nowait()
+            except (QueueEmpty, QueueShutDown):
+                return None
+            writes = self.unseen.before(key)
+            if not writes:
+                return key
+            # The key stays taken in the work queue, so that it is not added twice.
+            held = self._held[key] = _HeldKey(writes, any(write.writer == key for write in writes))
+            others += not held.waits_for_own
+            self._held_back += 1
+        return None
+
+    def _released_key(self) -> str | None:
+        """A key that was held back, and need not wait for caches any longer. Under the lock."""
+        for key, held in self._held.items():
+            if self.unseen.are_over(key, held.writes):
+                del self._held[key]
+                self._queue.take_again(key)  # this call reads what was added meanwhile
+                return key
+        return None
 
     def done(self, item: QueueItem[Causes]) -> bool:
         """Note that the key was reconciled; its failures are forgotten. Returns whether it waits again."""
@@ -161,7 +208,11 @@ class ReconcileQueue:
         """Accept no more keys, and drop those that wait; returns how many. The handler was removed."""
         self._queue.shut_down()
         with self._lock:
-            dropped = 0
+            dropped = len(self._held)
+            for key in self._held:
+                self._queue.take_again(key)
+                self._queue.done(key)
+            self._held.clear()
             while len(self._queue):
                 self._queue.done(self._queue.get_nowait())
                 dropped += 1
@@ -175,13 +226,21 @@ class ReconcileQueue:
         with self._lock:
             if len(self._taken) - self._excluded >= self.max_running:
                 return None
-        return 0.0 if len(self._queue) else self._queue.next_due()
+            looks = [self.unseen.look_after(held.writes) for held in self._held.values()]
+            blocked = sum(not held.waits_for_own for held in self._held.values()) >= self.max_running
+        due = None if blocked else 0.0 if len(self._queue) else self._queue.next_due()
+        return min(looks, default=None) if due is None else min((due, *looks))
 
     @property
     def idle(self) -> bool:
         """Whether no key waits, runs or backs off. One that waits for its `Requeue` counts as none."""
         with self._lock:
-            return not self._taken and not self._failed and not len(self._queue)
+            return not (self._taken or self._failed or self._held or len(self._queue))
+
+    @property
+    def held_back(self) -> int:
+        """The number of calls that have waited for caches."""
+        return self._held_back
 
     @property
     def epoch(self) -> int:
@@ -211,7 +270,7 @@ class ReconcileQueue:
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
         with self._lock:
-            waiting, taken = len(self._queue), len(self._taken)
+            waiting, taken = len(self._queue) + len(self._held), len(self._taken)
             return KeyedQueueStatistics(
                 added=self._adds,
                 taken=self._first_attempts,
@@ -362,7 +421,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         loop: asyncio.AbstractEventLoop,
         epochs: EpochCounter | None = None,
     ) -> None:
-        self._keys = ReconcileQueue(clock=clock, epochs=epochs)
+        self._keys = ReconcileQueue(clock=clock, epochs=epochs, report=self._report_lag)
         self._log = log
         self._failures = FailureLog(log, binding.plan.name)
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
@@ -434,6 +493,19 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self._keys.add(key, cause, Priority.LIVE)
         self.wake()
         return RequeueResult.REQUEUED
+
+    def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
+        """Hold keys back until the caches have a write of this handler."""
+        own_kind = _own_informers(self.binding)[0].identity.group_kind
+        self._keys.unseen.note(written, origin, caches, own_kind=own_kind)
+
+    def _report_lag(self, message: str) -> None:
+        self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)
+
+    def statistics(self) -> HandlerStatistics:
+        """The figures of this moment."""
+        found = super().statistics()
+        return replace(found, cache_waits=self._keys.held_back, cache_lags=self._keys.unseen.lagging)
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its own resource has the same kind."""

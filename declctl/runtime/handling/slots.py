@@ -24,6 +24,7 @@ from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, Han
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+from declctl.writes import WriteOrigin, Written
 
 AnySlot = HandlerSlot[Any]
 """The slot of a handler of either mode."""
@@ -128,6 +129,12 @@ class Slots:
         """Retry the changes that wait for the sync of a cache, as a cache has synced."""
         for slot in self._all():
             slot.cache_synced()
+
+    def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
+        """Note a write of a handler that the server has stored; `caches` are all that there are."""
+        slot = self._slots.get(origin.handler)
+        if slot is not None:
+            slot.written(written, origin, caches)
 
     def begin_proofs(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[FreshnessProof]:
         """Begin proofs for the caches that handlers join: each must be as new as the changes they received.

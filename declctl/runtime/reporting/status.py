@@ -232,6 +232,16 @@ HANDLER_FIGURES = (
         "declctl_handler_dead_letters_dropped",
         "Dead letters that were dropped because there were too many.",
     ),
+    Figure(
+        "cache_waits",
+        "declctl_handler_cache_waits",
+        "Calls that waited until caches had what the handler had written.",
+    ),
+    Figure(
+        "cache_lags",
+        "declctl_handler_cache_lags",
+        "Writes of the handler that a cache did not have after 10 s.",
+    ),
     Figure("queued", "declctl_handler_queue_depth", "Changes that wait.", counts=False),
     Figure("running"),
     Figure("p95_seconds"),

@@ -39,6 +39,8 @@ TYPES = {
     "declctl_handler_dead_letters": "gauge",
     "declctl_handler_dead_letters_dropped_total": "counter",
     "declctl_handler_filtered_total": "counter",
+    "declctl_handler_cache_lags_total": "counter",
+    "declctl_handler_cache_waits_total": "counter",
     "declctl_handler_expression_errors_total": "counter",
     "declctl_handler_replayed_total": "counter",
     "declctl_zombie_invocations": "gauge",

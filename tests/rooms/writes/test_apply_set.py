@@ -351,3 +351,11 @@ def test_a_set_that_is_cancelled_is_listed_again(scene, scope, view, clock) -> N
     scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
     done = scene.run(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
     assert [written.key for written in done.pruned] == ["team-a/a"]
+
+
+def test_children_are_found_after_the_annotations_of_the_parent_are_lost(scene, apply, view) -> None:
+    """Somebody has replaced the parent by a file without them: what this process has applied is known."""
+    apply([config_map("a")])
+    scene.server.answers["GET", MAPS] = {"items": [member("a")]}
+    done = apply([], view(metadata={"resourceVersion": "200"}))
+    assert [written.key for written in done.pruned] == ["team-a/a"]

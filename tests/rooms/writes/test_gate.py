@@ -58,7 +58,7 @@ def test_a_write_is_in_the_ledger_with_its_origin(scene, apply) -> None:
         == ("uid-of-settings", "101")
     )
     assert record.manager == "declctl/guard/web"
-    assert record.origin == WriteOrigin("web", 3, "r1", ("a pod changed",))
+    assert record.origin == WriteOrigin("web", 3, "r1", ("a pod changed",), "team-a/shop")
     assert (record.result, record.retries, record.error) == (WriteResult.SUCCEEDED, 0, "")
     assert scene.ledger.of_object("team-a/settings", uid="another") == ()
     assert scene.ledger.of_object("team-a/other") == ()
