@@ -80,6 +80,21 @@ class EventTarget(HookTarget):
         return self._by_type[kind]
 
 
+class ReconcileTarget(HookTarget):
+    """The implementations of a reconciler: for keys, and for deleted objects with its finalizer."""
+
+    def __init__(
+        self,
+        reconciling: tuple[Implementation, ...],
+        finalizing: tuple[Implementation, ...] = (),
+        *,
+        disabled: str = "",
+    ) -> None:
+        super().__init__((*reconciling, *finalizing), disabled=disabled)
+        self.reconciling = HookTarget(reconciling).implementations
+        self.finalizing = HookTarget(finalizing).implementations
+
+
 def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
     """Call a synchronous implementation with the arguments that it takes; returns its result.
 

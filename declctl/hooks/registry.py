@@ -15,7 +15,7 @@ import pluggy
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults, specs
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.calls import EventTarget, HookTarget, Implementation, KeyFunction, Predicate
+from declctl.hooks.calls import EventTarget, Implementation, KeyFunction, Predicate, ReconcileTarget
 
 ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(inspect.signature(function).parameters)
@@ -31,7 +31,7 @@ _GIVEN: Final[Mapping[str, tuple[str, ...]]] = {**ARGUMENTS, SCHEDULE: ("schedul
 _SPECIFIED = {name: pluggy.PluginManager(PROJECT).parse_hookspec_opts(specs, name) for name in ARGUMENTS}
 _MARK = f"{PROJECT}_impl"  # the attribute that `hookimpl` sets on a function
 _EVENT_HOOKS = ("declctl_event", "declctl_added", "declctl_modified", "declctl_deleted")
-_RECONCILE = "declctl_reconcile"
+_RECONCILE, _FINALIZE = "declctl_reconcile", "declctl_finalize"
 # The expressions for values that other frameworks pass as parameters.
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     **{name: ("obj", f'obj["{name}"]') for name in ("spec", "status", "metadata")},
@@ -109,7 +109,7 @@ class PluginRegistry:
             )
         return EventTarget(listening)
 
-    def reconcile_target(self, name: str) -> HookTarget:
+    def reconcile_target(self, name: str) -> ReconcileTarget:
         """The reconcile hooks of a plugin; raises EntryPointError if it has none."""
         reconciling = self.of(_RECONCILE, [name])
         if not reconciling:
@@ -119,7 +119,22 @@ class PluginRegistry:
                 suggestion=f"mark a function {_RECONCILE}(request, ctx) with @declctl.hookimpl, "
                 "or name any such function as module:function",
             )
-        return HookTarget(reconciling)
+        return ReconcileTarget(reconciling)
+
+    def finalize_hooks(
+        self, name: str, module: ModuleType | None = None
+    ) -> tuple[tuple[Implementation, ...], str]:
+        """The finalize hooks of a plugin, and where they were looked for.
+
+        For a plugin that is a plain function, they are those of its `module`. Raises EntryPointError for a
+        function of that name without a mark.
+        """
+        found = self.of(_FINALIZE, [name])
+        if found or module is None:
+            return found, name
+        functions = [member for member in self._members(module) if member.hook == _FINALIZE]
+        made = [self._implementation(name, member) for member in functions]
+        return tuple(sorted(made, key=lambda i: i.rank)), module.__name__
 
     def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
         """The implementations of a hook, of some plugins or of all, in order."""

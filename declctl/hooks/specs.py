@@ -66,6 +66,22 @@ def declctl_reconcile(request: Request, ctx: Any) -> Requeue | None:
 
 
 @hookspec
+def declctl_finalize(request: Request, ctx: Any) -> Requeue | None:
+    """Called for an object that is being deleted and has the `finalizer` of the handler.
+
+    It undoes what the deletion of the object and its owner references do not undo.
+
+    - `request`: the key, the newest state of the object, and why the key is due.
+    - `ctx`: as for `declctl_reconcile`.
+
+    After it has returned None, the finalizer is removed. A process that ends in between calls it again, as
+    does a removal that fails: it must do no harm when it is repeated. Returns `Requeue(after=seconds)` to
+    keep the finalizer and be called again. After an exception it is called again with growing delays, without
+    an end. After a `Terminal` it waits for the next change of the object.
+    """
+
+
+@hookspec
 def declctl_indexers(
     resource: str,  # noqa: ARG001 - a specification
 ) -> Mapping[str, Callable[[ObjectView], Iterable[str]]]:

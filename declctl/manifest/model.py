@@ -554,7 +554,8 @@ class HandlerSpec(LocatedSpec):
 
     `resync_period` is None for the period of the resource, and 0 for never. `timeout` is None for no limit.
     `filter` is None if every change passes. `events` are in the order of ALL_EVENTS. `applies` is empty and
-    `status` is None if the manifest declares nothing. `field_manager` is empty for the default.
+    `status` is None if the manifest declares nothing. `field_manager` is empty for the default, and
+    `finalizer` for none.
     """
 
     ABOUT = about(
@@ -572,6 +573,7 @@ class HandlerSpec(LocatedSpec):
             "writes": "applies",
             "owns": "applies",
             "manager": "fieldManager",
+            "finalizers": "finalizer",
         },
     )
     name: str = field(text("The name of the handler.", value="label", examples=["notify"]), required=True)
@@ -643,6 +645,16 @@ class HandlerSpec(LocatedSpec):
             "declctl/<controller>/<handler>. After a rename, the former name keeps its fields and children.",
             value="fieldManager",
             examples=["declctl/pod-guard/notify"],
+        ),
+        absent="",
+    )
+    finalizer: str = field(
+        text(
+            "With mode Reconcile: a finalizer that each object gets before its first call. An object that is "
+            "deleted stays until the hook declctl_finalize has succeeded. For an entry point that is a "
+            "function, it is the hook of that name in its module.",
+            value="finalizer",
+            examples=["example.dev/webapp"],
         ),
         absent="",
     )

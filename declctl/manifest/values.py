@@ -75,6 +75,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
 _INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
+_QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
@@ -312,6 +313,22 @@ def check_subdomain(text: str) -> str:
     """Checks a DNS-1123 subdomain, the form of most names of objects: labels with dots between them."""
     if len(text) > 253 or not _SUBDOMAIN.fullmatch(text):
         raise _bad(text, "use lower-case letters, digits, dashes and dots", fixed=_as_label(text))
+    return text
+
+
+def check_finalizer(text: str) -> str:
+    """Checks the name of a finalizer: a DNS-1123 subdomain, a slash and a name, such as example.dev/webapp.
+
+    The API server takes names without a domain for its own finalizers only.
+    """
+    domain, slash, name = text.rpartition("/")
+    if not slash or len(domain) > 253 or not _SUBDOMAIN.fullmatch(domain):
+        rule = "begin with a domain of yours and a slash, as in example.dev/webapp"
+        raise _bad(text, rule, fixed=None)
+    if not _QUALIFIED_NAME.fullmatch(name):
+        raise _bad(
+            text, "after the slash, use at most 63 letters, digits, dashes, dots and underscores", fixed=None
+        )
     return text
 
 

@@ -3,6 +3,7 @@
 from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
+from declctl.writes.finalizers import FinalizedObject, FinalizerWriter, finalizers_of, is_being_deleted
 from declctl.writes.gate import WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
@@ -30,6 +31,8 @@ __all__ = [
     "DeclaredWrites",
     "EventRecorder",
     "EventText",
+    "FinalizedObject",
+    "FinalizerWriter",
     "HandlerWriter",
     "RecordedEvents",
     "WriteGate",
@@ -46,6 +49,8 @@ __all__ = [
     "documents_of",
     "event_text",
     "field_manager",
+    "finalizers_of",
+    "is_being_deleted",
     "object_of",
     "status_change",
 ]

@@ -24,6 +24,7 @@ from declctl.writes.apply import (
     plain_json,
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, SetOwner
+from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
 from declctl.writes.gate import ApiWrite, OnWritten, RequestSender, WriteGate
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of
@@ -141,6 +142,20 @@ class HandlerWriter:
             reads_first=self._declared.lacks_status,
         )
 
+    async def change_finalizer(
+        self, kind: GroupVersionKind, finalizer: str, scope: CallScope, *, adds: bool, reads_first: bool
+    ) -> Written | None:
+        """Add the finalizer of the handler to the object of the call, or remove it; see `FinalizerWriter`.
+
+        With `reads_first`, the object of the call may lack finalizers of others. Returns None if there was
+        nothing to write.
+        """
+        obj = object_of(scope, "finalizer")
+        resource = await self._parts.discover(kind)
+        target = FinalizedObject(resource, obj.key, obj.uid, finalizer, self.manager, self._origin(scope))
+        change = self._parts.finalizers.add if adds else self._parts.finalizers.remove
+        return await change(target, None if reads_first else obj)
+
     def _origin(self, scope: CallScope) -> WriteOrigin:
         return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes, str(scope.key))
 
@@ -179,6 +194,7 @@ class WriterParts:
     gate: WriteGate
     sets: ApplySets
     statuses: StatusWriter
+    finalizers: FinalizerWriter
     discover: Discover
 
 
@@ -226,7 +242,8 @@ class WriterFactory:
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
         sets = ApplySets(gate, discover, version=version, on_marked=statuses.learn)
-        self._parts = WriterParts(gate, sets, statuses, discover)
+        finalizers = FinalizerWriter(gate, ledger, clock)
+        self._parts = WriterParts(gate, sets, statuses, finalizers, discover)
 
     def writer(
         self,

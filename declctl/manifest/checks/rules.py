@@ -64,7 +64,10 @@ def check_references(findings: Findings, shape: Schema) -> None:
 
 # Fields that only one mode has, by the other one, with what holds there.
 _OF_OTHER_MODE: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "Event": (("watches", "write mode: Reconcile, or a handler for that resource"),),
+    "Event": (
+        ("watches", "write mode: Reconcile, or a handler for that resource"),
+        ("finalizer", "write mode: Reconcile, and a hook declctl_finalize"),
+    ),
     "Reconcile": (
         ("delivery", "remove it: a key waits once, and the handler reads the newest state"),
         ("bufferBytes", "remove it: a key waits once, and no object waits with it"),

@@ -275,6 +275,10 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             plugin=handler.plugin,
             path=(*handler.path, field),
         )
+        if handler.finalizer:
+            entry = None if handler.entry_point is None else str(handler.entry_point)
+            path = (*handler.path, "finalizer")
+            yield DeclaredEntry("finalizer", handler.name, handler.resource, entry, handler.plugin, path)
     for handler in controller.handlers:
         if handler.filter is not None and handler.filter.entry_point is not None:
             path = (*handler.filter.path, "entryPoint")

@@ -18,6 +18,7 @@ _LONGEST = 2000  # characters of a message: user code may raise one of any lengt
 Use = Literal[
     "handler",
     "reconciler",
+    "finalizer",
     "filter",
     "mapping",
     "index",
@@ -33,9 +34,10 @@ ManifestPath = tuple[str | int, ...]
 class DeclaredEntry(msgspec.Struct, frozen=True):
     """One place of the manifest that names code.
 
-    A `mapping` leads from objects to keys of a reconciler, as does its filter; `name` is that of the handler
-    and the position of the watch, as in `webapp 0`. An `index` is one that a mapping names, and that a hook
-    has to declare, as the manifest does not.
+    A `finalizer` is one of a reconciler, which needs the hook for it. A `mapping` leads from objects to keys
+    of a reconciler, as does its filter; `name` is that of the handler and the position of the watch, as in
+    `webapp 0`. An `index` is one that a mapping names, and that a hook has to declare, as the manifest does
+    not.
     """
 
     use: Use

@@ -11,13 +11,14 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, cast
 
 import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks.calls import HookTarget, Implementation, KeyFunction, call
+from declctl.hooks.calls import HookTarget, Implementation, KeyFunction, ReconcileTarget, call, without_prefix
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
@@ -37,6 +38,7 @@ _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 _UNKNOWN_INDEX = "DCL020"
+_NO_HOOK = "DCL047"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -261,6 +263,8 @@ class _Builder:
         try:
             if entry.use in ("handler", "reconciler"):
                 self._handler(entry, reconciles=entry.use == "reconciler")
+            elif entry.use == "finalizer":
+                self._finalizer(entry)
             elif entry.use == "index":
                 self._wanted_indexes.append(entry)
             elif entry.use == "mapping":
@@ -289,7 +293,8 @@ class _Builder:
         if entry.plugin is not None:
             name = entry.plugin
             if name in self._disabled:
-                self.loaded_code.targets[entry.name] = HookTarget((), disabled=self._disabled[name])
+                make = ReconcileTarget if reconciles else HookTarget
+                self.loaded_code.targets[entry.name] = make((), disabled=self._disabled[name])
                 return
             if name not in self._registry.names():
                 return  # its fault is reported where the manifest lists the plugin
@@ -299,10 +304,46 @@ class _Builder:
             name = self._registry.add_entry(text, self._namespace.resolve(text), reconciles=reconciles)
         find = self._registry.reconcile_target if reconciles else self._registry.target
         self.loaded_code.targets[entry.name] = find(name)
+        if reconciles and self._registry.of("declctl_finalize", [name]) and not self._has_finalizer(entry):
+            self.faults.append(
+                Fault(
+                    _NO_HOOK,
+                    f"{name} implements declctl_finalize, which is never called: the handler {entry.name} "
+                    "has no finalizer",
+                    entry.path,
+                    "add one to the handler, such as finalizer: example.dev/webapp, or remove the hook",
+                    severity="warning",
+                )
+            )
         # Resource hooks are called once for each plugin, also if it has several handlers for the resource.
         serving = self._serving.setdefault(entry.resource, [])
         if name not in serving:
             serving.append(name)
+
+    def _has_finalizer(self, entry: DeclaredEntry) -> bool:
+        return any(each.use == "finalizer" and each.name == entry.name for each in self._declaration.entries)
+
+    def _finalizer(self, entry: DeclaredEntry) -> None:
+        """Add the finalize hooks to the target of a reconciler, whose own entry comes before this one."""
+        target = self.loaded_code.targets.get(entry.name)
+        if not isinstance(target, ReconcileTarget) or target.disabled:
+            return  # the fault is reported where the manifest names the code
+        name, module = str(entry.plugin), None
+        if entry.entry_point is not None:
+            code = self._namespace.resolve(entry.entry_point)
+            name = self._registry.add_entry(entry.entry_point, code, reconciles=True)
+            if not isinstance(code, ModuleType | type):  # a function: its module has the hook
+                module = self._namespace.module(entry.entry_point.partition(":")[0])
+        finalizing, where = self._registry.finalize_hooks(name, module)
+        if not finalizing:
+            raise EntryPointError(
+                f"{without_prefix(where)} does not implement declctl_finalize, which a handler with a "
+                "finalizer has to have",
+                code=_NO_HOOK,
+                suggestion="write a function declctl_finalize(request, ctx) there, marked with "
+                "@declctl.hookimpl, or remove the finalizer",
+            )
+        self.loaded_code.targets[entry.name] = ReconcileTarget(target.reconciling, finalizing)
 
     def _function(self, entry: DeclaredEntry) -> Callable[..., Any]:
         target = self._namespace.resolve(str(entry.entry_point))

@@ -283,6 +283,14 @@ class HandlerWrites:
         change = status_change(self._scope, conditions, fields)
         return self._submit(self._writer.patch_status(change, self._scope))
 
+    def change_finalizer(
+        self, kind: GroupVersionKind, finalizer: str, *, adds: bool, reads_first: bool
+    ) -> Future[Written | None]:
+        """Add the finalizer of the handler to the object of the call, or remove it."""
+        return self._submit(
+            self._writer.change_finalizer(kind, finalizer, self._scope, adds=adds, reads_first=reads_first)
+        )
+
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)

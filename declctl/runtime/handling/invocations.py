@@ -131,6 +131,11 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
         raise NotImplementedError
 
+    @property
+    def most_attempts(self) -> int | None:
+        """The number of attempts after which the item is given up; None if it never is."""
+        return self.binding.plan.most_attempts
+
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
         """Decide which implementations are called; returns False if the item ends without a call."""
         return bool(self.implementations)
@@ -650,7 +655,7 @@ class Invocations(ABC, Generic[T]):
 
     def _retry_or_give_up(self, invocation: Invocation[T]) -> None:
         """Count and log a failure, and retry the change as often as the plan allows."""
-        item, most = invocation.item, invocation.binding.plan.most_attempts
+        item, most = invocation.item, invocation.most_attempts
         waits = _waits(item)
         attempt = item.attempts + 1 - waits
         again = most is None or attempt < most
@@ -781,7 +786,7 @@ class FailureLog:
 
     def failed(self, invocation: Invocation[Any], what: str, delay: float | None, *, attempt: int) -> None:
         """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
-        item, limit = invocation.item, invocation.binding.plan.most_attempts
+        item, limit = invocation.item, invocation.most_attempts
         sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
         try:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
 from declctl.hooks.calls import Implementation
@@ -33,6 +34,7 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.mapping import KeySource
@@ -43,6 +45,7 @@ from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
+_OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class ReconcileBinding(HandlerBinding):
 
     sources: Sequence[KeySource] = ()  # what leads to keys; the reconciler's own resource comes first
     lister: Lister | None = None  # of the objects that it reconciles; never None
+    finalizer: HandlerFinalizer | None = None
 
     @property
     def reconciles(self) -> bool:
@@ -91,13 +95,18 @@ class ReconcileQueue:
     """
 
     def __init__(
+<<<<<<< HEAD
         self,
         *,
         clock: Clock,
         epochs: EpochCounter | None,
         report: Callable[[str], None] = lambda _: None,
+=======
+        self, *, clock: Clock, epochs: EpochCounter | None, expected: Callable[[], int] = lambda: 0
+>>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
     ) -> None:
         self.max_running = 1
+        self._expected = expected  # the number of keys that are added soon, and count as waiting
         self._clock = clock
         self._epochs = EpochCounter() if epochs is None else epochs
         self._queue: RateLimitingQueue[str] = RateLimitingQueue(clock=clock)
@@ -235,12 +244,16 @@ class ReconcileQueue:
     def idle(self) -> bool:
         """Whether no key waits, runs or backs off. One that waits for its `Requeue` counts as none."""
         with self._lock:
+<<<<<<< HEAD
             return not (self._taken or self._failed or self._held or len(self._queue))
 
     @property
     def held_back(self) -> int:
         """The number of calls that have waited for caches."""
         return self._held_back
+=======
+            return not (self._taken or self._failed or len(self._queue) or self._expected())
+>>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
 
     @property
     def epoch(self) -> int:
@@ -270,7 +283,11 @@ class ReconcileQueue:
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
         with self._lock:
+<<<<<<< HEAD
             waiting, taken = len(self._queue) + len(self._held), len(self._taken)
+=======
+            waiting, taken = len(self._queue) + self._expected(), len(self._taken)
+>>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
             return KeyedQueueStatistics(
                 added=self._adds,
                 taken=self._first_attempts,
@@ -289,11 +306,26 @@ class ReconcileQueue:
         return bool(len(self._queue))
 
 
+class LeftoverCache(Protocol):
+    """The objects outside of the scope of a handler that have its finalizer."""
+
+    def get(self, key: str) -> ObjectView | None:
+        """The newest state of an object; None if it is not known. From any thread."""
+        ...
+
+    def object_left(self, key: str) -> None:
+        """Notice that an object with the finalizer has left the scope, or is gone. On the machinery loop."""
+        ...
+
+
 class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     """One call of a reconciler for a key."""
 
     request: Request
-    unread: NotSynced | None = None  # the object could not be read: its cache has not synced
+    unread: DeclctlError | None = None  # the object could not be read: its cache has not synced, for example
+    last: Implementation | None = None  # called after the hooks: removes the finalizer if they have succeeded
+    endless: bool = False  # retried for ever
+    adds: bool = False  # it adds the finalizer, and the hooks are called later
     requeue: Requeue | None = None  # the earliest that the hooks have returned
 
     @property
@@ -312,12 +344,28 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         """Why the key was due."""
         return self.request.causes
 
+    @property
+    def most_attempts(self) -> int | None:
+        """As of any item; None for what is done because of a finalizer."""
+        return None if self.endless else super().most_attempts
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether no hook has failed so far, or has asked to be called again."""
+        return not self.failures and self.requeue is None
+
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
-        """Always True for a reconciler with code: a key is not filtered, the changes that lead to it are."""
+        """Decide which hooks are called: a key is not filtered, the changes that lead to it are.
+
+        False for a reconciler without code, and for an object that is being deleted without the finalizer of
+        the handler.
+        """
         if self.unread is not None:
             self.failures.append(self.unread)
             self.implementations = ()
             return True
+        if self.last is not None:
+            self.implementations = (*self.implementations, self.last)
         return bool(self.implementations)
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
@@ -336,8 +384,9 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
             if self.requeue is None or result.after < self.requeue.after:
                 self.requeue = result
         elif result is not None:
+            hook = "declctl_reconcile" if self.last is None else "declctl_finalize"
             raise HandlerFailed(
-                f"declctl_reconcile returned a {type(result).__name__}: return None or Requeue(after=seconds)"
+                f"{hook} returned a {type(result).__name__}: return None or Requeue(after=seconds)"
             )
 
     def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
@@ -360,12 +409,17 @@ class Reconciliations(Invocations[Causes]):
     ) -> None:
         super().__init__(slot, queue, loop=loop, clock=clock, log=log)
         self._keys = queue
+        self._reconciled = slot
+        self._finalizers = slot.finalizers
 
     def _make(self, item: QueueItem[Causes], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
         obj = unread = None
+        in_scope = True
         try:
             obj = _of_reconciler(binding).read(item.key)
+            if obj is None and (left := self._reconciled.leftovers) is not None:
+                obj, in_scope = left.get(item.key), False
         except NotSynced as fault:
             unread = fault
         causes, before = item.value, None if retry is None else retry.request
@@ -378,10 +432,34 @@ class Reconciliations(Invocations[Causes]):
             causes=causes,
             id=before.id if before is not None and same else uuid.uuid4().hex,
         )
-        began, implementations = self._clock.monotonic(), binding.target.implementations
-        return Reconciliation(
-            item, binding, began, implementations, self.replace_worker, request=request, unread=unread
+        invocation = Reconciliation(
+            item,
+            binding,
+            self._clock.monotonic(),
+            reconcile_target(binding).reconciling,
+            self.replace_worker,
+            request=request,
+            unread=unread,
         )
+        finalizer = _of_reconciler(binding).finalizer
+        if finalizer is not None and obj is not None and not binding.target.disabled:
+            try:
+                steps = self._finalizers.decide(
+                    binding,
+                    finalizer,
+                    obj,
+                    CallScope(request.key, obj, request.id, causes),
+                    retry,
+                    in_scope=in_scope,
+                    succeeds=lambda: invocation.has_succeeded,
+                )
+            except DeclctlError as fault:  # the object can't be decoded
+                invocation.unread = fault
+            else:
+                invocation.implementations = steps.implementations
+                invocation.last, invocation.endless = steps.last, steps.endless
+                invocation.adds = steps.adds
+        return invocation
 
     def _is_final(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
@@ -393,7 +471,21 @@ class Reconciliations(Invocations[Causes]):
             cause = Cause("Requeue", invocation.binding.plan.resource, invocation.item.key, "Requested")
             self._keys.requeue(invocation.item, invocation.requeue.after, cause)
             self._slot.wake()  # it may be due before all other keys: the workers look when
+        if invocation.adds:
+            self._look_again(invocation)
         super()._succeed(invocation)
+
+    def _look_again(self, invocation: Reconciliation) -> None:
+        """Queue a key again if the cache shows its object with the finalizer already."""
+        binding, key = _of_reconciler(invocation.binding), invocation.item.key
+        assert binding.finalizer is not None
+        try:
+            due = self._finalizers.is_due(binding.finalizer, binding.read(key), key)
+        except DeclctlError:  # the cache can't be read: the key comes again with its next change
+            due = False
+        if due:
+            cause = Cause(str(ChangeType.MODIFIED), binding.plan.resource, key, str(ChangeReason.WATCH))
+            self._keys.add(key, cause, Priority.LIVE)
 
 
 class _Feed:
@@ -421,7 +513,13 @@ class ReconcileSlot(HandlerSlot[Causes]):
         loop: asyncio.AbstractEventLoop,
         epochs: EpochCounter | None = None,
     ) -> None:
+<<<<<<< HEAD
         self._keys = ReconcileQueue(clock=clock, epochs=epochs, report=self._report_lag)
+=======
+        self.finalizers = FinalizerSteps()
+        self._keys = ReconcileQueue(clock=clock, epochs=epochs, expected=lambda: self.finalizers.awaited)
+        self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
+>>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
         self._log = log
         self._failures = FailureLog(log, binding.plan.name)
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
@@ -450,29 +548,63 @@ class ReconcileSlot(HandlerSlot[Causes]):
 
     def add_from(self, managed: ManagedInformer, notifications: Sequence[Notification]) -> None:
         """Queue the keys to which changes of an informer lead. Neither waits nor raises."""
+        finalizer = _of_reconciler(self.binding).finalizer
         for notification in notifications:
-            if notification.initial and self._skips_initial:
-                continue
+            skipped = notification.initial and self._skips_initial
             in_background = notification.initial or notification.type is _RESYNC
+            priority = Priority.BACKGROUND if in_background else Priority.LIVE
             for source in self._sources.get(managed, ()):
-                self._add(source, notification, Priority.BACKGROUND if in_background else Priority.LIVE)
+                queued = not skipped and self._add(source, notification, priority)
+                if finalizer is not None and source.keys_of is None:
+                    self._look_for_finalizer(source, finalizer, notification, priority, queued=queued)
         self.wake()
 
-    def _add(self, source: KeySource, notification: Notification, priority: Priority) -> None:
+    def add_leftover(self, notification: Notification) -> None:
+        """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
+        cause = Cause(str(notification.type), self.binding.plan.resource, notification.key, _OUT_OF_SCOPE)
+        self._keys.add(notification.key, cause, Priority.LIVE)
+        self.wake()
+
+    def _look_for_finalizer(
+        self,
+        source: KeySource,
+        finalizer: HandlerFinalizer,
+        notification: Notification,
+        priority: Priority,
+        *,
+        queued: bool,
+    ) -> None:
+        """Queue the key of an object that the handler's filter, types or `initialSync` must not keep away.
+
+        `queued`: its key waits in the queue anyway.
+        """
+        try:
+            if not queued and self.finalizers.needs_call(finalizer, notification):
+                self._keys.add(notification.key, source.cause(notification), priority)
+            if notification.type is ChangeType.DELETED:
+                if finalizer.has_left(notification) and self.leftovers is not None:
+                    self.leftovers.object_left(notification.key)
+                self.finalizers.forget(notification.key)
+        except DeclctlError as failure:
+            self._report(source, notification, failure)
+
+    def _add(self, source: KeySource, notification: Notification, priority: Priority) -> bool:
+        """Queue the keys to which a change leads; returns whether there are some."""
         try:
             report = partial(self.invocations.report_expression, self.binding, notification.key)
             keys = tuple(source.keys(notification, report))
         # An object that can't be decoded raises a DeclctlError, too; its keys are not known.
         except DeclctlError as failure:
             self._report(source, notification, failure)
-            return
+            return False
         if not keys:
-            return
+            return False
         cause = source.cause(notification)
         for key in keys:
             if notification.initial and self._initial is not None:
                 self._initial.add(key)
             self._keys.add(key, cause, priority)
+        return True
 
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue the keys of the reconciler's own objects, for new code."""

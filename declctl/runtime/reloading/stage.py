@@ -46,7 +46,8 @@ from declctl.runtime.checking.loaded_code import (
     load_code,
 )
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.context import HandlerContext, Listers
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.finalizers import HandlerFinalizer
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
 from declctl.runtime.handling.reconcile_slot import ReconcileBinding
@@ -153,7 +154,9 @@ def remapped_reconcilers(before: Plan, after: Plan, *, same_code: bool) -> tuple
             continue
         # The first entry point is that of the reconciler, which leads to no key.
         recoded = not same_code and any(handler.code[1:])
-        if recoded or old.watches != handler.watches or old.filter != handler.filter:
+        # Every object of the handler gets the finalizer.
+        anew = bool(handler.finalizer) and old.finalizer != handler.finalizer
+        if recoded or anew or old.watches != handler.watches or old.filter != handler.filter:
             found.append(handler.name)
     return tuple(found)
 
@@ -396,15 +399,7 @@ class _Bindings:
         return binding if handler.mode is Mode.EVENT else self._with_sources(handler, binding)
 
     def _of_events(self, handler: HandlerPlan) -> HandlerBinding:
-        config = self.loaded_code.configs.get(handler.name)
-        environment = self.services.environment(
-            handler.name,
-            self.number,
-            listers=self.listers,
-            config=config,
-            declared=DeclaredWrites(handler.applies, handler.status, self._lacks_status(handler)),
-            field_manager=handler.field_manager,
-        )
+        environment = self._environment(handler)
         return HandlerBinding(
             self.number,
             handler,
@@ -443,6 +438,7 @@ class _Bindings:
             informers=tuple(listened),
             sources=tuple(sources),
             lister=kind.lister,
+            finalizer=self._finalizer(handler, gvk, binding.informers),
         )
 
     def _lacks_status(self, handler: HandlerPlan) -> bool:
@@ -453,6 +449,32 @@ class _Bindings:
             or identity.watch.transform.entry_point is not None
             or any(path.partition(".")[0] == "status" for path in identity.watch.transform.drop_fields)
             for identity in (managed.identity for managed in self.informers[handler.resource])
+        )
+
+    def _finalizer(
+        self, handler: HandlerPlan, kind: GroupVersionKind, informers: Sequence[ManagedInformer]
+    ) -> HandlerFinalizer | None:
+        if not handler.finalizer:
+            return None
+        environment = self._environment(handler)
+        watches = [managed.identity.watch for managed in informers]
+        return HandlerFinalizer(
+            handler.finalizer,
+            kind,
+            partial(self.services.cluster.writes, environment),
+            reads_first=handler.resource in self.loaded_code.transforms,
+            dry_run=environment.dry_run,
+            may_leave=any(each.namespace or each.label_selector or each.field_selector for each in watches),
+        )
+
+    def _environment(self, handler: HandlerPlan) -> HandlerEnvironment:
+        return self.services.environment(
+            handler.name,
+            self.number,
+            listers=self.listers,
+            config=self.loaded_code.configs.get(handler.name),
+            declared=DeclaredWrites(handler.applies, handler.status, self._lacks_status(handler)),
+            field_manager=handler.field_manager,
         )
 
     def _filter(self, spec: FilterSpec | None, events: Iterable[str], name: str) -> Filter | None:

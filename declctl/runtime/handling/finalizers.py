@@ -1,0 +1,305 @@
+"""The finalizer of a reconciler: what a call of a key does with it.
+
+| state of the object | what happens |
+|---|---|
+| it lacks the finalizer | the finalizer is added; the change that this makes leads to the first reconcile |
+| it has the finalizer | `declctl_reconcile` is called |
+| it has it, and is being deleted | `declctl_finalize` is called; if it succeeds, the finalizer is removed |
+| it lacks it, and is being deleted | nothing: another finalizer holds it |
+
+Adding and removing are steps of a call, as hooks are: they have its time limit, and are retried as it is.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from declctl.errors import Expired, WriteError
+from declctl.hooks.calls import Implementation, ReconcileTarget
+from declctl.objects import (
+    ChangeType,
+    GroupVersionKind,
+    KubeObject,
+    ListOptions,
+    ListPage,
+    Notification,
+    ObjectKey,
+    ObjectView,
+)
+from declctl.runtime.handling.binding import CallBinding
+from declctl.runtime.handling.context import HandlerWrites
+from declctl.runtime.handling.invocations import Retry
+from declctl.writes import CallScope, finalizers_of, is_being_deleted
+
+_MOST_REMOVED = 10_000  # objects that are remembered
+_PAGE = 500  # objects of one page of a list
+_MOST_LISTS = 5  # lists that may expire between two pages
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFinalizer:
+    """The finalizer of a reconciler in one generation."""
+
+    name: str
+    kind: GroupVersionKind  # of the objects, as the manifest names it
+    writes: Callable[[CallScope], HandlerWrites]
+    reads_first: bool  # a transform may have taken finalizers of others out of the cached objects
+    dry_run: bool
+    may_leave: bool  # objects may leave the namespaces or selectors of the resource, and keep the finalizer
+
+    def change(self, scope: CallScope, *, adds: bool) -> Future[Any]:
+        """Add the finalizer to the object of a call, or remove it. From any thread."""
+        return self.writes(scope).change_finalizer(
+            self.kind, self.name, adds=adds, reads_first=self.reads_first
+        )
+
+    def must_finalize(self, notification: Notification) -> bool:
+        """Whether the object of a change is being deleted, and has the finalizer. Raises MalformedAnswer."""
+        obj = notification.record.read()
+        return is_being_deleted(obj) and self.name in finalizers_of(obj)
+
+    def is_settled(self, notification: Notification) -> bool:
+        """Whether an object has the finalizer, or will not get it any more. Raises MalformedAnswer."""
+        obj = notification.record.read()
+        gone = notification.type is ChangeType.DELETED or is_being_deleted(obj)
+        return gone or self.name in finalizers_of(obj)
+
+    def has_left(self, notification: Notification) -> bool:
+        """Whether a Deleted may mean an object that is still there, with the finalizer. Raises as above."""
+        if not self.may_leave or notification.type is not ChangeType.DELETED:
+            return False
+        return self.name in finalizers_of(notification.record.read())
+
+
+@dataclass(frozen=True, slots=True)
+class CallSteps:
+    """What a call does. `last` comes after the hooks, if all of them have succeeded."""
+
+    implementations: Sequence[Implementation]
+    last: Implementation | None = None
+    endless: bool = False  # retried for ever, whatever `retry` of the handler says
+    adds: bool = False  # the finalizer is added
+
+
+class FinalizerSteps:
+    """The finalizers of one slot: decides what a call does. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all of the following
+        # By key: uid of the objects that the cache may still show with it; the newest last.
+        self._removed: dict[str, str] = {}
+        # Keys of objects that get the finalizer: they are called when the cache shows them with it.
+        self._awaited: set[str] = set()
+        self._finalized = 0
+        self.paused = (
+            ""  # a finalizer that is added to no object, as a reload would remove it; empty for none
+        )
+
+    @property
+    def finalized(self) -> int:
+        """The number of objects from which the finalizer was removed after `declctl_finalize`."""
+        return self._finalized
+
+    @property
+    def awaited(self) -> int:
+        """The number of keys that wait until the cache shows their object with the finalizer."""
+        return len(self._awaited)
+
+    def needs_call(self, finalizer: HandlerFinalizer, notification: Notification) -> bool:
+        """Whether a change of the handler's own resource leads to a call, whatever its filter says.
+
+        True if the object has to be finalized, and if its first reconcile was waiting for this change. Raises
+        MalformedAnswer.
+        """
+        key = notification.key
+        if key in self._awaited and finalizer.is_settled(notification):
+            with self._lock:
+                self._awaited.discard(key)
+            return True
+        return notification.type is not ChangeType.DELETED and finalizer.must_finalize(notification)
+
+    def is_due(self, finalizer: HandlerFinalizer, obj: ObjectView | None, key: str) -> bool:
+        """Whether a key that was awaited is due: the cache shows its object with the finalizer, or as gone.
+
+        Asked after the finalizer was added, as the change may have come before. Raises MalformedAnswer.
+        """
+        settled = obj is None or is_being_deleted(obj) or finalizer.name in finalizers_of(obj)
+        with self._lock:
+            if not settled or key not in self._awaited:
+                return False
+            self._awaited.discard(key)
+            return True
+
+    def decide(
+        self,
+        binding: CallBinding,
+        finalizer: HandlerFinalizer,
+        obj: ObjectView,
+        scope: CallScope,
+        retry: Retry | None,
+        *,
+        in_scope: bool,
+        succeeds: Callable[[], bool],
+    ) -> CallSteps:
+        """The steps of a call for an object.
+
+        `in_scope` is False for an object that has left the namespaces or selectors of the handler.
+        `succeeds` tells the last step whether the hooks have succeeded. Raises MalformedAnswer.
+        """
+        target = reconcile_target(binding)
+        # In a thread or on the handlers' loop, as the hooks.
+        is_async = target.all_async
+        has_it = finalizer.name in finalizers_of(obj)
+        with self._lock:
+            self._awaited.discard(obj.key)
+        if is_being_deleted(obj):
+            with self._lock:
+                removed = self._removed.get(obj.key) == obj.uid
+            if not has_it or removed:
+                return CallSteps(())
+            remove = _step(
+                f"removing {finalizer.name}",
+                binding,
+                lambda: self._remove(finalizer, obj, scope) if succeeds() else None,
+                is_async=is_async,
+            )
+            # Only the removal has failed: the hooks are not called again for the same object.
+            before = None if retry is None or retry.request is None else retry.request.obj
+            only_removal = retry is not None and {hook for hook, _, _ in retry.failed} == {remove.hook}
+            is_same = before is not None and before.uid == obj.uid
+            return CallSteps(() if only_removal and is_same else target.finalizing, last=remove, endless=True)
+        if not in_scope:
+            return CallSteps(())
+        if has_it or self.paused == finalizer.name:
+            return CallSteps(target.reconciling)
+        with self._lock:
+            if not finalizer.dry_run:
+                self._awaited.add(obj.key)
+        add = _step(
+            f"adding {finalizer.name}",
+            binding,
+            lambda: finalizer.change(scope, adds=True),
+            is_async=is_async,
+        )
+        # A dry run stores no finalizer, so that no change would lead to the first reconcile.
+        hooks = target.reconciling if finalizer.dry_run else ()
+        return CallSteps((add, *hooks), endless=True, adds=True)
+
+    def forget(self, key: str) -> None:
+        """Forget an object that has gone from the cache."""
+        with self._lock:
+            self._removed.pop(key, None)
+            self._awaited.discard(key)
+
+    def _remove(self, finalizer: HandlerFinalizer, obj: ObjectView, scope: CallScope) -> Future[Any]:
+        removal = finalizer.change(scope, adds=False)
+
+        def note(done: Future[Any]) -> None:
+            if not done.cancelled() and done.exception() is None and not finalizer.dry_run:
+                with self._lock:
+                    self._finalized += 1
+                    self._removed[obj.key] = obj.uid
+                    if len(self._removed) > _MOST_REMOVED:
+                        del self._removed[next(iter(self._removed))]
+
+        removal.add_done_callback(note)
+        return removal
+
+
+def reconcile_target(binding: CallBinding) -> ReconcileTarget:
+    """The hooks of a reconciler."""
+    target = binding.target
+    if isinstance(target, ReconcileTarget):
+        return target
+    return ReconcileTarget(target.implementations, disabled=target.disabled)
+
+
+def _step(
+    what: str, binding: CallBinding, start: Callable[[], Future[Any] | None], *, is_async: bool
+) -> Implementation:
+    """A step of a call that the runtime takes, in the form of a hook."""
+
+    async def awaited() -> None:
+        if (future := start()) is not None:
+            await asyncio.wrap_future(future)
+
+    def waited() -> None:
+        if (future := start()) is not None:
+            try:
+                future.result()
+            except CancelledError:
+                raise WriteError("the write was cancelled, because the process ends") from None
+
+    return Implementation(what, binding.plan.name, awaited if is_async else waited, (), is_async)
+
+
+class PageSource(Protocol):
+    """Lists objects."""
+
+    async def list(self, options: ListOptions) -> ListPage:
+        """One page."""
+        ...
+
+
+class MetadataLister(Protocol):
+    """The part of a client that `find_carriers` needs."""
+
+    def list_watch(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str | None = ...,
+        metadata_only: bool = ...,
+        transform: Callable[[KubeObject], KubeObject | None] | None = ...,
+    ) -> PageSource:
+        """A source of a kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizerCarrier:
+    """An object that has a finalizer."""
+
+    key: ObjectKey
+    uid: str
+    deletion_timestamp: str | None  # None unless it is being deleted
+
+
+async def find_carriers(
+    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespace: str | None = None
+) -> list[FinalizerCarrier]:
+    """The objects of a kind with a finalizer, in a namespace or in the cluster, by key.
+
+    It lists the metadata of all objects of the kind there, in pages. Raises ApiError.
+    """
+
+    def keep(obj: KubeObject) -> KubeObject | None:
+        return obj if finalizer in finalizers_of(obj) else None
+
+    for left in reversed(range(_MOST_LISTS)):
+        source = client.list_watch(
+            kind.api_version, kind.kind, namespace=namespace, metadata_only=True, transform=keep
+        )
+        try:
+            return sorted(await _listed(source), key=lambda carrier: carrier.key)
+        except Expired:
+            if not left:
+                raise
+    raise AssertionError  # the last list has returned or raised
+
+
+async def _listed(source: PageSource) -> list[FinalizerCarrier]:
+    found: list[FinalizerCarrier] = []
+    token: str | None = None
+    while True:
+        page = await source.list(ListOptions(limit=_PAGE, continue_token=token))
+        for record in page.records:
+            deleted = (record.read().get("metadata") or {}).get("deletionTimestamp")
+            found.append(FinalizerCarrier(record.object_key, record.uid, deleted))
+        token = page.continue_token
+        if not token:
+            return found

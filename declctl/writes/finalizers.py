@@ -1,0 +1,116 @@
+"""Finalizers of handlers: added to objects, and removed from them.
+
+Both are a JSON merge patch of the whole list, with the uid and the resource version of the state that it was
+computed from. So a finalizer that another controller adds or removes meanwhile is a 409: the object is read,
+and the patch is computed again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declctl.errors import Conflict, NotFound
+from declctl.kit import Clock
+from declctl.objects import KubeObject, ObjectKey, Resource
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+
+_MOST_CONFLICTS = 5  # patches of one call that may answer 409
+_CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
+
+
+def finalizers_of(obj: Mapping[str, Any]) -> Sequence[str]:
+    """The finalizers of an object; empty without any."""
+    return (obj.get("metadata") or {}).get("finalizers") or ()
+
+
+def is_being_deleted(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is deleted as soon as it has no finalizer any more."""
+    return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedObject:
+    """One object, and the finalizer that it gets or loses."""
+
+    resource: Resource
+    key: ObjectKey
+    uid: str
+    finalizer: str
+    manager: str
+    origin: WriteOrigin
+
+
+class FinalizerWriter:
+    """Adds and removes finalizers. Used on the loop of the gate.
+
+    Both methods return None if there is nothing to write. `known` is the newest state of the object that is
+    known; if it is None, the object is read first.
+    """
+
+    def __init__(self, gate: WriteGate, ledger: WriteLedger, clock: Clock) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._clock = clock
+
+    async def add(self, target: FinalizedObject, known: Mapping[str, Any] | None) -> Written | None:
+        """Add a finalizer to an object that is neither gone nor being deleted.
+
+        Raises NotLeader, and ApiError: Conflict after six patches that other writers have overtaken.
+        """
+        return await self._write(target, known, adds=True)
+
+    async def remove(self, target: FinalizedObject, known: Mapping[str, Any] | None) -> Written | None:
+        """Remove a finalizer, and no other one. Raises as `add`."""
+        return await self._write(target, known, adds=False)
+
+    async def _write(
+        self, target: FinalizedObject, known: Mapping[str, Any] | None, *, adds: bool
+    ) -> Written | None:
+        conflicts = 0
+        while True:
+            obj = await self._read(target) if known is None else known
+            finalizers = None if obj is None else _changed(obj, target, adds=adds)
+            if obj is None or finalizers is None:
+                return None
+            version = obj["metadata"].get("resourceVersion")
+            metadata: KubeObject = {
+                "uid": target.uid,
+                "resourceVersion": version,
+                "finalizers": finalizers or None,
+            }
+            write = ApiWrite(
+                WriteVerb.PATCH,
+                target.resource,
+                target.key,
+                body={"metadata": metadata},
+                manager=target.manager,
+            )
+            try:
+                return await self._gate.send(write, target.origin)
+            except NotFound:
+                return None
+            except Conflict:
+                if conflicts >= _MOST_CONFLICTS:
+                    raise
+                self._ledger.retried(RetryReason.CONFLICT)
+                await self._clock.sleep(_CONFLICT_SECONDS * 2**conflicts * (1 + self._clock.random()))
+                conflicts += 1
+                known = None
+
+    async def _read(self, target: FinalizedObject) -> KubeObject | None:
+        try:
+            return await self._gate.read(target.resource, target.key.namespace, target.key.name)
+        except NotFound:
+            return None
+
+
+def _changed(obj: Mapping[str, Any], target: FinalizedObject, *, adds: bool) -> list[str] | None:
+    """The finalizers that the object shall have; None if they stay, or if it is another object."""
+    there = list(finalizers_of(obj))
+    if obj["metadata"].get("uid") != target.uid or (target.finalizer in there) is adds:
+        return None
+    if not adds:
+        return [each for each in there if each != target.finalizer]
+    # The API server refuses it, too.
+    return None if is_being_deleted(obj) else [*there, target.finalizer]

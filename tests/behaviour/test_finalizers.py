@@ -1,0 +1,164 @@
+"""Finalizers: added before the first reconcile, removed after `declctl_finalize`, and only our own."""
+
+import pytest
+
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+
+NAME = "example.dev/cleanup"
+ASYNC = """
+from blackboard import tell as note
+import declctl
+from declctl import Requeue, Terminal
+
+async def keys(request, ctx):
+    found = request.obj and list(request.obj["metadata"].get("finalizers") or ())
+    note("reconcile", str(request.key), found)
+
+@declctl.hookimpl
+async def declctl_finalize(request, ctx):
+    times = ctx.memo["times"] = ctx.memo.get("times", 0) + 1
+    note("finalize", str(request.key), times)
+    what = request.obj["data"].get("what")
+    if what == "raise" and times < 3:
+        raise ValueError("not yet")
+    if what == "requeue" and times < 3:
+        return Requeue(after=0.01)
+    if what == "terminal":
+        raise Terminal("another attempt would fail, too")
+"""
+SYNC = ASYNC.replace("async def", "def")
+RETRY = "retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+REST = f"mode: Reconcile, finalizer: {NAME}, {RETRY}"
+
+
+def finalizers(sandbox, name, namespace="default"):
+    """Those of a ConfigMap; None if it is gone."""
+    for obj in sandbox.objects("ConfigMap", namespace):
+        if obj["metadata"]["name"] == name:
+            return obj["metadata"].get("finalizers") or []
+    return None
+
+
+def _run(rig, code=ASYNC, rest=REST, **more):
+    rig.handler("keys", rest=rest)
+    return rig.run(code, **more)
+
+
+@pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["async", "sync"])
+def test_an_object_is_reconciled_when_it_has_the_finalizer(rig, config_map, sandbox, code) -> None:
+    """Never before; when it is deleted, it is finalized, not reconciled, and it goes."""
+    runs = _run(rig, code, objects=[config_map("there")])
+    sandbox.create(config_map("new"))
+    until("both are reconciled", lambda: len(rig.told("reconcile")) >= 2)
+    runs.wait_idle()
+    assert sorted(rig.told("reconcile")) == [
+        ("reconcile", "default/new", [NAME]),
+        ("reconcile", "default/there", [NAME]),
+    ]
+    sandbox.delete("ConfigMap", "new")
+    until("it is gone", lambda: finalizers(sandbox, "new") is None)
+    until("its end is reconciled", lambda: rig.told("reconcile", "default/new", None))
+    assert rig.told("finalize") == [("finalize", "default/new", 1)]
+    assert finalizers(sandbox, "there") == [NAME]
+    runs.wait_idle()
+    assert runs.handler("keys").failed == 0
+    assert sandbox.ledger.count("patch", resource="configmaps") == 3
+
+
+def test_finalizers_of_others_stay(rig, config_map, sandbox) -> None:
+    """Ours is added to the list and taken out of it; the object goes when the others have ended, too."""
+    obj = config_map("shared")
+    obj["metadata"]["finalizers"] = ["other.dev/first"]
+    runs = _run(rig, objects=[obj])
+    until("it has both", lambda: finalizers(sandbox, "shared") == ["other.dev/first", NAME])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    sandbox.patch(
+        "ConfigMap", "shared", {"metadata": {"finalizers": ["other.dev/first", NAME, "other.dev/2"]}}
+    )
+    sandbox.delete("ConfigMap", "shared")
+    until("ours is gone", lambda: finalizers(sandbox, "shared") == ["other.dev/first", "other.dev/2"])
+    runs.wait_idle()
+    assert len(rig.told("finalize")) == 1
+    calls = len(rig.told("reconcile"))
+    sandbox.patch("ConfigMap", "shared", {"data": {"more": "1"}})
+    runs.wait_idle()
+    assert len(rig.told("reconcile")) == calls, "an object that is being deleted is not reconciled"
+    assert finalizers(sandbox, "shared") == ["other.dev/first", "other.dev/2"]
+
+
+def test_an_object_that_is_being_deleted_never_gets_it(rig, config_map, sandbox) -> None:
+    """It is held by another finalizer: it is neither reconciled nor finalized."""
+    obj = config_map("going")
+    obj["metadata"]["finalizers"] = ["other.dev/first"]
+    sandbox.create(obj)
+    sandbox.delete("ConfigMap", "going")
+    runs = _run(rig)
+    runs.wait_idle()
+    assert finalizers(sandbox, "going") == ["other.dev/first"]
+    assert rig.told("reconcile") == rig.told("finalize") == []
+    assert sandbox.ledger.count("patch") == 0
+
+
+@pytest.mark.parametrize("what", ["raise", "requeue"])
+def test_finalizing_is_tried_until_it_succeeds(rig, config_map, sandbox, what) -> None:
+    """Whatever `retry` and `onFailure` say: an object that was given up would be stuck for ever."""
+    rest = f"mode: Reconcile, finalizer: {NAME}, onFailure: Ignore, {RETRY[:-1]}, maxAttempts: 1}}"
+    runs = _run(rig, rest=rest, objects=[config_map("m", what=what)])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    sandbox.delete("ConfigMap", "m")
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert [row[2] for row in rig.told("finalize")] == [1, 2, 3]
+    assert runs.handler("keys").failed == 0
+
+
+def test_terminal_waits_for_the_next_change(rig, config_map, sandbox) -> None:
+    """The object stays, and is finalized again when it changes."""
+    runs = _run(rig, objects=[config_map("m", what="terminal")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    sandbox.delete("ConfigMap", "m")
+    until("it is given up", lambda: runs.handler("keys").failed == 1)
+    runs.wait_idle()
+    assert finalizers(sandbox, "m") == [NAME]
+    sandbox.patch("ConfigMap", "m", {"data": {"what": "ok"}})
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert [row[2] for row in rig.told("finalize")] == [1, 2]
+
+
+@pytest.mark.parametrize("code", [409, 500])
+def test_refused_writes_are_repeated(rig, config_map, sandbox, code) -> None:
+    """A removal that fails does not call the hook again; nothing is stuck."""
+    runs = _run(rig, code=SYNC)
+    sandbox.faults.refuse(code, Match("patch", "configmaps"), times=7)
+    sandbox.create(config_map("m"))
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    sandbox.faults.refuse(code, Match("patch", "configmaps"), times=7)
+    sandbox.delete("ConfigMap", "m")
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    runs.wait_idle()
+    assert rig.told("finalize") == [("finalize", "default/m", 1)]
+    retries = runs.status().write_retries["conflict"]
+    assert retries >= 10 if code == 409 else retries == 0
+
+
+def test_a_filter_keeps_no_object_from_its_end(rig, config_map, sandbox) -> None:
+    """Neither do `events` nor `initialSync: Skip`: the deletion changes nothing that the filter looks at."""
+    rest = f"{REST}, filter: {{changedPaths: [data]}}, events: [Added]"
+    _run(rig, rest=rest)
+    sandbox.create(config_map("m"))
+    until("it is reconciled with its finalizer", lambda: rig.told("reconcile", "default/m", [NAME]))
+    sandbox.delete("ConfigMap", "m")
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert len(rig.told("finalize")) == 1
+
+
+def test_an_object_that_was_deleted_meanwhile_is_finalized_after_a_start(rig, config_map, sandbox) -> None:
+    """The process ended between the deletion and the removal: the next one calls the hook."""
+    obj = config_map("m")
+    obj["metadata"]["finalizers"] = [NAME]
+    sandbox.create(obj)
+    sandbox.delete("ConfigMap", "m")
+    _run(rig, rest=f"{REST}, initialSync: Skip")
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert rig.told("finalize") == [("finalize", "default/m", 1)]
+    assert rig.told("reconcile", "default/m", [NAME]) == []
