@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import running_loop
-from declctl.objects import ObjectView
+from declctl.objects import GroupVersionKind, ObjectView
 from declctl.transport import Client
 from declctl.writes import (
     AppliedSet,
