@@ -95,15 +95,12 @@ class ReconcileQueue:
     """
 
     def __init__(
-<<<<<<< HEAD
         self,
         *,
         clock: Clock,
         epochs: EpochCounter | None,
         report: Callable[[str], None] = lambda _: None,
-=======
-        self, *, clock: Clock, epochs: EpochCounter | None, expected: Callable[[], int] = lambda: 0
->>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
+        expected: Callable[[], int] = lambda: 0,
     ) -> None:
         self.max_running = 1
         self._expected = expected  # the number of keys that are added soon, and count as waiting
@@ -244,16 +241,12 @@ class ReconcileQueue:
     def idle(self) -> bool:
         """Whether no key waits, runs or backs off. One that waits for its `Requeue` counts as none."""
         with self._lock:
-<<<<<<< HEAD
-            return not (self._taken or self._failed or self._held or len(self._queue))
+            return not (self._taken or self._failed or self._held or len(self._queue) or self._expected())
 
     @property
     def held_back(self) -> int:
         """The number of calls that have waited for caches."""
         return self._held_back
-=======
-            return not (self._taken or self._failed or len(self._queue) or self._expected())
->>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
 
     @property
     def epoch(self) -> int:
@@ -283,11 +276,7 @@ class ReconcileQueue:
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
         with self._lock:
-<<<<<<< HEAD
-            waiting, taken = len(self._queue) + len(self._held), len(self._taken)
-=======
-            waiting, taken = len(self._queue) + self._expected(), len(self._taken)
->>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
+            waiting, taken = len(self._queue) + len(self._held) + self._expected(), len(self._taken)
             return KeyedQueueStatistics(
                 added=self._adds,
                 taken=self._first_attempts,
@@ -513,13 +502,14 @@ class ReconcileSlot(HandlerSlot[Causes]):
         loop: asyncio.AbstractEventLoop,
         epochs: EpochCounter | None = None,
     ) -> None:
-<<<<<<< HEAD
-        self._keys = ReconcileQueue(clock=clock, epochs=epochs, report=self._report_lag)
-=======
         self.finalizers = FinalizerSteps()
-        self._keys = ReconcileQueue(clock=clock, epochs=epochs, expected=lambda: self.finalizers.awaited)
         self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
->>>>>>> 7987e7e (Handlers of mode Reconcile have finalizers: added before the first reconcile, removed after declctl_finalize)
+        self._keys = ReconcileQueue(
+            clock=clock,
+            epochs=epochs,
+            report=self._report_lag,
+            expected=lambda: self.finalizers.awaited,
+        )
         self._log = log
         self._failures = FailureLog(log, binding.plan.name)
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
