@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from declctl.kit.clock import Clock
+from declctl.kit.debounce import Rest, RestingValues
 
 T = TypeVar("T")
 
@@ -27,7 +28,8 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
 
     key: str
     value: T
-    epoch: int  # in which the value was added, or its retry was due; NO_EPOCH in back-off
+    # In which the value was added, or its rest or back-off ended; NO_EPOCH while it rests or backs off.
+    epoch: int
     weight: int  # in the unit of the queue's `weigh`
     added_at: float  # monotonic seconds
     attempts: int = 0  # calls of `retry`
@@ -37,6 +39,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
     fixed: bool = False  # a worker has taken it: no value may be merged into it
     excluded: bool = False  # taken, and no longer counted towards `max_running`
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
+    rest: "Rest[QueueItem[T]] | None" = None  # while newer values of the key are awaited
     # The previous and the next value of the same key; both are neither done nor gone.
     before: "QueueItem[T] | None" = None
     after: "QueueItem[T] | None" = None
@@ -71,7 +74,7 @@ def passed_behind(holder: QueueItem[T]) -> Iterator[QueueItem[T]]:
         item = item.after
 
 
-NO_EPOCH = -1  # of a value in back-off, which will belong to the epoch in which it is due
+NO_EPOCH = -1  # of a value that rests or backs off, which will belong to the epoch in which that ends
 
 
 class EpochCounter:
@@ -150,9 +153,12 @@ class KeyedQueue(Generic[T]):
     - Up to the weight `merge_above` of all values, none is merged. Beyond it, and always if `keyed`, a new
       value is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the
       values that remain: none, one, or both. A value that was attempted before can't be merged to none.
+    - With `debounce`, a new value rests: it is handed out when no further value of its key has come for so
+      many seconds, and after `LONGEST_REST` times as many at the latest. Meanwhile newer values of its key
+      are merged with it. While all values together have the weight `merge_above` or more, none rests.
     - `cut` begins a new epoch. A waiting value belongs to its epoch until it is retried or handed over; a
-      value in back-off will belong to the epoch in which it is due. So a reload separates old and new values
-      in one step, without touching the queue.
+      value that rests or backs off will belong to the epoch in which that ends. So a reload separates old
+      and new values in one step, without touching the queue.
     - Queues with the same `epochs` counter are cut together.
     """
 
@@ -170,6 +176,7 @@ class KeyedQueue(Generic[T]):
         self.merge_above = merge_above
         self.keyed = keyed
         self.max_running = max_running
+        self.debounce = 0.0  # seconds; 0 ends all rests
         self._now = clock.monotonic
         self._weigh = weigh
         self._merge = merge
@@ -184,6 +191,7 @@ class KeyedQueue(Generic[T]):
             str, QueueItem[T]
         ] = {}  # by key: its last item, the only one that may be merged into
         self._due: list[tuple[float, int, QueueItem[T]]] = []  # a heap of the items in back-off
+        self._resting: RestingValues[QueueItem[T]] = RestingValues()  # they hold no key
         self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._running = self._excluded = 0  # taken and not done; each such item counts as one of both
@@ -198,13 +206,19 @@ class KeyedQueue(Generic[T]):
             now, epochs = self._now(), self._epochs
             epoch = epochs.counter.newest
             self._added += len(values)
+            if self._resting.number and not self.debounce:
+                self._end_rests()
             for key, value in values:
                 tail = self._tail.get(key)
                 full = self.keyed or self._weight >= self.merge_above
                 # Only the last value of a key may be merged with a newer one, so that the order is kept.
-                if full and tail is not None and self._merge_into(tail, value, epoch):
+                if tail is not None and (full or tail.rest) and self._merge_into(tail, value, epoch, now):
                     continue
-                self._append(key, value, epoch, now)
+                rests = self.debounce > 0
+                if rests and self._weight >= self.merge_above:
+                    rests = False
+                    self._end_rests()
+                self._append(key, value, epoch, now, rests)
 
     def add_if_free(self, key: str, values: Sequence[tuple[T, Any]]) -> bool:
         """Append values of `key`, each with its `retry_state`, unless the key has a pending value.
@@ -216,7 +230,7 @@ class KeyedQueue(Generic[T]):
             if key in self._tail:
                 return False
             for value, state in values:
-                item = self._append(key, value, self._epochs.counter.newest, self._now())
+                item = self._append(key, value, self._epochs.counter.newest, self._now(), False)
                 item.retry_state = state
             self._added += len(values)
             return True
@@ -228,6 +242,8 @@ class KeyedQueue(Generic[T]):
                 return None
             if self._due:
                 self._wake_due()
+            if self._resting.number:
+                self._look_rested()
             # A released item waited for its key: its turn in the row came before.
             item = self._released.popleft() if self._released else self._next_turn()
             if item is None:
@@ -319,6 +335,39 @@ class KeyedQueue(Generic[T]):
         with self._lock:
             return self._epochs.pending.get(epoch, 0)
 
+    def end_debounce(self) -> bool:
+        """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
+        with self._lock:
+            self.debounce = 0.0
+            rested = self._resting.number > 0
+            self._end_rests()
+            return rested
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """End all rests, and drop all other waiting values but those of the same keys. O(n).
+
+        Returns whether a value has rested, and the number of dropped values. If none has rested, nothing is
+        dropped. Values in back-off stay.
+        """
+        with self._lock:
+            self.debounce = 0.0
+            if not self._resting.number:
+                return False, 0
+            waiting = [item for item in self._ready if not item.gone]
+            rested = list(self._resting.all())
+            keys = {item.key for item in rested}
+            behind = [item for holder in self._held.values() for item in passed_behind(holder)]
+            dropped = [item for item in (*waiting, *behind) if item.key not in keys]
+            self._ready = deque(item for item in waiting if item.key in keys)
+            self._vanished = 0
+            for item in dropped:
+                self._unlink(item)
+                self._forget(item)
+            for item in rested:
+                self._rested(item)
+            self._dropped += len(dropped)
+            return True, len(dropped)
+
     def clear(self) -> int:
         """Drop all items that wait or back off; returns how many. Running items stay.
 
@@ -328,10 +377,11 @@ class KeyedQueue(Generic[T]):
             resting = [*self._released, *(item for _, _, item in self._due)]
             left = [*resting, *(item for item in self._ready if not item.gone)]
             left += [item for holder in self._held.values() for item in passed_behind(holder)]
+            left += self._resting.all()
             for item in resting:
                 del self._held[item.key]
             for item in left:
-                item.before = item.after = None
+                item.before = item.after = item.rest = None
                 self._forget(item)
             for running in self._held.values():
                 running.after = None
@@ -357,9 +407,12 @@ class KeyedQueue(Generic[T]):
         with self._lock:
             if self._running >= self.max_running:
                 return None
-            if self._released or self._ready:
+            if self._released or self._ready or (self._resting.number and not self.debounce):
                 return 0.0
-            return max(0.0, self._due[0][0] - self._now()) if self._due else None
+            moments = [self._due[0][0]] if self._due else []
+            if (rested := self._resting.next()) is not None:
+                moments.append(rested)
+            return max(0.0, min(moments) - self._now()) if moments else None
 
     @property
     def turns(self) -> int:
@@ -403,17 +456,24 @@ class KeyedQueue(Generic[T]):
         else:
             self._running -= 1
 
-    def _append(self, key: str, value: T, epoch: int, now: float) -> QueueItem[T]:
+    def _append(self, key: str, value: T, epoch: int, now: float, rests: bool) -> QueueItem[T]:
         tail, weight = self._tail.get(key), self._weigh(value)
+        if rests:
+            epoch = NO_EPOCH
         self._tail[key] = item = QueueItem(key, value, epoch, weight, now, before=tail)
         if tail is not None:
             tail.after = item
         self._weight += weight
         self._epochs.pending[epoch] += 1
-        self._ready.append(item)
+        if rests:
+            # Values of one key end their rests in their order.
+            before = tail.rest.until if tail is not None and tail.rest is not None else 0.0
+            item.rest = self._resting.begin(item, now, self.debounce, not_before=before)
+        else:
+            self._ready.append(item)
         return item
 
-    def _merge_into(self, waiting: QueueItem[T], value: T, epoch: int) -> bool:
+    def _merge_into(self, waiting: QueueItem[T], value: T, epoch: int, now: float) -> bool:
         if waiting.fixed or self.epoch_of(waiting) != epoch:
             return False
         attempted = waiting.attempts > 0 or waiting.retry_state is not None
@@ -423,6 +483,8 @@ class KeyedQueue(Generic[T]):
         if remaining:
             self._merged += 1
             self._replace(waiting, remaining[0])
+            if waiting.rest is not None:
+                self._resting.extend(waiting.rest, now, self.debounce)
         else:
             self._merged += 2  # neither of the two is handed out
             self._vanish(waiting)
@@ -443,7 +505,7 @@ class KeyedQueue(Generic[T]):
             self._replace(item, remaining[0])
             self._vanish(newer)
 
-    def _vanish(self, item: QueueItem[T]) -> None:
+    def _unlink(self, item: QueueItem[T]) -> None:
         before, after = item.before, item.after
         if before is not None:
             before.after = after
@@ -453,9 +515,15 @@ class KeyedQueue(Generic[T]):
             self._tail[item.key] = before
         else:
             del self._tail[item.key]
+
+    def _vanish(self, item: QueueItem[T]) -> None:
+        self._unlink(item)
         self._forget(item)
         item.gone = True
-        if self._held.get(item.key) is item:  # it was released, and would have been taken next
+        if item.rest is not None:
+            self._resting.end(item.rest)
+            item.rest = None
+        elif self._held.get(item.key) is item:  # it was released, and would have been taken next
             self._released.remove(item)
             del self._held[item.key]
         elif not item.passed:
@@ -496,6 +564,22 @@ class KeyedQueue(Generic[T]):
             item.due = None
             item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
             self._released.append(item)
+
+    def _look_rested(self) -> None:
+        if not self.debounce:
+            self._end_rests()
+            return
+        for item in self._resting.due(self._now()):
+            self._rested(item)
+
+    def _end_rests(self) -> None:
+        for item in self._resting.all():
+            self._rested(item)
+
+    def _rested(self, item: QueueItem[T]) -> None:
+        item.rest = None
+        item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
+        self._ready.append(item)
 
     def _forget(self, item: QueueItem[T]) -> None:
         self._weight -= item.weight

@@ -690,12 +690,14 @@ class HandlerSpec(LocatedSpec):
         )
     )
     queue: QueueSpec = nested(QueueSpec)
-    debounce: ClassVar[Schema] = refused(
+    debounce: float = field(
         duration(
-            "A change is delivered when its key has not changed for this time.", zero=True, examples=["500ms"]
-        ),
-        codes.DEBOUNCE,
-        accepts=("0s",),
+            "A change is delivered when its key has not changed for this time, and after ten times this time "
+            "at the latest. The changes of a key in between are delivered as one. 0s means at once.",
+            zero=True,
+            default="0s",
+            examples=["500ms"],
+        )
     )
     retry: RetrySpec = nested(RetrySpec)
     timeout: float | None = field(

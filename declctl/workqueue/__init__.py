@@ -4,7 +4,14 @@ A key may name anything. A work queue does not deliver changes in their order; `
 """
 
 from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
-from declctl.workqueue.queue import Priority, QueueEmpty, QueueShutDown, QueueStatistics, WorkQueue
+from declctl.workqueue.queue import (
+    MOST_CAUSES,
+    Priority,
+    QueueEmpty,
+    QueueShutDown,
+    QueueStatistics,
+    WorkQueue,
+)
 from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
@@ -18,6 +25,7 @@ from declctl.workqueue.rate_limit import (
 from declctl.workqueue.worker import run_workers
 
 __all__ = [
+    "MOST_CAUSES",
     "Backoff",
     "BucketRateLimiter",
     "DelayingQueue",

@@ -1,4 +1,4 @@
-"""Dead letters, as a user sees them: a process, its commands and its lines."""
+"""Dead letters and debounce, as a user sees them: a process, its commands and its lines."""
 
 import json
 import subprocess
@@ -65,3 +65,22 @@ def test_a_requeue_says_what_it_needs() -> None:
         refused = _run("requeue", *words)
         assert refused.returncode == 2
         assert "Name a handler or HANDLER/KEY, or write --all" in refused.stderr
+
+
+def test_an_object_that_changes_often_is_told_once(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """Five updates within a debounce are one line, of the last of them."""
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    bundle.edit("manifest.yaml", '"handlers:tell"', '"handlers:tell", debounce: 3s, initialSync: Skip')
+    cluster.rest.create(pod("a", namespace))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        version = ""
+        for number in range(5):
+            labels = {"metadata": {"labels": {"step": str(number)}}}
+            version = cluster.rest.patch("pods", "a", labels, namespace)["metadata"]["resourceVersion"]
+        until("the last state is told", lambda: any(line.endswith(f" {version}") for line in declctl.out))
+        (handler,) = declctl.status()["handlers"]
+        # On a machine that stands still for seconds, there may be more lines; nothing is lost.
+        assert handler["delivered"] + handler["merged"] >= 5
+        assert handler["delivered"] == len(declctl.out)
+        assert declctl.stop() == 0

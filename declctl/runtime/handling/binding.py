@@ -287,6 +287,7 @@ class DeliveryPolicy(NamedTuple):
     merge_above: int  # bytes; above it, changes of one object are merged
     keyed: bool  # changes of one object are always merged
     max_running: int  # the most changes that are delivered at the same time
+    debounce: float  # seconds for which a key has to be quiet; 0 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,7 @@ class CallBinding:
             merge_above=plan.buffer_bytes,
             keyed=plan.delivery is Delivery.KEYED,
             max_running=plan.queue.concurrency,
+            debounce=plan.debounce,
         )
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "backoff", Backoff(retry.initial_backoff, retry.max_backoff))

@@ -203,6 +203,21 @@ class HandlerSlot(ABC, Generic[T]):
         if epoch != self.queue.epoch and not self.outstanding(epoch):
             self._bindings.pop(epoch, None)
 
+    def end_debounce(self) -> None:
+        """Let the changes that rest be handled now, in the newest epoch: the handler was removed."""
+        if self.queue.end_debounce():
+            self.wake()
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """Let the changes that rest be handled now, and drop all other waiting ones: the process ends.
+
+        Returns whether a change has rested, and the number of dropped ones.
+        """
+        rested, dropped = self.queue.keep_resting()
+        if rested:
+            self.wake()
+        return rested, dropped
+
     def close(self) -> int:
         """Drop all waiting and backing off changes; returns their number. Later failures are not retried.
 
@@ -406,8 +421,15 @@ class EventSlot(HandlerSlot[Notification]):
 
     def apply_policy(self, binding: HandlerBinding) -> None:
         """Queue changes by the policy of a binding from now on."""
-        queue = self._changes
-        self._types, self._skips_initial, queue.merge_above, queue.keyed, queue.max_running = binding.policy
+        queue, policy = self._changes, binding.policy
+        self._types, self._skips_initial = policy.types, policy.skips_initial
+        queue.merge_above, queue.keyed, queue.max_running = (
+            policy.merge_above,
+            policy.keyed,
+            policy.max_running,
+        )
+        queue.debounce = policy.debounce
+        self.wake()  # without a debounce, nothing rests any longer
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Queue the changes of the handler's types. Neither waits nor raises."""

@@ -322,6 +322,14 @@ class SlotQueue(Protocol[T]):
         """How many items of an epoch are neither done nor gone."""
         ...
 
+    def end_debounce(self) -> bool:
+        """End all rests, for the newest epoch; returns whether there was one."""
+        ...
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """End all rests, and drop other waiting items; whether there was a rest, and the number dropped."""
+        ...
+
     def clear(self) -> int:
         """Drop all items that wait or back off; returns how many."""
         ...

@@ -38,6 +38,7 @@ from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.mapping import KeySource
+from declctl.runtime.handling.resting_keys import RestingKeys
 from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
 from declctl.runtime.log import Log
 from declctl.workqueue import BucketRateLimiter, Priority, QueueEmpty, QueueShutDown, RateLimitingQueue
@@ -88,6 +89,8 @@ class ReconcileQueue:
     - `max_running` workers at most have a key.
     - A failed key is due again after its delay, or when it is added. All failed keys together share a token
       bucket (10 a second, burst 100), as in client-go.
+    - With `debounce`, a key rests until nothing has led to it for so many seconds, `LONGEST_REST` times as
+      many at most. Then it waits with all its causes. A retry and a Requeue do not rest.
     - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
     - A key is held back until caches have what the handler has written (`unseen_writes`).
 
@@ -103,6 +106,7 @@ class ReconcileQueue:
         expected: Callable[[], int] = lambda: 0,
     ) -> None:
         self.max_running = 1
+        self.debounce = 0.0  # seconds; 0 ends all rests
         self._expected = expected  # the number of keys that are added soon, and count as waiting
         self._clock = clock
         self._epochs = EpochCounter() if epochs is None else epochs
@@ -111,16 +115,21 @@ class ReconcileQueue:
         self._lock = threading.Lock()
         self._taken: dict[str, QueueItem[Causes]] = {}  # by key: what workers have
         self._failed: dict[str, QueueItem[Causes]] = {}  # by key: the last attempt, until one succeeds
+        self._resting = RestingKeys(clock=clock)
         self._excluded = 0  # taken items that do not count towards `max_running`
         self._adds = self._merged = self._first_attempts = self._dropped = 0
         self.unseen = UnseenWrites(clock=clock, report=report)
         self._held: dict[str, _HeldKey] = {}  # by key that waits for caches to have writes
         self._held_back = 0  # calls that have waited for caches
 
-    def add(self, key: str, cause: Cause, priority: Priority) -> None:
-        """Let a key be reconciled, because of a cause."""
-        self._adds += 1
-        self._merged += not self._queue.add(key, priority=priority, cause=cause)
+    def add(self, key: str, cause: Cause, priority: Priority, *, rests: bool = True) -> None:
+        """Let a key be reconciled, because of a cause; with `rests`, after the debounce."""
+        with self._lock:
+            self._adds += 1
+            if rests and self.debounce:
+                self._merged += not self._resting.add(key, cause, priority, self.debounce)
+            else:
+                self._merged += not self._queue.add(key, priority=priority, cause=cause)
 
     def take(self) -> QueueItem[Causes] | None:
         """Take the next key, with its causes; None if no key may be taken now."""
@@ -146,6 +155,8 @@ class ReconcileQueue:
         if (key := self._released_key()) is not None:
             return key
         self._queue.add_due()
+        if self._resting:
+            self._look_rested()
         others = sum(not held.waits_for_own for held in self._held.values())
         while others < self.max_running:
             try:
@@ -160,6 +171,12 @@ class ReconcileQueue:
             others += not held.waits_for_own
             self._held_back += 1
         return None
+
+    def _look_rested(self) -> None:
+        """Queue the keys that have come to rest. Under the lock."""
+        for rested in self._resting.rested(self.debounce):
+            added = [self._queue.add(rested.key, priority=rested.priority, cause=c) for c in rested.causes]
+            self._merged += not added[0]  # the key waits already
 
     def _released_key(self) -> str | None:
         """A key that was held back, and need not wait for caches any longer. Under the lock."""
@@ -222,7 +239,7 @@ class ReconcileQueue:
             while len(self._queue):
                 self._queue.done(self._queue.get_nowait())
                 dropped += 1
-            dropped += self._queue.clear_delayed()
+            dropped += self._queue.clear_delayed() + self._resting.clear()
             self._failed.clear()
             self._dropped += dropped
             return dropped
@@ -234,14 +251,18 @@ class ReconcileQueue:
                 return None
             looks = [self.unseen.look_after(held.writes) for held in self._held.values()]
             blocked = sum(not held.waits_for_own for held in self._held.values()) >= self.max_running
+            rested = None if blocked else self._resting.next_due(self.debounce)
+        if rested is not None:
+            looks.append(rested)
         due = None if blocked else 0.0 if len(self._queue) else self._queue.next_due()
         return min(looks, default=None) if due is None else min((due, *looks))
 
     @property
     def idle(self) -> bool:
-        """Whether no key waits, runs or backs off. One that waits for its `Requeue` counts as none."""
+        """Whether no key rests, waits, runs or backs off. One that waits for its `Requeue` counts as none."""
         with self._lock:
-            return not (self._taken or self._failed or self._held or len(self._queue) or self._expected())
+            waits = len(self._queue) or len(self._resting) or self._expected()
+            return not (self._taken or self._failed or self._held or waits)
 
     @property
     def held_back(self) -> int:
@@ -261,6 +282,14 @@ class ReconcileQueue:
         """Stop sharing the epoch counter."""
         self._epochs = EpochCounter(self._epochs.newest)
 
+    def end_debounce(self) -> bool:
+        """No effect, and False: the waiting keys of a removed handler are dropped."""
+        return False
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """No effect: the next process reconciles every key."""
+        return False, 0
+
     def hand_over(self, old: int) -> None:
         """No effect: waiting keys belong to no epoch."""
 
@@ -277,6 +306,7 @@ class ReconcileQueue:
         """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
         with self._lock:
             waiting, taken = len(self._queue) + len(self._held) + self._expected(), len(self._taken)
+            waiting += len(self._resting)
             return KeyedQueueStatistics(
                 added=self._adds,
                 taken=self._first_attempts,
@@ -535,6 +565,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
         }
         self._skips_initial = binding.policy.skips_initial
         self._keys.max_running = binding.policy.max_running
+        self._keys.debounce = binding.policy.debounce
+        self.wake()  # without a debounce, no key rests any longer
 
     def add_from(self, managed: ManagedInformer, notifications: Sequence[Notification]) -> None:
         """Queue the keys to which changes of an informer lead. Neither waits nor raises."""
@@ -612,7 +644,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         if self.dead_letters.take(key) is None:
             return RequeueResult.NONE
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
-        self._keys.add(key, cause, Priority.LIVE)
+        self._keys.add(key, cause, Priority.LIVE, rests=False)
         self.wake()
         return RequeueResult.REQUEUED
 

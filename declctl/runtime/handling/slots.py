@@ -231,6 +231,10 @@ class Slots:
         which are not waited for. An asynchronous call that still runs is cancelled; any other becomes a
         zombie. Returns the rest of each handler.
         """
+        # A debounce of a removed handler does not outlast it: no change would come to rest there.
+        for each in ended:
+            if each.closing:
+                each.slot.end_debounce()
         # While workers are paused, no call has begun: the new code takes all changes.
         if policy is DrainPolicy.HANDOVER or self._paused:
             for each in ended:
@@ -299,17 +303,38 @@ class Slots:
     async def stop(self, timeout: float) -> tuple[list[str], Mapping[str, int]]:
         """Stop all handlers: wait for running calls for `timeout` seconds, and drop waiting changes.
 
-        Returns the calls that still run, as `handler key`, and the number of dropped changes by handler.
+        Changes that a debounce holds back are handled before, within the same time. Returns the calls that
+        still run, as `handler key`, and the number of dropped changes by handler.
         """
-        slots = self._all()
+        slots, end, dropped = self._all(), self._clock.monotonic() + timeout, Counter[str]()
         for slot in slots:
             slot.detach()
+        # Workers that have never been woken would not begin now, either.
+        await self._finish_resting([] if self._paused else slots, dropped, timeout=timeout)
+        for slot in slots:
             slot.workers.dismiss()
         idle = [slot.end_of(None) for slot in slots]
-        await all_open(idle, clock=self._clock, timeout=timeout)
+        await all_open(idle, clock=self._clock, timeout=max(0.0, end - self._clock.monotonic()))
         running = [f"{slot.name} {key}" for slot in slots for key in slot.running()]
-        waited = {slot.name: slot.close() for slot in slots}
-        return running, {name: number for name, number in waited.items() if number}
+        for slot in slots:
+            dropped[slot.name] += slot.close()
+        return running, {name: number for name, number in dropped.items() if number}
+
+    async def _finish_resting(
+        self, slots: Iterable[AnySlot], dropped: Counter[str], *, timeout: float
+    ) -> None:
+        """Wait until the changes are handled that a debounce has held back, for at most `timeout` seconds."""
+        resting: list[AnySlot] = []
+        for slot in slots:
+            rested, number = slot.keep_resting()
+            dropped[slot.name] += number
+            if rested:
+                resting.append(slot)
+            else:
+                slot.workers.dismiss()
+        await all_open(
+            [slot.end_of(slot.queue.epoch) for slot in resting], clock=self._clock, timeout=timeout
+        )
 
     def calls_of(self, bindings: Iterable[HandlerBinding]) -> list[str]:
         """The running calls of these bindings, as `call of notify for default/web`."""

@@ -180,15 +180,15 @@ def test_explain_types_defaults_and_effect(path, kind, default, live):
 
 def test_explain_choices_and_what_is_not_done():
     """A choice of which a part is done is supported; what isn't done is named with its code."""
-    mode, debounce = explain("spec.handlers.mode"), explain("spec.handlers.debounce")
+    mode, sharding = explain("spec.handlers.mode"), explain("spec.sharding")
     assert (mode.enum, mode.supported, mode.note) == (
         ("Event", "Reconcile"),
         True,
         None,
     )
-    assert (debounce.supported, debounce.note) == (
+    assert (sharding.supported, sharding.note) == (
         False,
-        "DCL063: `debounce` is not done yet by this version.",
+        "DCL074: `sharding` is not done yet by this version.",
     )
     assert explain("spec.handlers.filter").supported
     assert explain("spec.reload.preflight").enum == ("On", "Off")

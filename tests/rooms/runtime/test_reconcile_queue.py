@@ -131,3 +131,67 @@ def test_an_object_leads_to_keys(spec, keys):
     ]
     obj = Seen("a", labels={"app": "shop"}, annotations={"app": "b/shop"}, owners=owners)
     assert list(keys_of(spec, kind, None)(obj)) == keys
+
+
+def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(queue):
+    """It comes once, with all its causes and their highest priority; others don't wait for it."""
+    keys, clock, _ = queue
+    keys.debounce = 1.0
+    keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    clock.set(0.6)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    clock.set(0.4)
+    assert keys.take() is None
+    assert keys.next_due() == pytest.approx(0.6)
+    assert not keys.idle
+    assert keys.statistics().waiting == 1
+    clock.set(0.6)
+    item = keys.take()
+    assert (item.key, item.value) == ("a/web", (INITIAL, CHANGED))
+    keys.done(item)
+    assert keys.idle
+    assert keys.next_due() is None
+    figures = keys.statistics()
+    assert (figures.added, figures.taken, figures.merged) == (2, 1, 1)
+
+
+def test_a_key_that_never_rests_comes_after_ten_times_the_debounce(queue):
+    """Whatever leads to it without end."""
+    keys, clock, _ = queue
+    keys.debounce = 1.0
+    begin, item = clock.monotonic(), None
+    while item is None:
+        keys.add("a/web", CHANGED, Priority.LIVE)
+        clock.set(0.5)
+        item = keys.take()
+    assert clock.monotonic() - begin == 10.0
+
+
+def test_a_retry_does_not_rest(queue):
+    """Its delay is that of the back-off; a change during the back-off rests, and comes before it."""
+    keys, clock, _ = queue
+    keys.debounce = 1.0
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    clock.set(1.0)
+    keys.retry(keys.take(), 0.5)
+    clock.set(0.5)
+    item = keys.take()
+    assert item.attempts == 1
+    keys.retry(item, 60.0)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    clock.set(1.0)
+    assert keys.take().attempts == 2
+
+
+def test_without_the_debounce_what_rests_comes_at_once(queue):
+    """A reload takes it away; what is cleared does not come at all."""
+    keys, _, _ = queue
+    keys.debounce = 60.0
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    keys.debounce = 0.0
+    assert keys.next_due() == 0.0
+    keys.done(keys.take())
+    keys.debounce = 60.0
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    assert keys.clear() == 1
+    assert keys.idle

@@ -1,0 +1,79 @@
+"""`debounce` in a whole controller: changes of an object become one, and none is lost."""
+
+from declctl.testing import until
+
+CODE = """
+import blackboard
+
+def tell(change, obj, old):
+    blackboard.tell(obj.name, str(change.type), old and old["data"].get("n"), obj["data"].get("n"))
+
+def keys(request):
+    blackboard.tell("key", request.name, request.obj and request.obj["data"].get("n"), len(request.causes))
+"""
+
+
+def test_an_object_that_changes_often_is_handled_once(rig, config_map) -> None:
+    """From the first state to the last, in one call; the debounce is so long that none is missed."""
+    rig.handler("tell", rest="debounce: 1500ms, initialSync: Skip")
+    runs = rig.run(CODE, objects=[config_map("a", n="0")])
+    for number in range(1, 6):
+        runs.sandbox.update(config_map("a", n=str(number)))
+    until("the last state is told", lambda: any(row[3] == "5" for row in rig.board.told))
+    runs.wait_idle()
+    figures = runs.handler("tell")
+    assert rig.board.told[0][:3] == ("a", "Modified", "0")
+    # On a machine that stands still for seconds between two updates, there are more calls, and none is lost.
+    assert len(rig.board.told) + figures.merged == 5
+
+
+def test_what_rests_is_handled_by_the_new_code(rig, config_map) -> None:
+    """A reload while it rests: the drain does not wait for it, and the edit ends the rest."""
+    rig.handler("tell", rest="debounce: 1h")
+    runs = rig.run(CODE)
+    runs.sandbox.create(config_map("a", n="0"))
+    until("it rests", lambda: runs.handler("tell").queued == 1)
+    rig.handlers.clear()
+    rig.handler("tell", rest="debounce: 0s")
+    rig.write(CODE.replace("obj.name, str", "'new ' + obj.name, str"))
+    assert runs.reload().result == "Applied"
+    until("it is told", lambda: rig.told("new a", "Added"))
+    assert len(rig.board.told) == 1
+
+
+def test_of_a_removed_handler_what_rests_is_handled_before(rig, config_map) -> None:
+    """By the code that goes, in its drain: nothing is dropped."""
+    rig.handler("tell", rest="debounce: 1h")
+    runs = rig.run(CODE)
+    runs.sandbox.create(config_map("a", n="0"))
+    until("it rests", lambda: runs.handler("tell").queued == 1)
+    rig.handlers.clear()
+    rig.handler("keys", rest="mode: Reconcile, initialSync: Skip")
+    rig.write()
+    runs.reload()
+    until("it is told", lambda: rig.told("a", "Added"))
+    assert runs.status().removed == {}
+
+
+def test_at_the_end_of_the_process_what_rests_is_handled(rig, config_map) -> None:
+    """SIGTERM ends the rest: a Deleted would not come again after a restart."""
+    rig.handler("tell", rest="debounce: 1h, events: [Deleted]")
+    runs = rig.run(CODE, objects=[config_map("a", n="0")])
+    runs.sandbox.delete("ConfigMap", "a", "default")
+    until("it rests", lambda: runs.handler("tell").queued == 1)
+    runs.stop()
+    assert rig.told("a", "Deleted")
+    assert not runs.log.find("changes that waited are dropped")
+
+
+def test_a_reconciler_is_called_once_for_many_changes(rig, config_map) -> None:
+    """With the newest state, and the causes of all."""
+    rig.handler("keys", rest="mode: Reconcile, debounce: 1500ms")
+    runs = rig.run(CODE)
+    for number in range(5):
+        one = config_map("a", n=str(number))
+        runs.sandbox.update(one) if number else runs.sandbox.create(one)
+    until("the last state is reconciled", lambda: rig.told("key", "a", "4"))
+    runs.wait_idle()
+    figures = runs.handler("keys")
+    assert len(rig.board.told) + figures.merged == 5
