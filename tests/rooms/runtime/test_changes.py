@@ -143,6 +143,7 @@ _COMPUTED = {"Plan.watches", "ResourcePlan.namespaces", "ResourcePlan.namespaces
 _ABSENT = {
     "HandlerPlan.plugin": "p",
     "HandlerPlan.timeout": 1.0,
+    "HandlerPlan.status": True,
     "RetrySpec.max_attempts": 5,
     "HandlerPlan.filter": FilterSpec("a=b"),
     "HandlerPlan.entry_point": EntryPoint("h", "other"),
