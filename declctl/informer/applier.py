@@ -9,7 +9,7 @@ notifications.
 """
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, Protocol
@@ -18,7 +18,7 @@ import msgspec
 
 from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, MalformedAnswer
-from declctl.informer.queues.real_fifo import Replacement
+from declctl.informer.queues.real_fifo import Bookmark, Departure, Replacement
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import (
     ChangeReason,
@@ -28,6 +28,7 @@ from declctl.objects import (
     Notification,
     Record,
     newer_version,
+    version_order,
 )
 
 _MOST_LEFT, _MOST_ROUNDS = 50, 10  # objects that may be left to the take-over, and rounds to get there
@@ -147,14 +148,14 @@ class Applier:
         return made
 
     def replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
-        """Replace all objects of the store; yields the notifications, a slice at a time.
+        """Replace all objects of the store, or of a namespace; yields the notifications, a slice at a time.
 
         Objects that are not in the list are removed first. After each slice, the store has exactly the
         changes of the notifications so far.
         """
-        indexer = self._indexer
-        listed = {record.key for record in replacement.records} if indexer.known() else ()
-        gone = iter([key for key in indexer.known() if key not in listed])
+        existing = self._existing(replacement)
+        listed = {record.key for record in replacement.records} if existing else ()
+        gone = iter([key for key in existing if key not in listed])
         del listed  # maybe 100,000 keys, which the generator would keep until its end
         while keys := tuple(islice(gone, self.slice_size)):
             removed: list[Notification] = []
@@ -168,7 +169,29 @@ class Applier:
             if reason is _RELIST:
                 self.differences += _differences(put)
             yield put
-        indexer.bookmark(replacement.resource_version)
+        self.bookmark(Bookmark(replacement.resource_version, replacement.namespace))
+
+    def bookmark(self, bookmark: Bookmark) -> None:
+        """Let the store reach the version of a bookmark."""
+        self._indexer.bookmark(bookmark.resource_version)
+
+    def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
+        """Remove all objects of a namespace, as out of scope; yields the notifications, a slice at a time."""
+        keys = iter([record.key for record in self._indexer.list_by_namespace(departure.namespace)])
+        while part := tuple(islice(keys, self.slice_size)):
+            removed: list[Notification] = []
+            for key in part:
+                self._remove(key, None, removed, ChangeReason.OUT_OF_SCOPE, now)
+            yield removed
+
+    @property
+    def newest_version(self) -> str:
+        """The newest version of which the store has changes."""
+        return self._indexer.last_store_sync_resource_version
+
+    def _existing(self, replacement: Replacement) -> Collection[str]:  # noqa: ARG002 - for subclasses
+        """The keys of the stored objects that a list replaces."""
+        return self._indexer.known().keys()
 
     def _bookmark(self, deltas: Sequence[Delta]) -> None:
         """Let the store reach the version of these deltas."""
@@ -237,6 +260,65 @@ class Applier:
             made.append(Notification(_DELETED, stored, reason=reason, received_at=now))
         else:
             made.append(_tombstone(stored, reason, now))
+
+
+class NamespacedApplier(Applier):
+    """Applies the changes of several namespaces, each at a version of its own, to one store.
+
+    The version of the store (`last_store_sync_resource_version`) is the lowest one of the namespaces: it has
+    all changes up to that.
+    """
+
+    def __init__(self, indexer: Indexer, *, uid_change: UidChange = "recreate") -> None:
+        super().__init__(indexer, uid_change=uid_change)
+        self._versions: dict[str, str] = {}  # by namespace: the version up to which the store has all changes
+        self._lowest = ""  # the namespace of the lowest version
+
+    def bookmark(self, bookmark: Bookmark) -> None:
+        """Let a namespace reach a version."""
+        if bookmark.namespace is not None:
+            self._reach(bookmark.namespace, bookmark.resource_version)
+
+    def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
+        """Remove all objects of a namespace, as out of scope; yields the notifications, a slice at a time."""
+        yield from super().depart(departure, now)
+        self._versions.pop(departure.namespace, None)
+        self._look_for_lowest()
+
+    @property
+    def newest_version(self) -> str:
+        """The newest version of which the store has changes; empty without a namespace."""
+        return max(self._versions.values(), key=version_order, default="")
+
+    def version_of(self, namespace: str) -> str | None:
+        """The version up to which the store has all changes of a namespace; None before its first list."""
+        return self._versions.get(namespace)
+
+    def _existing(self, replacement: Replacement) -> Collection[str]:
+        # Before its first list, the store has no object of a namespace.
+        if replacement.namespace is None or replacement.initial:
+            return ()
+        return [record.key for record in self._indexer.list_by_namespace(replacement.namespace)]
+
+    def _bookmark(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            if delta.record is not None and delta.type is not _SYNC:
+                self._reach(delta.key.partition("/")[0], delta.record.resource_version)
+
+    def _reach(self, namespace: str, version: str) -> None:
+        if not version:
+            return
+        self._versions[namespace] = version
+        # The lowest version changes only with that of its namespace, or by a namespace that is older still.
+        lowest = self._versions.get(self._lowest, "")
+        if self._lowest in ("", namespace) or version_order(version) < version_order(lowest):
+            self._look_for_lowest()
+
+    def _look_for_lowest(self) -> None:
+        versions = self._versions
+        self._lowest = min(versions, key=lambda each: version_order(versions[each]), default="")
+        # Without a namespace the store has no version.
+        self._indexer.last_store_sync_resource_version = versions.get(self._lowest, "")
 
 
 def resync_of(record: Record, now: float) -> Notification:

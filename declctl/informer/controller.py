@@ -22,7 +22,17 @@ from declctl.informer.applier import Applier, UidChange, resync_of
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.listener import call_handler
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.real_fifo import Batch, Bookmark, Queue, RealFIFO, Replacement, SyncAll
+from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
+from declctl.informer.queues.real_fifo import (
+    Batch,
+    Bookmark,
+    Departure,
+    Queue,
+    RealFIFO,
+    Replacement,
+    SyncAll,
+)
+from declctl.informer.reflector.namespaces import NamespaceReflectors, SourcesByNamespace
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.source import Source
 from declctl.informer.stores.indices import AnyIndexFunc, index_functions
@@ -49,25 +59,28 @@ class Config:
     """The parts of a controller (client-go's Config). Times are in seconds.
 
     - `queue`: filled by the reflector and emptied by the controller.
-    - `source`: the resource that is listed and watched.
+    - `source`: the resource that is listed and watched; or its sources in the namespaces of a set, with a
+      NamespacedFIFO as `queue`.
     - `process`: called on the loop with each popped batch; see Controller.
     - `options`: those of the reflector.
     - `full_resync_period`: the interval of resyncs of the queue; 0, the default, for none.
     - `should_resync`: a plain function, asked before each resync; None, the default, for always.
     - `on_fault`: called on the loop with each fault of a LIST or WATCH (client-go's WatchErrorHandler).
     - `known`: returns the record that the store has under a key, or None.
+    - `count_in`: returns the number of objects that the store has of a namespace; for a set of namespaces.
     - `clock`: the system's by default.
     - `name`: for logs; by default the description of the source.
     """
 
     queue: Queue
-    source: Source
+    source: Source | SourcesByNamespace
     process: Process
     options: ReflectorOptions = DEFAULT_OPTIONS
     full_resync_period: float = 0.0
     should_resync: Callable[[], bool] | None = None
     on_fault: Callable[[Exception], None] | None = None
     known: Known = nothing_known
+    count_in: Callable[[str], int] = lambda _: 0
     clock: Clock = field(default_factory=SystemClock)
     name: str = ""
 
@@ -101,14 +114,7 @@ class Controller:
         self.config = config
         self.queue = config.queue
         self.synced = Latch(config.name or "controller")
-        self.reflector = Reflector(
-            config.source,
-            config.queue,
-            clock=config.clock,
-            known=config.known,
-            options=config.options,
-            on_fault=config.on_fault,
-        )
+        self.reflector = _reflector(config)
         self._clock = config.clock
         self._pauses = 0  # calls of `pause` without their `resume`
         self._free = asyncio.Event()  # set while there are no pauses
@@ -238,6 +244,31 @@ class Controller:
                 self.queue.resync()
 
 
+def _reflector(config: Config) -> Reflector | NamespaceReflectors:
+    """The reflector of a controller, or those of a set of namespaces."""
+    source, queue = config.source, config.queue
+    if not isinstance(source, SourcesByNamespace):
+        return Reflector(
+            source,
+            queue,
+            clock=config.clock,
+            known=config.known,
+            options=config.options,
+            on_fault=config.on_fault,
+        )
+    if not isinstance(queue, NamespacedFIFO):
+        raise TypeError(f"{config.name}: the queue of a set of namespaces has to be a NamespacedFIFO")
+    return NamespaceReflectors(
+        source,
+        queue,
+        clock=config.clock,
+        known=config.known,
+        count_in=config.count_in,
+        options=config.options,
+        on_fault=config.on_fault,
+    )
+
+
 def make_queue(kind: QueueKind, known: Callable[[], Mapping[str, Record]]) -> Queue:
     """A new queue of that kind; `known` returns the records of the store by key."""
     return RealFIFO() if kind == "RealFIFO" else DeltaFIFO(known)
@@ -255,7 +286,7 @@ def _size(batch: Batch) -> int:
             return len(batch)
         case Replacement():
             return len(batch.records)
-        case Bookmark() | SyncAll():
+        case Bookmark() | SyncAll() | Departure():
             return 0
 
 
@@ -346,3 +377,5 @@ class _InlineHandler:
                 self._indexer.bookmark(batch.resource_version)
             case SyncAll():
                 yield [resync_of(record, now) for record in self._indexer.list()]
+            case Departure():
+                yield from self._applier.depart(batch, now)

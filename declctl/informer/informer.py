@@ -21,6 +21,7 @@ from declctl.errors import CacheError
 from declctl.informer.applier import (
     NO_DIFFERENCES,
     Applier,
+    NamespacedApplier,
     RelistDifferences,
     Remake,
     Reprojection,
@@ -30,11 +31,19 @@ from declctl.informer.controller import Config, Controller, ControllerStatistics
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
-from declctl.informer.queues.real_fifo import Batch, Bookmark, Replacement, SyncAll
+from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
+from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
+from declctl.informer.reflector.namespaces import NamespaceReflectors, NamespaceStatistics, SourcesByNamespace
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import Decoding, Source
-from declctl.informer.stores.indices import AnyIndexFunc, IndexBuild, index_functions
+from declctl.informer.stores.indices import (
+    NAMESPACE_INDEX,
+    AnyIndexFunc,
+    IndexBuild,
+    index_functions,
+    namespace_index,
+)
 from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.informer.wait import signalled
@@ -72,12 +81,14 @@ class InformerStatistics:
     controller: ControllerStatistics  # the queue and its processing
     processor: ProcessorStatistics  # the listeners
     relist_differences: RelistDifferences  # between lists after the first and the cache
+    namespaces: NamespaceStatistics | None = None  # None unless a selector of namespaces is followed
 
 
 class SharedIndexInformer:
     """The cached and indexed objects of one resource, for any number of handlers (SharedIndexInformer).
 
-    - `source`: the resource that is listed and watched.
+    - `source`: the resource that is listed and watched; or its sources in the namespaces of a set, which may
+      change: the objects of a namespace that leaves are deleted as out of scope.
     - `name`: for logs, status and tasks.
     - `clock`: the system's by default.
     - `resync_period`: seconds between two replays of the cache, for handlers without a period of their own;
@@ -99,7 +110,7 @@ class SharedIndexInformer:
 
     def __init__(  # noqa: PLR0913 - a contract of its own, keyword by keyword
         self,
-        source: Source,
+        source: Source | SourcesByNamespace,
         *,
         name: str,
         clock: Clock | None = None,
@@ -113,20 +124,28 @@ class SharedIndexInformer:
         self.name = name
         self.source = source
         self.resync_period = resync_period
-        self.indexer = Indexer(index_functions(indexers or {}))
+        by_namespace = isinstance(source, SourcesByNamespace)
+        # The objects of a namespace that leaves are looked up by it.
+        own = {NAMESPACE_INDEX: namespace_index()} if by_namespace else {}
+        self.indexer = Indexer(index_functions({**own, **(indexers or {})}))
         self._clock: Clock = clock or SystemClock()
         self._decoding = Decoding(source)
         self.processor = SharedProcessor(self._clock)
-        self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
+        self._applier = (
+            NamespacedApplier(self.indexer, uid_change=uid_change)
+            if by_namespace
+            else Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
+        )
         self._slices = Slices()  # the initial notifications, replays and reprojections that are under way
         self.controller = Controller(
             Config(
-                queue=make_queue(queue, self.indexer.known),
+                queue=NamespacedFIFO() if by_namespace else make_queue(queue, self.indexer.known),
                 source=source,
                 process=self.process,
                 options=options,
                 on_fault=on_fault,
                 known=self.indexer.known().get,
+                count_in=lambda namespace: len(self.indexer.list_by_namespace(namespace)),
                 clock=self._clock,
                 name=name,
             )
@@ -239,7 +258,11 @@ class SharedIndexInformer:
                 if (found := self._applier.differences - before) != NO_DIFFERENCES:
                     _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
             case Bookmark():
-                self.indexer.bookmark(batch.resource_version)
+                self._applier.bookmark(batch)
+            case Departure():
+                for notifications in self._applier.depart(batch, now):
+                    self.processor.distribute(notifications)
+                    yield
             case SyncAll():
                 for registration in self.processor.served():
                     self._replay(registration)
@@ -271,6 +294,28 @@ class SharedIndexInformer:
     def last_sync_resource_version(self) -> str:
         """The newest version that the reflector has seen."""
         return self.controller.last_sync_resource_version
+
+    @property
+    def newest_store_version(self) -> str:
+        """The newest version of which the cache has changes. On the loop.
+
+        With a set of namespaces, the cache may lack older changes of some of them.
+        """
+        return self._applier.newest_version
+
+    def follows(self, namespace: str | None) -> bool:
+        """Whether a namespace is listed and watched, in an informer of a set of namespaces; else True."""
+        reflectors = self.controller.reflector
+        return not isinstance(reflectors, NamespaceReflectors) or reflectors.follows(namespace)
+
+    def version_in(self, namespace: str | None) -> str | None:
+        """The version up to which the cache has all changes in a namespace. On the loop.
+
+        None if a set of namespaces is followed that does not have it, or before its first list.
+        """
+        if isinstance(self._applier, NamespacedApplier):
+            return None if namespace is None else self._applier.version_of(namespace)
+        return self.indexer.last_store_sync_resource_version
 
     @property
     def fault(self) -> Exception | None:
@@ -412,7 +457,8 @@ class SharedIndexInformer:
 
     def statistics(self) -> InformerStatistics:
         """The figures of this moment. From any thread."""
-        reflector = self.controller.reflector.statistics()
+        reflectors = self.controller.reflector
+        reflector = reflectors.statistics()
         # The age is computed here: a reader in another process has another clock.
         last = reflector.last_event_at
         return InformerStatistics(
@@ -439,6 +485,7 @@ class SharedIndexInformer:
             controller=self.controller.statistics(),
             processor=self.processor.statistics(),
             relist_differences=self._applier.differences,
+            namespaces=reflectors.namespaces() if isinstance(reflectors, NamespaceReflectors) else None,
         )
 
     def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:

@@ -21,6 +21,7 @@ WatchAnswer = Sequence[WatchEvent] | Mapping[str, Any] | bytes
 ListFunc = Callable[[ListOptions], Awaitable[ListAnswer]]
 WatchFunc = Callable[[WatchOptions], AsyncIterator[WatchAnswer]]
 Progress = Callable[[], object]
+DecodeRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def no_progress() -> None:
@@ -108,7 +109,13 @@ class SupportsDecodeRunner(Protocol):
     loop decode.
     """
 
-    decode_runner: Callable[[Callable[[], Any]], Awaitable[Any]] | None
+    @property
+    def decode_runner(self) -> DecodeRunner | None:
+        """Runs a function in a thread; None where the loop decodes."""
+        ...
+
+    @decode_runner.setter
+    def decode_runner(self, runner: DecodeRunner | None) -> None: ...
 
 
 class ServerMonitor(Protocol):
@@ -270,13 +277,25 @@ def _bytes(answer: Mapping[str, Any] | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
+class DecodingSource(Protocol):
+    """What has a projection, which may be replaced: a source, or several that decode alike."""
+
+    @property
+    def projection(self) -> Projection:
+        """The decoder."""
+        ...
+
+    @projection.setter
+    def projection(self, projection: Projection) -> None: ...
+
+
 class Decoding:
     """Sums the figures of all projections that a source has used, so that no count ever decreases.
 
     `exchange` is called by one thread, `statistics` by any.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DecodingSource) -> None:
         self._source = source
         # Projections that were replaced, the oldest first. A tuple, which other threads read while it
         # changes.

@@ -125,7 +125,6 @@ INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done y
 NAMED_QUEUE: Final = _code("DCL064", "Queues other than `default` are not done yet by this version.")
 LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")
 METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
-NAMESPACE_SELECTOR: Final = _code("DCL071", "Namespaces by label selector are not done yet by this version.")
 SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
 SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
 HOOK_NOT_YET: Final = _code("DCL075", "A function implements a hook that is not called yet by this version.")

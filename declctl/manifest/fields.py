@@ -183,9 +183,15 @@ def namespaces(description: str) -> Schema:
     name = text("The name of a namespace, or * for all of them.", value="namespace")
     schema = record(
         description,
-        {"labelSelector": refused(label_selector("Namespaces by their labels."), codes.NAMESPACE_SELECTOR)},
+        {
+            "labelSelector": label_selector(
+                "The namespaces with these labels, each with a watch of its own. They are followed: a "
+                "namespace comes in when it has the labels, and leaves when it has lost them or was deleted. "
+                "Needs the right to list and watch namespaces."
+            )
+        },
         required=("labelSelector",),
-        examples=[["default", "team-a"], ["*"]],
+        examples=[["default", "team-a"], ["*"], {"labelSelector": {"matchLabels": {"team": "web"}}}],
     )
     return {
         **schema,
@@ -268,7 +274,8 @@ def _read_dropped_path(text: str) -> str:
     return dropped
 
 
-def _read_label_selector(value: Json) -> str:
+def read_label_selector(value: Json) -> str:
+    """The canonical text of a label selector in either form; raises ValueError."""
     is_text = isinstance(value, str)
     return str(LabelSelector.parse(value) if is_text else LabelSelector.from_mapping(mapping_at(value)))
 
@@ -305,7 +312,7 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "apiVersion": ValueKind(codes.BAD_NAME, values.check_api_version),
     "variable": ValueKind(codes.BAD_NAME, values.check_variable),
     "labelKey": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_key),
-    "labelSelector": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_selector),
+    "labelSelector": ValueKind(codes.BAD_LABEL_SELECTOR, read_label_selector),
     "fieldSelector": ValueKind(codes.BAD_FIELD_SELECTOR, _read_field_selector),
     "fieldPath": ValueKind(codes.BAD_FIELD_PATH, _read_field_path),
     "droppedPath": ValueKind(codes.BAD_FIELD_PATH, _read_dropped_path),

@@ -9,7 +9,7 @@ declaration.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from declctl.manifest import codes
 from declctl.manifest.fields import (
@@ -33,6 +33,7 @@ from declctl.manifest.fields import (
     nested_required,
     option,
     quantity,
+    read_label_selector,
     record,
     reference,
     refused,
@@ -152,8 +153,14 @@ def _name(value: Json) -> str:
     return str(value_at(value, "name"))
 
 
-def _namespaces(value: list[str] | None) -> tuple[str, ...] | None:
-    return None if not value or value == ["*"] else tuple(value)
+def _namespaces(value: Json) -> tuple[str, ...] | None:
+    names = items_at(value)
+    return None if not names or names == ["*"] else tuple(map(str, names))
+
+
+def _namespace_selector(value: Json) -> str:
+    selector = value_at(value, "labelSelector")
+    return "" if selector is None else read_label_selector(selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +220,9 @@ class IndexerSpec(LocatedSpec):
 class ResourceSpec(LocatedSpec):
     """One kind of objects to watch. Selectors are canonical texts; an empty text selects everything.
 
-    `namespaces` is None for all namespaces. `namespaces_inherited` is True if they come from
-    `spec.namespaces`; a kind that turns out to be cluster-scoped then ignores them. `resync_period` is None
-    for never.
+    `namespaces` is None for all namespaces, and for those that `namespace_selector` matches; an empty
+    selector matches all. `namespaces_inherited` is True if either comes from `spec.namespaces`; a kind that
+    turns out to be cluster-scoped then ignores them. `resync_period` is None for never.
     """
 
     ABOUT = about(
@@ -243,6 +250,7 @@ class ResourceSpec(LocatedSpec):
     namespaces: tuple[str, ...] | None = field(
         namespaces("Only these namespaces; by default those of spec.namespaces."), read=_namespaces
     )
+    namespace_selector: str = ""
     namespaces_inherited: bool = False
     names: tuple[str, ...] = field(
         listing(
@@ -1026,15 +1034,23 @@ def build_controller(data: Json) -> ControllerSpec:
     spec = build(
         ControllerSpec, value_at(data, "spec"), ("spec",), name=str(value_at(data, "metadata", "name"))
     )
-    inherited: Any = value_at(data, "spec", "namespaces")
-    # `build` reads each resource alone, so the namespaces of the spec are added here.
-    if inherited is None:
-        return spec
+    inherited = value_at(data, "spec", "namespaces")
     given = items_at(data, "spec", "resources")
     resources = tuple(
-        resource
-        if value_at(item, "namespaces") is not None
-        else replace(resource, namespaces=_namespaces(inherited), namespaces_inherited=True)
+        _in_namespaces(resource, value_at(item, "namespaces"), inherited)
         for resource, item in zip(spec.resources, given, strict=True)
     )
     return replace(spec, resources=resources)
+
+
+def _in_namespaces(resource: ResourceSpec, own: Json, inherited: Json) -> ResourceSpec:
+    """A resource with its own namespaces, or else with those of the spec: `build` reads each one alone."""
+    if own is None and inherited is None:
+        return resource
+    value = inherited if own is None else own
+    return replace(
+        resource,
+        namespaces=_namespaces(value),
+        namespace_selector=_namespace_selector(value),
+        namespaces_inherited=own is None,
+    )

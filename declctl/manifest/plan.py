@@ -36,20 +36,27 @@ class TransformId:
 
 @dataclass(frozen=True, slots=True)
 class WatchKey:
-    """The request of one LIST and WATCH. Selectors are canonical texts; an empty text selects everything."""
+    """The request of one LIST and WATCH. Selectors are canonical texts; an empty text selects everything.
+
+    With a `namespace_selector`, there is one LIST and WATCH in each namespace that it matches at the moment.
+    They have one cache, which is never made anew because the namespaces change.
+    """
 
     api_version: str
     kind: str
-    namespace: str | None = None  # None for all, and for cluster-scoped kinds
+    namespace: str | None = None  # None for several, and for cluster-scoped kinds
     label_selector: str = ""
     field_selector: str = ""
     transform: TransformId = TransformId()
     cache: CacheMode = CacheMode.FRAMES
+    namespace_selector: str = ""  # by labels of namespaces; empty for one namespace, or for all
 
     def __str__(self) -> str:
         what = f"{self.api_version} {self.kind}{_KEPT[self.cache]}"
         selectors = [part for part in (self.label_selector, self.field_selector) if part]
         where = f"in {self.namespace}" if self.namespace else "in all namespaces"
+        if self.namespace_selector:
+            where = f"in namespaces with {self.namespace_selector}"
         return " ".join([what, where, *(f"[{part}]" for part in selectors)])
 
 
@@ -66,7 +73,8 @@ class WatchPlan:
 class ResourcePlan:
     """One resource: its watches, in the order of namespaces and names, and its indexes.
 
-    `resync_period` is in seconds; 0 means never, as in client-go. `namespaces` is None for all namespaces.
+    `resync_period` is in seconds; 0 means never, as in client-go. `namespaces` is None for all namespaces,
+    and for those that `namespace_selector` matches.
     """
 
     name: str
@@ -76,12 +84,24 @@ class ResourcePlan:
     idle_timeout: float
     namespaces: tuple[str, ...] | None
     namespaces_inherited: bool
+    namespace_selector: str = ""
     path: Path = field(default=(), compare=False, repr=False)
 
     def without_namespaces(self) -> "ResourcePlan":
         """The same resource for a cluster-scoped kind: a watch for each name, none for a namespace."""
-        watches = tuple(dict.fromkeys(replace(key, namespace=None) for key in self.watches))
-        return replace(self, watches=watches, namespaces=None, namespaces_inherited=False)
+        keys = (replace(key, namespace=None, namespace_selector="") for key in self.watches)
+        return replace(
+            self,
+            watches=tuple(dict.fromkeys(keys)),
+            namespaces=None,
+            namespace_selector="",
+            namespaces_inherited=False,
+        )
+
+    @property
+    def names_namespaces(self) -> bool:
+        """Whether it is limited to some namespaces."""
+        return self.namespaces is not None or bool(self.namespace_selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +167,7 @@ def _resource(spec: ResourceSpec) -> ResourcePlan:
         idle_timeout=spec.idle_timeout,
         namespaces=spec.namespaces,
         namespaces_inherited=spec.namespaces_inherited,
+        namespace_selector=spec.namespace_selector,
         path=spec.path,
     )
 
@@ -163,6 +184,7 @@ def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
             field_selector,
             transform,
             spec.cache,
+            spec.namespace_selector,
         )
         for namespace in spec.namespaces or (None,)
         for field_selector in _field_selectors(spec)

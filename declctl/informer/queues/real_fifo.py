@@ -31,11 +31,12 @@ records again.
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A complete list: all existing objects."""
+    """A complete list: all existing objects, or all of one namespace."""
 
     records: Sequence[Record]
     resource_version: str  # of the list
-    initial: bool  # the first list of the queue
+    initial: bool  # the first list of the queue, or of the namespace
+    namespace: str | None = None  # None: of all that the store may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,20 @@ class Bookmark:
     """There are no further changes up to this version."""
 
     resource_version: str
+    namespace: str | None = None  # None: in all that the store may have
 
 
-Entry = Delta | Replacement | SyncAll | Bookmark
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A namespace is not listed and watched any longer: its objects leave the store."""
+
+    namespace: str
+
+
+Entry = Delta | Replacement | SyncAll | Bookmark | Departure
 """One entry of a queue."""
 
-Batch = list[Delta] | Replacement | SyncAll | Bookmark
+Batch = list[Delta] | Replacement | SyncAll | Bookmark | Departure
 """Entries that are popped and processed together: changes in their order, or one entry of another kind."""
 
 

@@ -42,6 +42,7 @@ from declctl.runtime.caching.managed_informer import (
     make_informer,
     paths_of,
 )
+from declctl.runtime.caching.namespaces import NamespaceSelectors
 
 _REPROJECTED_AT_ONCE = 100  # records per slice of the loop: 2 ms, or 5 ms with fields to drop
 _INDEXED_AT_ONCE = 500  # objects per slice of the loop, for an index by field
@@ -146,6 +147,7 @@ class InformerPool:
         self._cluster = cluster
         self._tasks = tasks  # runs the informers
         self._clock = clock
+        self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock)
         # Every informer that exists, lingering ones too, by its present identity.
         self._cached: dict[CacheIdentity, ManagedInformer] = {}
         # The informers of each requirement, of every generation that is alive, the oldest first.
@@ -176,7 +178,12 @@ class InformerPool:
         # This may raise, so no user is counted before it.
         made = {
             identity: make_informer(
-                self._cluster, identity, by_identity[identity], clock=self._clock, staged=is_beside
+                self._cluster,
+                identity,
+                by_identity[identity],
+                namespaces=self._namespaces,
+                clock=self._clock,
+                staged=is_beside,
             )
             for identity, existing in found.items()
             if existing is None

@@ -19,10 +19,12 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from declctl.decoding.decoders import Transform
+from declctl.decoding.projection import Projection
 from declctl.errors import ReloadRefused
 from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.reflector.namespaces import SourcesByNamespace
 from declctl.informer.reflector.reflector import ReflectorOptions
-from declctl.informer.source import SourceProvider, SupportsDecodeRunner
+from declctl.informer.source import Source, SourceProvider, SupportsDecodeRunner
 from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, StaleObjects, function_index
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
@@ -32,6 +34,7 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
+from declctl.runtime.caching.namespaces import NamespaceSelectors
 from declctl.runtime.threads import CallGivenUp, UserCall
 
 A = TypeVar("A")
@@ -77,8 +80,10 @@ class RequestCounter:
             requested = now.reflector.relists_requested
             if before is not None:
                 requested -= before.reflector.relists_requested
-            if requested > 0 or (before is None and now.missing):
-                # A relist was requested, or the server lacks the kind, and requests go on until it has it.
+            follows = now.namespaces is not None
+            if follows or requested > 0 or (before is None and now.missing):
+                # The namespaces of a selector come and go at any time. A relist was requested, or the server
+                # lacks the kind, and requests go on until it has it.
                 planned = (new_lists, new_watches)
             elif before is not None:
                 planned = (0, 0)
@@ -270,10 +275,13 @@ def make_informer(
     identity: CacheIdentity,
     users: Sequence[ResourceRequirement],
     *,
+    namespaces: NamespaceSelectors,
     clock: Clock,
     staged: bool,
 ) -> ManagedInformer:
     """Make an empty cache that is not started and counts no user yet.
+
+    `namespaces` follows the namespaces of a selector, if its watch has one.
 
     With `staged`, a generation runs beside the one that needs the cache, so no new user code runs on the
     loop: the indexes by functions are left out and built after the sync, and a thread transforms the listed
@@ -282,14 +290,25 @@ def make_informer(
     watch, codec, transform = identity.watch, codec_of(identity.watch), transform_of(users)
     # The decoder keeps this object. The function of the next generation takes its place in it.
     latest = Exchangeable(transform) if transform is not None else None
-    source = cluster.source(
-        GroupVersionKind.of(watch.api_version, watch.kind),
-        namespace=watch.namespace,
-        label_selector=watch.label_selector,
-        field_selector=watch.field_selector,
-        metadata_only=watch.cache is CacheMode.METADATA_ONLY,
-        projection=projection_of(watch, paths=paths_of(users), transform=latest, codec=codec),
-    )
+    projection = projection_of(watch, paths=paths_of(users), transform=latest, codec=codec)
+
+    def source_in(namespace: str | None, projection: Projection) -> Source:
+        return cluster.source(
+            GroupVersionKind.of(watch.api_version, watch.kind),
+            namespace=namespace,
+            label_selector=watch.label_selector,
+            field_selector=watch.field_selector,
+            metadata_only=watch.cache is CacheMode.METADATA_ONLY,
+            projection=projection,
+        )
+
+    if watch.namespace_selector:
+        selected = namespaces.of(watch.namespace_selector)
+        source = SourcesByNamespace(
+            source_in, projection=projection, namespaces=selected, description=str(watch)
+        )
+    else:
+        source = source_in(watch.namespace, projection)
     informer = SharedIndexInformer(
         source,
         name=str(watch),

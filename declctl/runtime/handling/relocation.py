@@ -26,6 +26,7 @@ from declctl.objects import (
     ChangeType,
     LabelSelector,
     Notification,
+    ObjectKey,
     Record,
     field_view,
     version_order,
@@ -269,7 +270,9 @@ class FreshnessProof:
         if seen < self._floor:
             return FreshnessGap(self.target, self._floor[1], "", self.handlers)
         for key, (version, expectation) in tuple(self._due.items()):
-            if seen < version and not self._has_passed(key, version, expectation):
+            # A set of namespaces may have left this one meanwhile, or never had it.
+            is_due = self.target.informer.follows(ObjectKey(key).namespace)
+            if is_due and seen < version and not self._has_passed(key, version, expectation):
                 return FreshnessGap(self.target, version[1], key, self.handlers)
             del self._due[key]
         return None
@@ -283,11 +286,12 @@ class FreshnessProof:
 
     @property
     def _received(self) -> _Order:
-        return max(map(_reached, self.sources), default=NO_ORDER)
+        versions = (source.informer.newest_store_version for source in self.sources)
+        return max(map(version_order, versions), default=NO_ORDER)
 
 
 def _reached(cached: ManagedInformer) -> _Order:
-    """The newest version of a cache."""
+    """The version up to which a cache has all changes."""
     return version_order(cached.informer.indexer.last_store_sync_resource_version)
 
 

@@ -155,9 +155,9 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
                 {
                     _kind(requirement.plan)
                     for requirement in generation.requirements
-                    if requirement.plan.namespaces is None
+                    if not requirement.plan.names_namespaces
                     and any(
-                        each.name == requirement.plan.name and each.namespaces
+                        each.name == requirement.plan.name and each.names_namespaces
                         for each in generation.plan.resources
                     )
                 }

@@ -511,7 +511,7 @@ def _schedule(
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:
     """The plan of a resource; without its namespaces if the kind is cluster-scoped."""
-    if resource.namespaces is None:
+    if not resource.names_namespaces:
         return resource
     key = resource.watches[0]
     try:
