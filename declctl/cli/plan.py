@@ -1,5 +1,6 @@
 """`declctl plan`: the changes of a manifest, and their costs."""
 
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 import typer
@@ -22,6 +23,7 @@ from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds, take
 _RUNNING = "running"
 _OK = 200
 _CHANGES = 2  # as of `terraform plan -detailed-exitcode`
+_NAMED = 5  # namespaces of a selector
 _SECONDS = 2.0  # for a process that may not be there
 _READING = {
     "Frames": "a read decodes, about 15 µs",
@@ -151,13 +153,25 @@ def _print(found: PlanComparison) -> None:
 def _rows(resource: PlannedResource) -> list[tuple[str, str, str]]:
     plan = resource.plan
     kept = (f"cache {plan.watches[0].cache}", _READING[str(plan.watches[0].cache)])
+    selected = f"namespaces with {plan.namespace_selector}", _selected(resource.namespaces)
     parts = [kept, *((cost.subject, cost.text(resource.objects)) for cost in resource.costs)]
+    if plan.namespace_selector:
+        parts.insert(0, selected)
     return [(plan.name, subject, text) for subject, text in parts]
+
+
+def _selected(namespaces: Sequence[str] | None) -> str:
+    """How many namespaces a selector matches now."""
+    each = "a LIST and a WATCH in each"
+    if namespaces is None:
+        return f"{each}; `declctl validate --cluster` says how many there are"
+    names = ", ".join(namespaces[:_NAMED]) + (", …" if len(namespaces) > _NAMED else "")
+    return f"{each}; {len(namespaces):,} now" + (f" ({names})" if names else "")
 
 
 def _footer(found: PlanComparison) -> str:
     """`1 new LIST (~2,300 objects), 1 new WATCH`."""
-    number, known = len(found.listed), found.objects_listed
+    number, known = found.requests, found.objects_listed
     objects = "" if known is None else f" (~{known:,} objects)"
     return f"{number} new LIST{_s(number)}{objects}, {number} new WATCH{'es' if number != 1 else ''}"
 

@@ -232,11 +232,21 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
 def _how(resource: Document) -> str:
     """The fault or the state of a resource, and its notable figures that are not zero."""
     notable = [f"{resource[name]} {name}" for name in _NOTABLE if resource.get(name)]
+    notable += _selected(resource.get("namespaces"))
     notable += _relisted(resource.get("relistDifferences") or {})
     notable += _undecoded(resource.get("decoding") or {})
     notable += _unindexed(resource.get("informers") or ())
     state = resource["error"] or resource.get("state")
     return ", ".join([str(state), *notable] if state else notable)
+
+
+def _selected(namespaces: Document | None) -> list[str]:
+    """How many namespaces a selector matches, and of how many the first list is not complete."""
+    if not namespaces:
+        return []
+    number, unlisted = namespaces["matched"], namespaces["unlisted"]
+    count = f"{number:,} namespace{'' if number == 1 else 's'} with {namespaces['selector']}"
+    return [f"{count} ({unlisted:,} not listed yet)" if unlisted else count]
 
 
 def _relisted(differences: Document) -> list[str]:

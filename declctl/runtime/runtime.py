@@ -22,6 +22,7 @@ from declctl.errors import ManifestErrors
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
+from declctl.manifest.model import ResourceSpec
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
@@ -648,7 +649,7 @@ class Runtime:
         """Log the first line: the controller, its cluster and its namespaces."""
         assert checked.inputs is not None
         controller, who = checked.inputs.loaded.controller, client.identity
-        spaces = sorted({n for resource in controller.resources for n in resource.namespaces or ("all",)})
+        spaces = sorted({n for resource in controller.resources for n in _namespaces_of(resource)})
         self._log.info(
             f"{controller.name}: context {who.context or '-'}, server {who.server}, user {who.user or '-'}, "
             f"namespaces {', '.join(spaces) or 'none'}"
@@ -671,6 +672,13 @@ class Runtime:
             loop.call_soon_threadsafe(self._log_stop)
 
         return SignalHandlers(stop=on_stop, hangup=lambda: loop.call_soon_threadsafe(self._hangup.set))
+
+
+def _namespaces_of(resource: ResourceSpec) -> Sequence[str]:
+    """The namespaces of a resource, in words."""
+    if resource.namespace_selector:
+        return (f"with {resource.namespace_selector}",)
+    return resource.namespaces or ("all",)
 
 
 def _first_of(several: BaseExceptionGroup[BaseException]) -> BaseException:

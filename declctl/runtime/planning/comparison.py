@@ -46,11 +46,18 @@ class OutOfScope:
 
 
 def out_of_scope(
-    old: PlanSnapshot, new: PlanSnapshot, handler: str, *, known: int | None, matching: MatchCounter | None
+    old: PlanSnapshot,
+    new: PlanSnapshot,
+    handler: str,
+    *,
+    known: int | None,
+    matching: MatchCounter | None,
+    namespaces: Mapping[str, Sequence[str]] | None = None,
 ) -> OutOfScope:
     """Count the objects that a handler of both manifests will receive as Deleted (OutOfScope).
 
     The reason is a narrower namespace, selector or filter. `known` is the number of objects in its caches.
+    `namespaces` has those that selectors match now, as far as the running process follows them.
     """
     was, now = old.handlers[handler], new.handlers[handler]
     if matching is None or known is None:
@@ -65,12 +72,17 @@ def out_of_scope(
     }
     if narrower and (path := _not_cached(before, after, transformed=before.name in old.transformed)):
         return OutOfScope(None, f"{path} is not in the cache as the API server has it")
+    unknown = {watch.namespace_selector for watch in after.watches} - {"", *(namespaces or {})}
+    if unknown:
+        return OutOfScope(None, f"only the cluster knows which namespaces have {', '.join(sorted(unknown))}")
     # The objects that the handler has received passed the old filter; those that stay pass both filters.
     received, stays = _labels(was.filter), _labels(was.filter, now.filter)
     counts = [
         matching(ObjectSelection(before.name, namespace, _joined(labels, stays), fields))
         for namespace, labels, fields in dict.fromkeys(
-            (w.namespace, w.label_selector, w.field_selector if narrower else "") for w in after.watches
+            (namespace, w.label_selector, w.field_selector if narrower else "")
+            for w in after.watches
+            for namespace in _namespaces_of(w, namespaces or {})
         )
     ]
     counts.append(matching(ObjectSelection(before.name, labels=received)) if received else known)
@@ -85,6 +97,11 @@ def out_of_scope(
     if functions and (gone or judges_otherwise(old, new, handler)):
         return OutOfScope(None, f"only a reload calls {' and '.join(functions)}, with each object")
     return OutOfScope(gone)
+
+
+def _namespaces_of(watch: WatchKey, selected: Mapping[str, Sequence[str]]) -> Sequence[str | None]:
+    """The namespaces of a watch; None stands for all."""
+    return selected[watch.namespace_selector] if watch.namespace_selector else (watch.namespace,)
 
 
 def judges_otherwise(old: PlanSnapshot, new: PlanSnapshot, handler: str) -> bool:
@@ -137,6 +154,7 @@ class PlannedResource:
     plan: ResourcePlan
     costs: Sequence[Cost]  # for each object
     objects: int | None = None  # the number of objects, if it is known
+    namespaces: Sequence[str] | None = None  # those that its selector matches now, if they are known
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -145,6 +163,8 @@ class PlannedResource:
             "cacheMode": str(self.plan.watches[0].cache),
             "watches": [str(watch) for watch in self.plan.watches],
             "objects": self.objects,
+            "namespaceSelector": self.plan.namespace_selector or None,
+            "namespaces": None if self.namespaces is None else list(self.namespaces),
             "costs": document_of(self.costs),
         }
 
@@ -223,6 +243,16 @@ class PlanComparison:
         )
 
     @property
+    def requests(self) -> int:
+        """The number of LISTs, and of WATCHes; each selector of namespaces that are not known counts once."""
+        known = {
+            resource.plan.namespace_selector: len(resource.namespaces)
+            for resource in self.resources
+            if resource.namespaces is not None
+        }
+        return sum(known.get(w.namespace_selector, 1) if w.namespace_selector else 1 for w in self.listed)
+
+    @property
     def objects_listed(self) -> int | None:
         """The approximate number of objects that are listed; None if it is not known of any resource."""
         listed = set(self.listed)
@@ -240,8 +270,8 @@ class PlanComparison:
             "changes": [_step(step) for step in self.steps],
             "restartRequired": list(self.restart_required),
             "kept": [_step(step) for step in self.kept],
-            "lists": len(self.listed),
-            "watches": len(self.listed),
+            "lists": self.requests,
+            "watches": self.requests,
             "listed": [str(watch) for watch in self.listed],
             "objectsListed": self.objects_listed,
             "replayed": document_of(self.replays),
@@ -283,6 +313,8 @@ def compare_plans(
     if checked.hooks is None:
         new = replace(new, transformed=old.transformed)
     steps = (*_changes(against, old, new), *_restarts(against, new))
+    # Only a process that runs knows which namespaces a selector matches.
+    selected = against.namespaces if isinstance(against, RunningPlan) else {}
     # If a name stands for another kind now, the number of its objects is not known.
     counts = {name: count for name, count in (objects or {}).items() if not _is_other_kind(old, new, name)}
     return PlanComparison(
@@ -294,7 +326,12 @@ def compare_plans(
             if serving is None
         ],
         resources=[
-            PlannedResource(each, _costs(each, new.plan, checked.hooks), counts.get(each.name))
+            PlannedResource(
+                each,
+                _costs(each, new.plan, checked.hooks),
+                counts.get(each.name),
+                selected.get(each.namespace_selector),
+            )
             for each in new.plan.resources
         ],
         hooks_known=checked.hooks is not None
@@ -302,7 +339,7 @@ def compare_plans(
         or not checked.declaration.has_user_code,
         replays=()
         if against is None
-        else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching)),
+        else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching, selected)),
         kept=kept(old, new, steps),
         removals=tuple(_removals(against, new)),
         orphans=tuple(_orphans(old.plan, new.plan, written)),
@@ -377,6 +414,7 @@ def _replays(
     objects: Mapping[str, int],
     recoded: Sequence[str],
     matching: MatchCounter | None,
+    selected: Mapping[str, Sequence[str]],
 ) -> Iterator[PlannedReplay]:
     """The handlers that receive cached objects.
 
@@ -395,7 +433,7 @@ def _replays(
             yield PlannedReplay(name, count)
         elif subject in moved or f"resource {handler.resource}" in moved or judges_otherwise(old, new, name):
             known = objects.get(old.handlers[name].resource)
-            gone = out_of_scope(old, new, name, known=known, matching=matching)
+            gone = out_of_scope(old, new, name, known=known, matching=matching, namespaces=selected)
             yield PlannedReplay(
                 name, count, only_differences=True, out_of_scope=gone.objects, not_counted=gone.unknown
             )

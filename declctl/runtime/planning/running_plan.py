@@ -46,6 +46,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
     restarts: tuple[Step, ...] = ()  # plugins whose installed version is not the loaded one
     waiting: Mapping[str, int] = {}  # by handler, the number of changes that wait for it
     written: tuple[str, ...] = ()  # the handlers that have applied something
+    namespaces: Mapping[str, tuple[str, ...]] = {}  # by selector of namespaces, those that it matches now
     # The name and the admin address at the start of the process; a reload does not change them.
     began_as: str | None = None
     listens_at: Address | None = None
@@ -113,7 +114,7 @@ def running_snapshot(
     Called on the machinery loop.
     """
     known = msgspec.structs.replace(
-        _known(generation, caches),
+        _known(generation, tuple(caches)),
         waiting=waiting,
         written=tuple(sorted(written)),
         began_as=first.name,
@@ -132,7 +133,7 @@ def read_running_plan(document: object) -> RunningPlan:
         ) from fault
 
 
-def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> RunningPlan:
+def _known(generation: Generation, caches: Sequence[ManagedInformer]) -> RunningPlan:
     side, used = snapshot(generation), dict[CacheIdentity, CacheIdentity]()
     for requirement in generation.requirements:
         used |= zip(requirement.identities, side.identities(requirement.plan), strict=True)
@@ -142,6 +143,7 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
         RunningCache(used.get(cached.identity, cached.identity), len(cached.informer.indexer))
         for cached in caches
     ]
+    selected = [c.informer.statistics().namespaces for c in caches if c.identity.watch.namespace_selector]
     # Resources may share caches: one cache counts for several of them.
     objects = {each.identity: each.objects for each in found}
     return RunningPlan(
@@ -164,6 +166,7 @@ def _known(generation: Generation, caches: Iterable[ManagedInformer]) -> Running
             )
         ),
         caches=tuple(found),
+        namespaces={each.selector: tuple(each.names) for each in selected if each is not None},
         objects={
             requirement.plan.name: sum(
                 objects.get(identity, 0) for identity in side.identities(requirement.plan)

@@ -8,7 +8,7 @@ log and hooks.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -46,6 +46,7 @@ _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
 _LONGEST_LOOK_SECONDS = 1.0  # between two looks when all have synced
 _SILENCE = 60.0  # seconds between two log lines about one resource that has not synced
 _HOOK_SECONDS = 60.0  # time limit of a `declctl_reload` hook
+_NAMED = 5  # namespaces that a log line names
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -112,6 +113,8 @@ def not_synced(resource: ResourceStatus) -> str:
 
 def _advice(resource: ResourceStatus) -> str:
     waiting = [part for part in resource.informers if not part.synced]
+    if resource.namespaces is not None and resource.namespaces.error is not None:
+        return "when namespaces can be listed and watched, it goes on by itself"
     if any(part.forbidden for part in waiting):
         return (
             "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
@@ -142,6 +145,13 @@ def _notable(part: InformerStatistics) -> Iterator[tuple[str, int, str]]:
     for index, (times, fault) in part.index_faults.items():
         name = index.partition("@")[0]
         yield f"index {index}", times, f"index {name} failed {_times(times)}; the last: {fault}"
+
+
+def _listed(names: Collection[str]) -> str:
+    """Names in order, of which only some are given: `a, b and 7 more`."""
+    found = sorted(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{', '.join(found[:_NAMED])}{more}"
 
 
 def _objects(number: int) -> str:
@@ -196,6 +206,8 @@ class StatusReporter:
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
         self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error at the last look
+        # Resource → the selector of its namespaces, and those that matched at the last look.
+        self._logged_namespaces: dict[str, tuple[str, frozenset[str]]] = {}
         self._logged_disabled: dict[str, str | None] = {}  # disabled plugin → reason at the last look
         self._silent_until: dict[str, float] = {}  # unsynced resource → monotonic time of its next log line
         self._notes = ResourceWarnings()
@@ -373,6 +385,8 @@ class StatusReporter:
         cached = self._caches.of(requirement)
         parts = [one.informer.statistics() for one in cached]
         found = resource_status(requirement.plan.name, parts)
+        if found.namespaces is not None and found.namespaces.error is not None:
+            found = replace(found, error=f"{self._place_of_selector(requirement)}: {found.error}")
         detectors = [one.mutations for one in cached if one.mutations is not None]
         return replace(
             found,
@@ -380,6 +394,14 @@ class StatusReporter:
             last_mutation=next((d.last for d in detectors if d.last is not None), None),
             decoding=decoding_status(parts, transformed=requirement.transform is not None),
         )
+
+    def _place_of_selector(self, requirement: ResourceRequirement) -> str:
+        """File and line of the selector by which a resource gets its namespaces."""
+        generation, plan = self._active(), requirement.plan
+        assert generation is not None
+        document = generation.inputs.loaded.document
+        path = ("spec",) if plan.namespaces_inherited else plan.path
+        return f"{document.path}:{document.locate((*path, 'namespaces')).line}"
 
     def _log_disabled(self) -> list[str]:
         """The plugins that could not be loaded; each beginning and each end of that is logged."""
@@ -408,7 +430,28 @@ class StatusReporter:
                 )
         return [f"plugin {name} is disabled: {plugin.reason}" for name, plugin in found.items()]
 
+    def _log_namespaces(self, resource: ResourceStatus) -> None:
+        """Log which namespaces have come in and left since the last look, in one line."""
+        selected = resource.namespaces
+        if selected is None:
+            self._logged_namespaces.pop(resource.name, None)
+            return
+        names = frozenset(selected.names)
+        before = self._logged_namespaces.get(resource.name)
+        self._logged_namespaces[resource.name] = (selected.selector, names)
+        # The first set, and that of another selector, are no news: the line of the sync has their objects.
+        if before is None or before[0] != selected.selector or before[1] == names or not resource.synced:
+            return
+        parts = [
+            f"{_listed(found)} {verb}"
+            for found, verb in ((names - before[1], "came in"), (before[1] - names, "left"))
+            if found
+        ]
+        count = f"{len(names):,} namespace{'' if len(names) == 1 else 's'} with {selected.selector}"
+        self._log.info(f"{resource.name}: {', '.join(parts)}; {count} now", resource=resource.name)
+
     def _log_changes(self, resource: ResourceStatus) -> None:
+        self._log_namespaces(resource)
         for note in self._notes.of(resource):
             self._log.warning(note, resource=resource.name)
         before = self._logged.get(resource.name)
@@ -486,6 +529,8 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
         skipped=sum(part.reflector.skipped for part in parts),
         slow=sum(part.controller.slow for part in parts),
         informers=parts,
+        # All watches of a resource have the same selector.
+        namespaces=next((part.namespaces for part in parts if part.namespaces is not None), None),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
+from declctl.informer.reflector.namespaces import NamespaceStatistics
 from declctl.kit import Clock
 from declctl.kit.documents import camel_case, document_of
 from declctl.objects.differences import Mutation
@@ -26,6 +27,7 @@ from declctl.transport import ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 
 _Watches = Sequence[InformerStatistics]
+_NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
 
 
 class Figure(NamedTuple):
@@ -156,6 +158,15 @@ RESOURCE_FIGURES = (
         shown=False,
     ),
     Figure("mutations", "declctl_cache_mutations", "Cached objects that a reader changed; this was undone."),
+    Figure("namespaces", read=lambda resource: _namespaces(resource.namespaces)),
+    Figure(
+        "selected_namespaces",
+        "declctl_selected_namespaces",
+        "Namespaces that the selector of the resource matches.",
+        counts=False,
+        read=lambda resource: resource.namespaces and len(resource.namespaces.names),
+        shown=False,
+    ),
     Figure("last_mutation", read=lambda resource: resource.last_mutation and resource.last_mutation.places),
     Figure(
         "index_failures",
@@ -283,6 +294,16 @@ SCHEDULE_FIGURES = (
     Figure("last_error"),
     Figure("last_error_type"),
 )
+
+
+def _namespaces(selected: NamespaceStatistics | None) -> dict[str, Any] | None:
+    """The namespaces of a selector, of which only some are named; None without a selector."""
+    if selected is None:
+        return None
+    return document_of(selected) | {
+        "matched": len(selected.names),
+        "names": list(selected.names[:_NAMED_NAMESPACES]),
+    }
 
 
 def _timestamp(time: datetime | None) -> float | None:
@@ -413,6 +434,7 @@ class ResourceStatus:
     decoding: DecodingStatus = field(default_factory=DecodingStatus)
     informers: Sequence[InformerStatistics] = ()
     error_type: str | None = None
+    namespaces: NamespaceStatistics | None = None  # None unless the manifest selects namespaces by labels
 
     @property
     def index_failures(self) -> Mapping[str, int]:

@@ -17,8 +17,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
         ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
         ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
-        ("namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
-        (RESOURCE % "namespaces: {§labelSelector: {matchLabels: {team: a}}}", "DCL071"),
         ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
     ],

@@ -67,6 +67,15 @@ class MadeUpCache:
         """What has been read, and is told at once here."""
         return self.indexer.last_store_sync_resource_version
 
+    @property
+    def newest_store_version(self) -> str:
+        """The same: it has one version for all namespaces."""
+        return self.indexer.last_store_sync_resource_version
+
+    def follows(self, namespace: str | None) -> bool:
+        """Whether it may have objects of a namespace."""
+        return self.identity.watch.namespace in (None, namespace)
+
     def request_relist(self) -> None:
         """Count how often that is asked for."""
         self.relists_requested += 1
