@@ -271,10 +271,13 @@ def validate(
 
         checked = check_all(manifests, children)
     faults = [fault for one in checked for fault in one.diagnostics]
+    notes: Mapping[str, Sequence[str]] = {}
     # After the files: faults of the manifest need no cluster.
     if cluster:
-        faults += check_in_cluster(checked, kubeconfig, context)
-    print_faults(faults, checked, form=output)
+        in_cluster = check_in_cluster(checked, kubeconfig, context)
+        faults += in_cluster.faults
+        notes = in_cluster.notes
+    print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
 
 

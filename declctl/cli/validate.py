@@ -2,13 +2,15 @@
 
 With `--cluster` the server is asked whether it has the kinds, whether these have the fields that expressions
 read, and whether it lets us list and watch them, and write what handlers declare. For the permissions
-SelfSubjectAccessReviews are sent, as `kubectl auth can-i` does: nothing is listed.
+SelfSubjectAccessReviews are sent, as `kubectl auth can-i` does. Only the namespaces that a selector of the
+manifest matches are listed.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+from urllib.parse import quote
 
 from declctl.cli.kind_fields import KindFields
 from declctl.cli.report import count, show_faults
@@ -25,7 +27,7 @@ from declctl.manifest.codes import (
 )
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.model import HandlerSpec, ResourceSpec
-from declctl.manifest.plan import ResourcePlan
+from declctl.manifest.plan import ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
@@ -35,6 +37,9 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
 _APPLIED_VERBS = ("create", "delete", "get", "list", "patch")  # of a kind in `applies`
 _EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
+_NAMESPACES = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
+_MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
+_NAMED = 5  # namespaces that a line names
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
@@ -45,26 +50,28 @@ def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[Che
 
 def check_in_cluster(
     checked: Sequence[CheckResult], kubeconfig: str | None, context: str | None
-) -> Sequence[Diagnostic]:
+) -> "ClusterFindings":
     """What the cluster has against these manifests. Raises UsageError where none is configured."""
     return asyncio.run(_ask_cluster(checked, kubeconfig, context))
 
 
 async def _ask_cluster(
     checked: Sequence[CheckResult], kubeconfig: str | None, context: str | None
-) -> Sequence[Diagnostic]:
+) -> "ClusterFindings":
     from declctl.transport import Client  # late: without --cluster no client is needed
 
     client = await Client.connect(kubeconfig=kubeconfig, context=context)
+    faults, notes = list[Diagnostic](), dict[str, Sequence[str]]()
     try:
-        return [
-            fault
-            for one in checked
-            if one.inputs is not None
-            for fault in await check_against_cluster(
-                one.inputs.loaded, client, records_events=_records_events(one.inputs.bundle.files)
-            )
-        ]
+        for one in checked:
+            if one.inputs is not None:
+                loaded = one.inputs.loaded
+                found = await ask_cluster(
+                    loaded, client, records_events=_records_events(one.inputs.bundle.files)
+                )
+                faults += found.faults
+                notes |= found.notes
+        return ClusterFindings(faults, notes)
     finally:
         await client.close()
 
@@ -74,8 +81,17 @@ def _records_events(files: Mapping[str, bytes]) -> bool:
     return any(b"record_event" in source for source in files.values())
 
 
-def print_faults(faults: Sequence[Diagnostic], checked: Sequence[CheckResult], *, form: str) -> None:
-    """Print faults as `text` on stderr, or as `json` or `github` on stdout; as text, also what is valid."""
+def print_faults(
+    faults: Sequence[Diagnostic],
+    checked: Sequence[CheckResult],
+    *,
+    form: str,
+    notes: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Print faults as `text` on stderr, or as `json` or `github` on stdout; as text, also what is valid.
+
+    `notes` are lines about a manifest, by its path; they are printed if it is valid.
+    """
     if form == "json":
         print_json(render_json(faults))
     elif form == "github":
@@ -93,8 +109,8 @@ def print_faults(faults: Sequence[Diagnostic], checked: Sequence[CheckResult], *
         for one in checked:
             if one.inputs is not None and not one.errors and one.inputs.loaded.document.path not in wrong:
                 line(_sentence(one.inputs.loaded))
-                for cost in notable_costs(one):
-                    line(f"  {cost}")
+                for text in (*(notes or {}).get(one.inputs.loaded.document.path, ()), *notable_costs(one)):
+                    line(f"  {text}")
 
 
 def _sentence(loaded: LoadedManifest) -> str:
@@ -127,26 +143,87 @@ async def check_against_cluster(
     `records_events` says that handlers call `ctx.record_event`, which needs a right of its own. When the
     server doesn't answer that is one fault, and the only one.
     """
+    return (await ask_cluster(loaded, server, records_events=records_events)).faults
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFindings:
+    """What a cluster has against manifests, and what their selectors of namespaces match."""
+
+    faults: Sequence[Diagnostic]
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])  # by document, lines
+
+
+async def ask_cluster(
+    loaded: LoadedManifest, server: Server, *, records_events: bool = False
+) -> ClusterFindings:
+    """What the server has against a manifest, and the namespaces that its selectors match now."""
     specs = {spec.name: spec for spec in loaded.controller.resources}
     found: list[Diagnostic] = []
     try:
+        selected, found = await _selected(loaded, server)
         for resource in plan(loaded.controller).resources:
-            found += [fault async for fault in _faults(loaded, resource, specs[resource.name], server)]
+            spec = specs[resource.name]
+            found += [fault async for fault in _faults(loaded, resource, spec, server, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
-        found += [fault async for fault in _unwritable(loaded, server)]
+        found += [fault async for fault in _unwritable(loaded, server, selected)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         if records_events:
-            found += [fault async for fault in _events(loaded, server)]
+            found += [fault async for fault in _events(loaded, server, selected)]
     except ApiError as error:
         message = f"the cluster could not be asked: {error}"
         advice = "check --kubeconfig and --context, or leave --cluster out"
-        return [loaded.fault(CLUSTER_UNREACHABLE, (), message, suggestion=advice)]
-    return found
+        return ClusterFindings([loaded.fault(CLUSTER_UNREACHABLE, (), message, suggestion=advice)])
+    notes = [f"namespaces with {selector}: {_named(names)}" for selector, names in selected.items()]
+    return ClusterFindings(found, {loaded.document.path: notes})
+
+
+_Selected = Mapping[str, Sequence[str]]
+"""The namespaces that match now, by selector; those of a selector that may not be listed are missing."""
+
+
+async def _selected(loaded: LoadedManifest, server: Server) -> tuple[_Selected, list[Diagnostic]]:
+    """The namespaces that the selectors of a manifest match now, and what the server has against that."""
+    selected, found = dict[str, Sequence[str]](), list[Diagnostic]()
+    for resource in loaded.controller.resources:
+        selector = resource.namespace_selector
+        if not selector or selector in selected:
+            continue
+        path = ("spec", "namespaces") if resource.namespaces_inherited else (*resource.path, "namespaces")
+        lacking = await _lacking(server, _NAMESPACES, _VERBS, None)
+        if lacking is not None:
+            message = f"{lacking.message}, which a selector of namespaces needs"
+            found.append(loaded.fault(FORBIDDEN, path, message, suggestion=lacking.advice))
+            return selected, found
+        answer = await server.request_json("GET", f"/api/v1/namespaces?labelSelector={quote(selector)}")
+        names = [str(each["metadata"]["name"]) for each in answer.get("items") or ()]
+        selected[selector] = sorted(names)
+        if not names:
+            message = f"no namespace has the labels {selector}: there is nothing to watch until one has"
+            found.append(replace(loaded.fault(UNKNOWN_NAMESPACE, path, message), severity="warning"))
+    return selected, found
+
+
+def _named(names: Sequence[str]) -> str:
+    """`3 now (a, b, c)`."""
+    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    return f"{len(names):,} now" + (f" ({shown})" if names else "")
+
+
+def _spaces(watches: Iterable[WatchKey], selected: _Selected) -> Sequence[str | None]:
+    """The namespaces of watches, each once, of a selector the first 50; None stands for the whole cluster."""
+    found: list[str | None] = []
+    for watch in watches:
+        if watch.namespace_selector:
+            found += selected.get(watch.namespace_selector, ())[:_MOST_NAMESPACES]
+        else:
+            found.append(watch.namespace)
+    return list(dict.fromkeys(found))
 
 
 async def _faults(
-    loaded: LoadedManifest, resource: ResourcePlan, spec: ResourceSpec, server: Server
+    loaded: LoadedManifest, resource: ResourcePlan, spec: ResourceSpec, server: Server, selected: _Selected
 ) -> AsyncIterator[Diagnostic]:
     gvk = GroupVersionKind.of(spec.api_version, spec.kind)
     try:
@@ -164,7 +241,7 @@ async def _faults(
         return
     # A kind without namespaces is watched once, whatever namespaces the manifest names.
     watches = resource.watches if kind.namespaced else resource.without_namespaces().watches
-    for namespace in dict.fromkeys(watch.namespace for watch in watches):
+    for namespace in _spaces(watches, selected):
         refused = [verb for verb in _VERBS if not await _may(server, kind, verb, namespace)]
         if refused:
             where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
@@ -211,7 +288,9 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
             break
 
 
-async def _unwritable(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+async def _unwritable(
+    loaded: LoadedManifest, server: Server, selected: _Selected
+) -> AsyncIterator[Diagnostic]:
     """The kinds and statuses that handlers declare to write, and that they may not or can't write."""
     resources = {resource.name: resource for resource in plan(loaded.controller).resources}
     for handler in loaded.controller.handlers:
@@ -225,7 +304,7 @@ async def _unwritable(loaded: LoadedManifest, server: Server) -> AsyncIterator[D
             continue
         # What is written without a namespace is in that of the handler's object.
         watches = resource.watches if own.namespaced else resource.without_namespaces().watches
-        spaces = list(dict.fromkeys(each.namespace for each in watches))
+        spaces = _spaces(watches, selected)
         for fault in (
             *[each async for each in _unapplied(loaded, handler, spaces, server)],
             *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
@@ -313,10 +392,10 @@ async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIt
             return
 
 
-async def _events(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+async def _events(loaded: LoadedManifest, server: Server, selected: _Selected) -> AsyncIterator[Diagnostic]:
     """A warning where events can't be posted: it is known that handlers do, and not about what."""
-    named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
-    for namespace in sorted(named, key=str):
+    watches = [watch for resource in plan(loaded.controller).resources for watch in resource.watches]
+    for namespace in sorted(_spaces(watches, selected), key=str):
         lacking = [verb for verb in ("create", "patch") if not await _may(server, _EVENTS, verb, namespace)]
         if lacking:
             where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
