@@ -117,7 +117,9 @@ FORBIDDEN: Final = _code(
 CLUSTER_UNREACHABLE: Final = _code(
     "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
 )
-UNKNOWN_NAMESPACE: Final = _code("DCL053", "A namespace of the manifest is not in the cluster (a warning).")
+UNKNOWN_NAMESPACE: Final = _code(
+    "DCL053", "A namespace of the manifest is not in the cluster, or a selector matches none (a warning)."
+)
 UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that the kind doesn't have.")
 NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has no status subresource.")
 

@@ -1,16 +1,25 @@
 """Namespaces by label: they come and go while a controller runs, and its handlers hear of their objects."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from declctl import testing
+from declctl.informer.reflector import namespaces
+from declctl.sandbox.faults import Match
 
 CODE = """
 from blackboard import tell as note
 def tell(change): note("tell", str(change.type), str(change.key), str(change.reason))
 """
-MAPS = (
-    "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: {labelSelector: {matchLabels: {team: web}}}}"
-)
+WEB = "{labelSelector: {matchLabels: {team: web}}}"
+MAPS = f"- {{name: maps, apiVersion: v1, kind: ConfigMap, namespaces: {WEB}}}"
+
+
+def until(what: str, condition: Callable[[], Any]) -> Any:
+    """Wait for it; a reflector that failed waits for seconds before it tries again."""
+    return testing.until(what, condition, timeout=60.0)
 
 
 def space(name: str, team: str = "web") -> dict[str, Any]:
@@ -23,28 +32,353 @@ def relabel(sandbox: Any, name: str, team: str | None) -> None:
     sandbox.patch("Namespace", name, {"metadata": {"labels": {"team": team}}})
 
 
+class Selecting:
+    """A handler `tell` of ConfigMaps in the namespaces with team=web."""
+
+    def __init__(self, rig: Any, sandbox: Any, config_map: Any) -> None:
+        self.rig = rig
+        self.sandbox = sandbox
+        self.map = config_map
+        rig.resources = [MAPS]
+        rig.handler("tell")
+
+    def run(self, *objects: Any, code: str = CODE, resources: list[str] | None = None) -> Any:
+        """Start it, and forget nothing."""
+        if resources is not None:
+            self.rig.resources = resources
+        self.runs = self.rig.run(code, objects=objects)
+        self.runs.wait_idle(60)
+        return self.runs
+
+    def heard(self, *, of: str = "tell") -> list[tuple[str, str, str]]:
+        """What the handler has heard since the last call: type, key and reason."""
+        self.runs.wait_idle(60)
+        rows = [row[1:] for row in self.rig.told(of)]
+        self.rig.board.clear()
+        return rows
+
+    def names(self) -> list[str]:
+        """The namespaces that are watched."""
+        return list(self.selected().names)
+
+    def selected(self) -> Any:
+        """The figures of the selector."""
+        found = self.runs.resource("maps").namespaces
+        assert found is not None
+        return found
+
+
 @pytest.fixture
-def selecting(rig, config_map):
-    """A handler of ConfigMaps in the namespaces with team=web."""
-    rig.resources = [MAPS]
-    rig.handler("tell")
-    return rig
+def selecting(rig, sandbox, config_map) -> Selecting:
+    return Selecting(rig, sandbox, config_map)
 
 
-def test_namespaces_come_and_go(selecting, sandbox, config_map) -> None:
+def test_namespaces_come_and_go(selecting, sandbox) -> None:
     """Handlers hear of the objects of a namespace when it comes in, and that they left when it leaves."""
-    objects = [space("a"), space("b", "api"), config_map("one", "a"), config_map("two", "b")]
-    runs = selecting.run(CODE, objects=objects)
-    runs.wait_idle()
-    assert selecting.told() == [("tell", "Added", "a/one", "Initial")]
+    map_ = selecting.map
+    runs = selecting.run(space("a"), space("b", "api"), map_("one", "a"), map_("two", "b"))
+    assert selecting.heard() == [("Added", "a/one", "Initial")]
+
     relabel(sandbox, "b", "web")
-    runs.wait_idle()
-    assert selecting.told()[1:] == [("tell", "Added", "b/two", "Initial")]
+    assert until("b is heard of", selecting.heard) == [("Added", "b/two", "Initial")]
+    sandbox.patch("ConfigMap", "two", {"data": {"x": "y"}}, namespace="b")
+    assert selecting.heard() == [("Modified", "b/two", "Watch")]
+    assert sorted(map(str, runs.lister("maps").keys())) == ["a/one", "b/two"]
+
     relabel(sandbox, "a", None)
-    runs.wait_idle()
-    assert selecting.told()[2:] == [("tell", "Deleted", "a/one", "OutOfScope")]
-    sandbox.create(config_map("unseen", "a"))
-    runs.wait_idle()
-    assert len(selecting.told()) == 3
-    assert runs.lister("maps").keys() == ["b/two"]
-    assert runs.status().generation == 1
+    assert until("a has left", selecting.heard) == [("Deleted", "a/one", "OutOfScope")]
+    sandbox.create(map_("unseen", "a"))
+    assert selecting.heard() == []
+    assert list(map(str, runs.lister("maps").keys())) == ["b/two"]
+    # No generation, no reload and no line of the history: nothing of the manifest has changed.
+    assert (runs.status().generation, dict(runs.status().reloads)) == (1, {})
+    found = selecting.selected()
+    assert (found.selector, found.names, found.entered, found.left) == ("team=web", ["b"], 2, 1)
+
+
+def test_what_comes_back_is_heard_of_again(selecting, sandbox) -> None:
+    """A namespace that leaves and comes back: first all Deleted, then all Added, in the present state."""
+    selecting.run(space("a"), selecting.map("one", "a", x="1"))
+    selecting.heard()
+    relabel(sandbox, "a", "api")
+    until("it has left", lambda: selecting.names() == [])
+    sandbox.patch("ConfigMap", "one", {"data": {"x": "2"}}, namespace="a")
+    relabel(sandbox, "a", "web")
+    until("it is back", lambda: selecting.names() == ["a"])
+    assert selecting.heard() == [("Deleted", "a/one", "OutOfScope"), ("Added", "a/one", "Initial")]
+    assert selecting.runs.lister("maps").get("a/one")["data"] == {"x": "2"}
+
+
+def test_a_selector_that_matches_nothing_is_ready(selecting, sandbox, asked) -> None:
+    """Nothing is listed, handlers begin at once, reads find nothing; what comes later is heard of."""
+    runs = selecting.run(selecting.map("one", "default"))
+    assert runs.status().ready
+    assert asked("configmaps") == (0, 0)
+    assert runs.lister("maps").list() == []
+    found = runs.resource("maps")
+    assert (found.synced, found.error, found.state) == (True, None, "NoNamespaces")
+    assert found.namespaces.names == []
+    sandbox.create(space("late"))
+    sandbox.create(selecting.map("two", "late"))
+    # The object may come with the list of the namespace, or after it.
+    ((kind, key, _),) = until("it is heard of", selecting.heard)
+    assert (kind, key) == ("Added", "late/two")
+
+
+def test_the_deletes_of_a_deleted_namespace_are_those_of_the_server(selecting, sandbox) -> None:
+    """They are final states, in the order of the server, and none of them is out of scope."""
+    selecting.run(space("a"), *(selecting.map(f"m{n}", "a") for n in range(5)))
+    selecting.heard()
+    sandbox.delete("Namespace", "a")
+    until("it has left", lambda: selecting.names() == [])
+    assert selecting.heard() == [("Deleted", f"a/m{n}", "Watch") for n in range(5)]
+
+
+def test_a_namespace_that_is_made_again_goes_on(selecting, sandbox) -> None:
+    """Deleted and made again under the same name: what was in it is Deleted, what is in it is Added."""
+    selecting.run(space("a"), selecting.map("one", "a"))
+    selecting.heard()
+    sandbox.faults.refuse(503, Match(resource="namespaces"))  # both happen while nobody looks
+    sandbox.faults.cut_watches("namespaces")
+    sandbox.delete("Namespace", "a")
+    sandbox.create(space("a"))
+    sandbox.create(selecting.map("one", "a"))
+    sandbox.faults.clear()
+    until("the namespaces are watched again", lambda: selecting.selected().error is None)
+    rows = until("both are heard of", selecting.heard)
+    assert [(kind, key) for kind, key, _ in rows] == [("Deleted", "a/one"), ("Added", "a/one")]
+    assert selecting.names() == ["a"]
+
+
+def test_changes_of_namespaces_during_an_outage_are_caught_up_with(selecting, sandbox, monkeypatch) -> None:
+    """The watch of namespaces is cut and its version too old: the next list tells what came and what left."""
+    # The list does not say whether a namespace was deleted: that its objects stay there says it later.
+    monkeypatch.setattr(namespaces, "DELETED_SECONDS", 0.5)
+    map_ = selecting.map
+    selecting.run(
+        space("stays"), space("goes"), space("comes", "api"), map_("one", "goes"), map_("two", "comes")
+    )
+    selecting.heard()
+    sandbox.faults.refuse(503, Match(resource="namespaces"))
+    sandbox.faults.cut_watches("namespaces")
+    relabel(sandbox, "goes", None)
+    relabel(sandbox, "comes", "web")
+    sandbox.faults.compact()
+    until("it fails", lambda: "503" in (selecting.selected().error or ""))
+    # What is known goes on meanwhile.
+    sandbox.create(map_("three", "stays"))
+    until("it is heard of", lambda: ("tell", "Added", "stays/three", "Watch") in selecting.rig.told())
+    assert selecting.names() == ["goes", "stays"]
+    selecting.rig.board.clear()
+    sandbox.faults.clear()
+    until("they are caught up with", lambda: selecting.names() == ["comes", "stays"])
+    rows = selecting.heard()
+    assert sorted(rows) == [("Added", "comes/two", "Initial"), ("Deleted", "goes/one", "OutOfScope")]
+
+
+def test_without_the_right_to_list_namespaces_the_rule_is_named(selecting, sandbox, rig, controller) -> None:
+    """The fault has the line of the selector and the rule of a ClusterRole; it is tried again by itself."""
+    sandbox.faults.refuse(403, Match(resource="namespaces"), message="namespaces is forbidden")
+    rig.reload_policy += ", warmTimeout: 200ms"
+    runs = controller(rig.write(CODE), objects=[space("a"), selecting.map("one", "a")])
+    error = until("the fault is shown", lambda: runs.resource("maps").error)
+    assert "manifest.yaml:6: namespaces with team=web: " in error
+    assert "namespaces is forbidden" in error
+    assert '{apiGroups: [""], resources: [namespaces], verbs: [list, watch]}' in error
+    assert not runs.status().ready
+    until("the condition has it", lambda: runs.condition("Degraded").status == "True")
+    assert runs.condition("Degraded").reason == "ResourceError"
+    selecting.runs = runs
+    sandbox.faults.clear()
+    assert until("it works", lambda: rig.told() and selecting.heard()) == [("Added", "a/one", "Initial")]
+    until("the fault is over", lambda: runs.resource("maps").error is None and runs.status().ready)
+
+
+def test_a_namespace_that_may_not_be_read_holds_up_no_other(selecting, sandbox) -> None:
+    """It comes in before its Role does: its fault is shown, all else goes on, and it is tried again."""
+    map_ = selecting.map
+    runs = selecting.run(space("a"), space("b", "api"), map_("one", "a"), map_("two", "b"))
+    selecting.heard()
+    sandbox.faults.refuse(403, Match(resource="configmaps", namespace="b"), message="not in b")
+    relabel(sandbox, "b", "web")
+    error = until("the fault is shown", lambda: runs.resource("maps").error)
+    assert "configmaps in b" in error
+    assert "not in b" in error
+    sandbox.create(space("c"))
+    sandbox.create(selecting.map("three", "a"))
+    sandbox.create(selecting.map("four", "c"))
+    until("the others are heard of", lambda: len(selecting.rig.told()) == 2)
+    assert sorted(map(str, runs.lister("maps").keys())) == ["a/one", "a/three", "c/four"]
+    assert (runs.status().ready, selecting.selected().unlisted) == (True, 1)
+    selecting.rig.board.clear()
+    sandbox.faults.clear()
+    assert until("b is heard of", lambda: selecting.rig.told() and selecting.heard()) == [
+        ("Added", "b/two", "Initial")
+    ]
+
+
+def test_many_namespaces_that_come_at_once_are_one_list_each(selecting, sandbox, asked) -> None:
+    """A burst of namespaces makes no generation and no second request for what is watched already."""
+    runs = selecting.run(space("first"), selecting.map("one", "first"))
+    for number in range(300):
+        sandbox.create(space(f"n{number:03}"))
+        sandbox.create(selecting.map("one", f"n{number:03}"))
+    until("all are watched", lambda: len(selecting.names()) == 301 and not selecting.selected().unlisted)
+    rows = selecting.heard()
+    assert sorted({key for _, key, _ in rows}) == sorted(
+        ["first/one", *(f"n{number:03}/one" for number in range(300))]
+    )
+    assert len(rows) == 301
+    assert asked("namespaces") == (0, 1)  # a streaming list is a watch
+    assert asked("configmaps") == (0, 301)
+    assert (runs.status().generation, dict(runs.status().reloads)) == (1, {})
+
+
+# Edits and reloads
+
+
+def test_an_edit_goes_from_a_list_to_a_selector_and_back(selecting, sandbox) -> None:
+    """The handler hears of what differs only, as for an edit of the list of namespaces."""
+    map_, rig = selecting.map, selecting.rig
+    both, one = MAPS, MAPS.replace(WEB, "[a, b]")
+    objects = [space("a"), space("b", "api"), space("c"), *(map_("one", name) for name in "abc")]
+    runs = selecting.run(*objects, resources=[one])
+    selecting.heard()
+    rig.resources = [both]
+    rig.write()
+    outcome = runs.reload()
+    assert [str(step) for step in outcome.steps] == ["-/+resource maps (namespace, namespaceSelector)"]
+    rows = [("Added", "c/one", "Initial"), ("Deleted", "b/one", "OutOfScope")]
+    assert sorted(selecting.heard()) == rows
+    # The set changes while the reload back is staged, and after it.
+    rig.resources = [one]
+    rig.write()
+    relabel(sandbox, "c", None)
+    assert runs.reload().result == "Applied"
+    relabel(sandbox, "a", None)
+    rows = [("Added", "b/one", "Initial"), ("Deleted", "c/one", "OutOfScope")]
+    assert sorted(selecting.heard()) == rows
+
+
+def test_an_edit_of_the_selector_delivers_the_differences(selecting) -> None:
+    """What both selectors match stays; a broken edit before it changes nothing."""
+    map_, rig = selecting.map, selecting.rig
+    objects = [space("a"), space("b", "api"), space("c", "db"), *(map_("one", name) for name in "abc")]
+    runs = selecting.run(*objects, resources=[MAPS.replace(WEB, "{labelSelector: 'team in (web,api)'}")])
+    selecting.heard()
+    rig.resources = [MAPS.replace(WEB, "{labelSelector: 'team in (api,,'}")]
+    rig.write()
+    assert runs.reload().result == "Refused"
+    rig.resources = [MAPS.replace(WEB, "{labelSelector: 'team in (api,db)'}")]
+    rig.write()
+    assert runs.reload().result == "Applied"
+    rows = [("Added", "c/one", "Initial"), ("Deleted", "a/one", "OutOfScope")]
+    assert sorted(selecting.heard()) == rows
+    assert selecting.names() == ["b", "c"]
+
+
+def test_reloads_of_code_leave_the_set_alone(selecting, sandbox, asked) -> None:
+    """Namespaces come in between reloads, also refused ones: nothing is lost, and nothing is listed twice."""
+    map_, rig = selecting.map, selecting.rig
+    runs = selecting.run(space("n0"), map_("one", "n0"))
+    for number in range(1, 6):
+        sandbox.create(space(f"n{number}"))
+        sandbox.create(map_("one", f"n{number}"))
+        rig.write("def broken(" if number == 3 else f"{CODE}# {number}\n")
+        assert runs.reload().result == ("Refused" if number == 3 else "Applied")
+    until("all are watched", lambda: len(selecting.names()) == 6 and not selecting.selected().unlisted)
+    rows = selecting.heard()
+    assert sorted(key for _, key, _ in rows) == [f"n{number}/one" for number in range(6)]
+    assert {kind for kind, _, _ in rows} == {"Added"}
+    assert asked("namespaces") == (0, 1)
+    assert asked("configmaps") == (0, 6)
+    assert not any(line for line in runs.log.events() if "not as planned" in line)
+
+
+def test_a_kind_without_namespaces_ignores_the_selector_of_the_spec(selecting, asked) -> None:
+    """`spec.namespaces` is the default of all resources; Nodes have no namespace, and are watched as ever."""
+    rig = selecting.rig
+    rig.more = f"  namespaces: {WEB}\n"
+    maps = "- {name: maps, apiVersion: v1, kind: ConfigMap}"
+    rig.handler("nodes", resource="nodes", entry="handlers:tell")
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    runs = selecting.run(space("a"), node, resources=[maps, "- {name: nodes, apiVersion: v1, kind: Node}"])
+    assert selecting.heard() == [("Added", "n1", "Initial")]
+    assert selecting.names() == ["a"]
+    assert runs.resource("nodes").namespaces is None
+
+
+# What reads and reconciles the objects
+
+
+def test_indexes_and_reads_are_over_all_namespaces_of_the_set(selecting, sandbox) -> None:
+    """By field, by function and by namespace; the objects of a namespace leave them with it."""
+    resource = (
+        f"- {{name: maps, apiVersion: v1, kind: ConfigMap, namespaces: {WEB}, labelSelector: 'keep=yes', "
+        "indexers: [{name: byX, fieldPath: data.x}, {name: byY, entryPoint: 'handlers:by_y'}]}"
+    )
+    code = CODE + "def by_y(obj): return [obj['data']['y']]\n"
+
+    def made(name: str, space: str, keep: str = "yes") -> dict[str, Any]:
+        found = selecting.map(name, space, x="1", y="2")
+        found["metadata"]["labels"] = {"keep": keep}
+        return found
+
+    objects = [space("a"), space("b"), made("one", "a"), made("two", "b"), made("no", "a", "no")]
+    runs = selecting.run(*objects, code=code, resources=[resource])
+    lister = runs.lister("maps")
+    assert sorted(each.key for each in lister.by_index("byX", "1")) == ["a/one", "b/two"]
+    assert sorted(each.key for each in lister.by_index("byY", "2")) == ["a/one", "b/two"]
+    assert [each.key for each in lister.list(namespace="b")] == ["b/two"]
+    # An index that a reload adds is built over the present set, and follows it.
+    selecting.rig.resources = [resource.replace("byX", "byZ")]
+    selecting.rig.write()
+    assert runs.reload().lists == 0
+    relabel(sandbox, "b", None)
+    until("b has left", lambda: selecting.names() == ["a"])
+    runs.wait_idle(60)
+    lister = runs.lister("maps")
+    assert [each.key for each in lister.by_index("byZ", "1")] == ["a/one"]
+    assert [each.key for each in lister.by_index("byY", "2")] == ["a/one"]
+
+
+def test_a_reconciler_is_called_for_keys_that_come_and_leave(selecting, sandbox) -> None:
+    """A key whose namespace has left has no object any more."""
+    rig = selecting.rig
+    rig.handlers.clear()
+    rig.handler("tell", rest="mode: Reconcile")
+    code = (
+        "from blackboard import tell as note\n"
+        "def tell(request): note('tell', str(request.key), request.obj is not None, "
+        "sorted({str(each.reason) for each in request.causes}))\n"
+    )
+    selecting.run(space("a"), selecting.map("one", "a"), selecting.map("two", "late"), code=code)
+    assert selecting.heard() == [("a/one", True, ["Initial"])]
+    sandbox.create(space("b"))
+    sandbox.create(selecting.map("three", "b"))
+    until("it is reconciled", lambda: any(row[1] == "b/three" for row in rig.told()))
+    rig.board.clear()
+    relabel(sandbox, "a", None)
+    assert until("its key is due", selecting.heard) == [("a/one", False, ["OutOfScope"])]
+
+
+def test_changes_of_one_object_stay_in_order_over_leaving_and_coming_back(selecting, sandbox) -> None:
+    """However often its namespace leaves: Added, changes, Deleted, and no state older than one before."""
+    code = (
+        "from blackboard import tell as note\n"
+        "def tell(change): note('tell', str(change.type), int(change.obj.resource_version))\n"
+    )
+    selecting.run(space("a"), selecting.map("one", "a"), code=code)
+    for number in range(10):
+        sandbox.patch("ConfigMap", "one", {"data": {"x": str(number)}}, namespace="a")
+        relabel(sandbox, "a", None if number % 2 == 0 else "web")
+    until("it is back", lambda: selecting.names() == ["a"])
+    rows = selecting.heard()
+    kinds = [row[0] for row in rows]
+    alive = False
+    for kind in kinds:
+        assert (kind == "Added") is not alive
+        alive = kind != "Deleted"
+    versions = [row[1] for row in rows]
+    assert versions == sorted(versions)
+    assert alive

@@ -26,7 +26,8 @@ from declctl.kit.callbacks import plain, refuse_async
 from declctl.kit.text import exception_text
 from declctl.objects import version_order
 
-_DELETED_SECONDS = 30.0  # the longest wait for the deletes of the objects of a deleted namespace
+# The longest wait for the deletes of the objects of a deleted namespace. Tests shorten it.
+DELETED_SECONDS = 10.0
 _EMPTY_CHECK = 0.1  # seconds between two looks whether a deleted namespace is empty
 _NAMED = 3  # namespaces with a fault that a message names
 _log = logging.getLogger("declctl.informer")
@@ -221,7 +222,7 @@ class NamespaceReflectors:
         if not self.source.namespaces.was_deleted(name):
             return True
         now = self._clock.monotonic()
-        due = self._emptying.setdefault(name, now + _DELETED_SECONDS)
+        due = self._emptying.setdefault(name, now + DELETED_SECONDS)
         return now >= due or not self._count_in(name)
 
     def _started(self, name: str, tasks: asyncio.TaskGroup) -> tuple[Reflector, asyncio.Task[None]]:

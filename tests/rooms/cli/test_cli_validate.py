@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from declctl.cli.validate import ClusterFindings
 from declctl.manifest import Diagnostic
 from tests.rooms.cli.hello import MANIFEST
 
@@ -102,8 +103,8 @@ def test_what_the_cluster_refuses_is_not_called_valid(
 ):
     """An error of the cluster: no "is valid" beside it, and the status is 1, as for every error."""
 
-    def refused(*_: object) -> list[Diagnostic]:
-        return [Diagnostic("manifest.yaml", 5, 15, "DCL051", "you may not list pods")]
+    def refused(*_: object) -> ClusterFindings:
+        return ClusterFindings([Diagnostic("manifest.yaml", 5, 15, "DCL051", "you may not list pods")])
 
     monkeypatch.setattr("declctl.cli.validate.check_in_cluster", refused)
     ended = declctl("validate", "--cluster", "manifest.yaml")
