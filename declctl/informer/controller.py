@@ -22,7 +22,6 @@ from declctl.informer.applier import Applier, UidChange, resync_of
 from declctl.informer.event_handlers import ResourceEventHandler
 from declctl.informer.listener import call_handler
 from declctl.informer.queues.delta_fifo import DeltaFIFO
-from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
 from declctl.informer.queues.real_fifo import (
     Batch,
     Bookmark,
@@ -32,8 +31,12 @@ from declctl.informer.queues.real_fifo import (
     Replacement,
     SyncAll,
 )
-from declctl.informer.reflector.namespaces import NamespaceReflectors, SourcesByNamespace
-from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
+from declctl.informer.reflector.reflector import (
+    DEFAULT_OPTIONS,
+    AnyReflector,
+    Reflector,
+    ReflectorOptions,
+)
 from declctl.informer.source import Source
 from declctl.informer.stores.indices import AnyIndexFunc, index_functions
 from declctl.informer.stores.lister import Lister
@@ -59,28 +62,27 @@ class Config:
     """The parts of a controller (client-go's Config). Times are in seconds.
 
     - `queue`: filled by the reflector and emptied by the controller.
-    - `source`: the resource that is listed and watched; or its sources in the namespaces of a set, with a
-      NamespacedFIFO as `queue`.
+    - `source`: the resource that is listed and watched; None with a `reflector`.
     - `process`: called on the loop with each popped batch; see Controller.
     - `options`: those of the reflector.
     - `full_resync_period`: the interval of resyncs of the queue; 0, the default, for none.
     - `should_resync`: a plain function, asked before each resync; None, the default, for always.
     - `on_fault`: called on the loop with each fault of a LIST or WATCH (client-go's WatchErrorHandler).
     - `known`: returns the record that the store has under a key, or None.
-    - `count_in`: returns the number of objects that the store has of a namespace; for a set of namespaces.
+    - `reflector`: fills the queue, in the place of one that is made of `source` with the options above.
     - `clock`: the system's by default.
     - `name`: for logs; by default the description of the source.
     """
 
     queue: Queue
-    source: Source | SourcesByNamespace
+    source: Source | None
     process: Process
     options: ReflectorOptions = DEFAULT_OPTIONS
     full_resync_period: float = 0.0
     should_resync: Callable[[], bool] | None = None
     on_fault: Callable[[Exception], None] | None = None
     known: Known = nothing_known
-    count_in: Callable[[str], int] = lambda _: 0
+    reflector: AnyReflector | None = None
     clock: Clock = field(default_factory=SystemClock)
     name: str = ""
 
@@ -173,7 +175,8 @@ class Controller:
     @property
     def name(self) -> str:
         """The name in messages."""
-        return self.config.name or self.config.source.description
+        source = self.config.source
+        return self.config.name or ("controller" if source is None else source.description)
 
     def why_not_synced(self) -> str:
         """Why the first list is not processed; empty if it is. From any thread."""
@@ -244,26 +247,16 @@ class Controller:
                 self.queue.resync()
 
 
-def _reflector(config: Config) -> Reflector | NamespaceReflectors:
-    """The reflector of a controller, or those of a set of namespaces."""
-    source, queue = config.source, config.queue
-    if not isinstance(source, SourcesByNamespace):
-        return Reflector(
-            source,
-            queue,
-            clock=config.clock,
-            known=config.known,
-            options=config.options,
-            on_fault=config.on_fault,
-        )
-    if not isinstance(queue, NamespacedFIFO):
-        raise TypeError(f"{config.name}: the queue of a set of namespaces has to be a NamespacedFIFO")
-    return NamespaceReflectors(
-        source,
-        queue,
+def _reflector(config: Config) -> AnyReflector:
+    if config.reflector is not None:
+        return config.reflector
+    if config.source is None:
+        raise TypeError(f"{config.name or 'a controller'} needs a source or a reflector")
+    return Reflector(
+        config.source,
+        config.queue,
         clock=config.clock,
         known=config.known,
-        count_in=config.count_in,
         options=config.options,
         on_fault=config.on_fault,
     )

@@ -137,15 +137,27 @@ class SharedIndexInformer:
             else Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
         )
         self._slices = Slices()  # the initial notifications, replays and reprojections that are under way
+        made, reflectors = make_queue(queue, self.indexer.known), None
+        if isinstance(source, SourcesByNamespace):
+            made = NamespacedFIFO()
+            reflectors = NamespaceReflectors(
+                source,
+                made,
+                clock=self._clock,
+                known=self.indexer.known().get,
+                count_in=lambda namespace: len(self.indexer.list_by_namespace(namespace)),
+                options=options,
+                on_fault=on_fault,
+            )
         self.controller = Controller(
             Config(
-                queue=NamespacedFIFO() if by_namespace else make_queue(queue, self.indexer.known),
-                source=source,
+                queue=made,
+                source=None if isinstance(source, SourcesByNamespace) else source,
+                reflector=reflectors,
                 process=self.process,
                 options=options,
                 on_fault=on_fault,
                 known=self.indexer.known().get,
-                count_in=lambda namespace: len(self.indexer.list_by_namespace(namespace)),
                 clock=self._clock,
                 name=name,
             )

@@ -115,6 +115,38 @@ class ReflectorStore(Protocol):
         ...
 
 
+class AnyReflector(Protocol):
+    """A reflector, or several that fill one queue. `run` and `request_relist` are used on the loop."""
+
+    on_fault: Callable[[Exception], None] | None  # called with each fault that causes a back-off
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        ...
+
+    def request_relist(self) -> None:
+        """End the watch, and list the most recent state."""
+        ...
+
+    @property
+    def last_sync_resource_version(self) -> str:
+        """The newest version that was seen."""
+        ...
+
+    @property
+    def fault(self) -> Exception | None:
+        """The present fault; None while requests succeed."""
+        ...
+
+    def progress(self) -> str:
+        """The present fault, or the progress of the list."""
+        ...
+
+    def statistics(self) -> ReflectorStatistics:
+        """The figures of this moment."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _HistoryReplacement:
     """The server has another history than the cache, and the reason. Two of them are never equal.

@@ -181,7 +181,7 @@ class InformerPool:
                 self._cluster,
                 identity,
                 by_identity[identity],
-                namespaces=self._namespaces,
+                namespaces=self._namespaces.of,
                 clock=self._clock,
                 staged=is_beside,
             )

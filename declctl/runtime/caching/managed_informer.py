@@ -22,7 +22,7 @@ from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
 from declctl.errors import ReloadRefused
 from declctl.informer.informer import SharedIndexInformer
-from declctl.informer.reflector.namespaces import SourcesByNamespace
+from declctl.informer.reflector.namespaces import NamespaceSet, SourcesByNamespace
 from declctl.informer.reflector.reflector import ReflectorOptions
 from declctl.informer.source import Source, SourceProvider, SupportsDecodeRunner
 from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, StaleObjects, function_index
@@ -34,7 +34,6 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
-from declctl.runtime.caching.namespaces import NamespaceSelectors
 from declctl.runtime.threads import CallGivenUp, UserCall
 
 A = TypeVar("A")
@@ -275,13 +274,13 @@ def make_informer(
     identity: CacheIdentity,
     users: Sequence[ResourceRequirement],
     *,
-    namespaces: NamespaceSelectors,
+    namespaces: Callable[[str], NamespaceSet],
     clock: Clock,
     staged: bool,
 ) -> ManagedInformer:
     """Make an empty cache that is not started and counts no user yet.
 
-    `namespaces` follows the namespaces of a selector, if its watch has one.
+    `namespaces` returns the namespaces that a selector matches.
 
     With `staged`, a generation runs beside the one that needs the cache, so no new user code runs on the
     loop: the indexes by functions are left out and built after the sync, and a thread transforms the listed
@@ -303,7 +302,7 @@ def make_informer(
         )
 
     if watch.namespace_selector:
-        selected = namespaces.of(watch.namespace_selector)
+        selected = namespaces(watch.namespace_selector)
         source = SourcesByNamespace(
             source_in, projection=projection, namespaces=selected, description=str(watch)
         )
