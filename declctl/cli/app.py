@@ -182,7 +182,13 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
     objects: _ObjectsOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Not done by this version.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Write nothing: the server checks what handlers write, and the differences are printed.",
+        ),
+    ] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -199,11 +205,6 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     ] = None,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
-    if dry_run:
-        raise UsageError(
-            "This version does not do `declctl run --dry-run` yet; `declctl run --sandbox` runs a manifest "
-            "without touching a cluster."
-        )
     if sandbox and (kubeconfig or context):
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
@@ -231,6 +232,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             timeout=timeout,
             sandbox=sandbox,
             objects=objects or [],
+            dry_run=dry_run,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,

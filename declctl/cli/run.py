@@ -19,6 +19,7 @@ from declctl.manifest.values import BadValue, parse_duration
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.runtime import Front, RunOptions, Runtime
 from declctl.transport import Client
+from declctl.writes import OnDryRun
 
 # How long a handler that computes may keep the interpreter from the caches and from other handlers. An event
 # has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
@@ -41,6 +42,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     timeout: str | None,
     sandbox: bool,
     objects: Sequence[str],
+    dry_run: bool,
     kubeconfig: str | None,
     context: str | None,
     log_format: str,
@@ -63,13 +65,28 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         exec_on_restart=exec_on_restart,
         once=once,
         timeout=seconds,
+        dry_run=dry_run,
         mutation_detector=_is_set(_MUTATION_DETECTOR),
     )
     with ExitStack() as stack:
         connect = _sandbox(stack, objects, log) if sandbox else _cluster(kubeconfig, context)
         connect = _then_collect_garbage(connect)
-        runtime = Runtime(options, connect=connect, fronts=fronts, children=children, clock=clock, log=log)
+        runtime = Runtime(
+            options,
+            connect=connect,
+            fronts=fronts,
+            children=children,
+            clock=clock,
+            log=log,
+            on_dry_run=_printer() if dry_run else None,
+        )
         return runtime.run(), runtime.restarts
+
+
+def _printer() -> OnDryRun:
+    from declctl.cli.dry_run import DryRunPrinter  # late: yaml costs the start of every run
+
+    return DryRunPrinter()
 
 
 def replace_process(

@@ -47,6 +47,7 @@ from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
 from declctl.writes import (
     EventRecorder,
+    OnDryRun,
     WriteGate,
     WriteLedger,
     WriteOrigin,
@@ -229,6 +230,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     clock: Clock,
     log: Log,
     user_log: Any = None,
+    on_dry_run: OnDryRun | None = None,
 ) -> RuntimeParts:
     """Make the parts of a controller and connect them. Called on the machinery loop.
 
@@ -236,12 +238,13 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     - `loops`: asynchronous hooks run on them.
     - `restart`: called with the reasons when a reload needs a new process.
     - `user_log`: the structlog logger that `ctx.log` is bound from.
+    - `on_dry_run`: called on the machinery loop with each write of a dry run.
     """
 
     def on_written(written: Written, origin: WriteOrigin) -> None:
         slots.written(written, origin, caches.all())
 
-    policy = WritePolicy(dry_run=options.dry_run, on_written=on_written)
+    policy = WritePolicy(dry_run=options.dry_run, on_written=on_written, on_dry_run=on_dry_run)
     client.guard_writes(policy.may_write, dry_run=policy.dry_run)
     ledger = WriteLedger()
     writers = WriterFactory(
@@ -341,7 +344,7 @@ class Runtime:
     thread, all other methods on the machinery loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each thing that a caller may replace
         self,
         options: RunOptions,
         *,
@@ -351,8 +354,10 @@ class Runtime:
         clock: Clock | None = None,
         log: Log | None = None,
         user_log: Any = None,
+        on_dry_run: OnDryRun | None = None,
     ) -> None:
         self.options = options
+        self._on_dry_run = on_dry_run
         self._connect = connect
         self._fronts = fronts
         self._clock: Clock = clock or SystemClock()
@@ -576,6 +581,7 @@ class Runtime:
             clock=self._clock,
             log=self._log,
             user_log=self._user_log,
+            on_dry_run=self._on_dry_run,
         )
 
     def _background(

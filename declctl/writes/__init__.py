@@ -4,7 +4,7 @@ from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter, finalizers_of, is_being_deleted
-from declctl.writes.gate import WriteGate
+from declctl.writes.gate import OnDryRun, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
     WriteOrigin,
@@ -34,6 +34,7 @@ __all__ = [
     "FinalizedObject",
     "FinalizerWriter",
     "HandlerWriter",
+    "OnDryRun",
     "RecordedEvents",
     "WriteGate",
     "WriteLedger",

@@ -14,6 +14,7 @@ from typing import Protocol
 from declctl.errors import (
     Conflict,
     Forbidden,
+    NotFound,
     NotLeader,
     StatusError,
     TooManyRequests,
@@ -42,6 +43,8 @@ Params = Mapping[str, str]
 _NO_PARAMS: Params = MappingProxyType({})
 OnWritten = Callable[[Written, WriteOrigin], None]
 """Called on the loop of the gate after each write that the server has stored."""
+OnDryRun = Callable[[Written, WriteOrigin, KubeObject | None], None]
+"""Called on the loop of the gate after each write of a dry run, with the live object; None without one."""
 
 
 class RequestSender(Protocol):
@@ -113,9 +116,10 @@ class WriteGate:
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `bucket`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `on_written`: called after each write that the server has stored.
+    - `on_dry_run`: called after each write of a dry run. The live object is read before the write.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each thing that decides over a write
         self,
         sender: RequestSender,
         ledger: WriteLedger,
@@ -125,6 +129,7 @@ class WriteGate:
         dry_run: bool = False,
         bucket: TokenBucket | None = None,
         on_written: OnWritten | None = None,
+        on_dry_run: OnDryRun | None = None,
     ) -> None:
         self._sender = sender
         self._ledger = ledger
@@ -132,6 +137,7 @@ class WriteGate:
         self._may_write = may_write
         self._bucket = bucket or TokenBucket(QPS, BURST, clock=clock)
         self._on_written = on_written
+        self._on_dry_run = on_dry_run
         self.dry_run = dry_run
 
     async def send(self, write: ApiWrite, origin: WriteOrigin) -> Written:
@@ -142,7 +148,10 @@ class WriteGate:
         is retried anyway.
         """
         attempts = _Attempts(write, self._ledger, self._clock)
+        live = None
         try:
+            if self.dry_run and self._on_dry_run is not None:
+                live = await self._live(write)
             written = await self._sent(write, attempts)
         except BaseException as error:
             shown = str(error) or type(error).__name__
@@ -152,6 +161,8 @@ class WriteGate:
         self._record(attempts, origin, result, written=written)
         if self._on_written is not None and not written.dry_run:
             self._on_written(written, origin)
+        if self._on_dry_run is not None and written.dry_run:
+            self._on_dry_run(written, origin, live)
         return written
 
     def skip(self, write: ApiWrite, origin: WriteOrigin, known: KubeObject) -> Written:
@@ -175,6 +186,13 @@ class WriteGate:
             return await self._sender.request_json("GET", resource.path(namespace, name), params=params)
         except Forbidden as error:
             raise with_rule(error, resource, namespace) from error
+
+    async def _live(self, write: ApiWrite) -> KubeObject | None:
+        """The object that a write is about; None if there is none."""
+        try:
+            return await self.read(write.resource, write.key.namespace, write.key.name)
+        except NotFound:
+            return None
 
     async def _sent(self, write: ApiWrite, attempts: "_Attempts") -> Written:
         self._check_leader(write)

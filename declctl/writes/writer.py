@@ -25,7 +25,7 @@ from declctl.writes.apply import (
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, SetOwner
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
-from declctl.writes.gate import ApiWrite, OnWritten, RequestSender, WriteGate
+from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WriteGate
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of
 
@@ -205,6 +205,7 @@ class WritePolicy:
     may_write: Callable[[], bool] = field(default=lambda: True)  # False while this process does not lead
     dry_run: bool = False
     on_written: OnWritten | None = None  # called after each write that the server has stored
+    on_dry_run: OnDryRun | None = None  # called after each write of a dry run
 
 
 class WriterFactory:
@@ -239,6 +240,7 @@ class WriterFactory:
             dry_run=policy.dry_run,
             bucket=bucket,
             on_written=policy.on_written,
+            on_dry_run=policy.on_dry_run,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
         sets = ApplySets(gate, discover, version=version, on_marked=statuses.learn)

@@ -208,6 +208,22 @@ def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
         assert declctl.stop() == 0
 
 
+def test_a_dry_run_stores_nothing_and_prints_the_differences(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """The API server checks all writes of a call; the diff names the objects that would be made."""
+    before = _create(cluster, webapps, "shop", a="1")
+    with Declctl(bundle(), "--dry-run", kubeconfig=cluster.kubeconfig) as declctl:
+        until("the call has ended", lambda: _lines(declctl, "done"))
+        heads = [line for line in declctl.out if line.startswith("+++")]
+        assert f"+++ v1 ConfigMap {namespace}/shop-a (apply by web)" in heads
+        assert f"+++ example.dev/v1 WebApp {namespace}/shop (patch_status by web)" in heads
+        assert declctl.stop() == 0
+    assert _maps(cluster, namespace) == {}
+    after = cluster.rest.request("GET", f"{webapps}/shop")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
 def test_an_event_is_a_series_from_the_second_one_on(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:

@@ -139,7 +139,6 @@ def test_the_sandbox_holds_the_objects_and_says_so_first(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--dry-run"], "This version does not do `declctl run --dry-run` yet"),
         (["--sandbox", "--kubeconfig", "x"], "--sandbox is a cluster of its own"),
         (["--sandbox", "--context", "x"], "--sandbox is a cluster of its own"),
         (["--objects", "x"], "add --sandbox"),
@@ -217,6 +216,36 @@ def test_once_against_the_sandbox_delivers_and_ends(hello: Path):
     assert sorted(done.stdout.splitlines()) == ["Added default/web-1", "Added default/web-2"]
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["key"] for line in lines if line["event"] == "seen"] == ["default/web-1", "default/web-2"]
+
+
+WRITING = """\
+async def on_pod(obj, ctx):
+    labels = {"labels": {"of": obj.name}}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{obj.name}-settings", **labels}}
+    await ctx.apply(made)
+"""
+
+
+def test_a_dry_run_prints_what_handlers_would_change(hello: Path):
+    """The sandbox checks each write and stores nothing; stdout has the diffs, as `kubectl diff`."""
+    (hello / "handlers.py").write_text(WRITING)
+    done = declctl_process(hello, "run", ".", "--sandbox", "--objects", "objects.yaml", "--once", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    heads = [line for line in done.stdout.splitlines() if line.startswith("+++")]
+    assert sorted(heads) == [
+        f"+++ v1 ConfigMap default/web-{number}-settings (apply by greet)" for number in (1, 2)
+    ]
+    assert "+    of: web-1" in done.stdout
+
+
+def test_a_dry_run_has_a_printer(declctl: Callable, fake: type[FakeRuntime]):
+    """`--dry-run` reaches the runtime; without it nothing is printed."""
+    assert declctl("run", "m.yaml", "--dry-run").status == 0
+    assert fake.made is not None
+    assert fake.made.options.dry_run
+    assert fake.made.given["on_dry_run"] is not None
+    declctl("run", "m.yaml")
+    assert (fake.made.options.dry_run, fake.made.given["on_dry_run"]) == (False, None)
 
 
 def test_a_busy_admin_address_ends_with_2(hello: Path):
