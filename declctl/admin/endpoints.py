@@ -13,17 +13,18 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from declctl.admin.access import answer, redacted, refusal, type_name
-from declctl.errors import MalformedAnswer
+from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
 from declctl.kit.documents import document_of
 from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
-from declctl.objects import FieldSelector, ObjectKey, ObjectView
+from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
+from declctl.runtime.reporting.why import Explanation
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
@@ -77,6 +78,10 @@ class ControlledRuntime(Protocol):
 
         None if the process ends. Raises KeyError for an unknown handler.
         """
+        ...
+
+    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+        """Who wrote the fields of an object; raises ApiError, UsageError and FieldPathError."""
         ...
 
     def history(self) -> dict[str, Any]:
@@ -257,6 +262,34 @@ class DeadLetterOffice:
     def _no_handler(self, name: str) -> web.Response:
         known = ", ".join(self._handlers()) or "none"
         return refusal(404, f"No handler is named {excerpt(name, most=80)}; the manifest declares {known}.")
+
+
+class WriteReasons:
+    """`/why`."""
+
+    def __init__(self, runtime: ControlledRuntime) -> None:
+        self._runtime = runtime
+
+    async def why(self, request: web.Request) -> web.StreamResponse:
+        """Who wrote the fields of an object, and which call did it; `?field=` limits it to a field.
+
+        404 for a kind that the cluster does not serve, and for an object that it does not have and that
+        nothing is known of; 400 for a text that is no name or no field; 502 if the API server refuses.
+        """
+        resource, key = request.match_info["resource"], request.match_info["key"]
+        if not self._runtime.status().generation:
+            return _starting()
+        try:
+            found = await self._runtime.why(resource, key, request.query.get("field", ""))
+        except (FieldPathError, UsageError) as error:
+            return refusal(400, str(error))
+        except NotFound as error:
+            return refusal(404, str(error))
+        except ApiError as error:
+            return refusal(502, f"The API server was asked for {key}: {error}")
+        if not found.exists and not found.writes:
+            return refusal(404, f"The cluster has no {found.kind} {key}; a key is namespace/name, or name.")
+        return answer(document_of(found))
 
 
 class ReloadOrders:

@@ -23,6 +23,7 @@ from declctl.admin.endpoints import (
     DeadLetterOffice,
     Probes,
     ReloadOrders,
+    WriteReasons,
     not_yet,
 )
 from declctl.admin.page import page
@@ -330,6 +331,7 @@ def application(
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
     app.router.add_post("/-/trigger", access.guarded(reloads.trigger))
+    app.router.add_get("/why/{resource}/{key:.+}", access.guarded(WriteReasons(runtime).why))
     app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
     app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
     not_yet(app.router)

@@ -384,6 +384,34 @@ def trigger(
 
 
 @app.command()
+def why(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RESOURCE/KEY",
+            help="An object, such as deployments.apps/default/web: a resource of the manifest or of the "
+            "cluster, and a key.",
+        ),
+    ],
+    field: Annotated[
+        str | None,
+        typer.Argument(metavar="[FIELD]", help="One field, such as spec.replicas; by default all fields."),
+    ] = None,
+    *,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> None:
+    """Say which handler wrote the fields of an object, and what caused that call.
+
+    The API server knows the manager of each field. A running process remembers its newest 5,000 writes: the
+    handler, the generation, and what the call was for. Values of fields are not shown.
+    """
+    from declctl.cli.why import show_reasons
+
+    show_reasons(what, field, admin, as_json=output is Output.JSON)
+
+
+@app.command()
 def requeue(
     letter: Annotated[
         str | None,

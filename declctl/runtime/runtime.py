@@ -18,11 +18,12 @@ import msgspec
 import structlog
 
 import declctl
-from declctl.errors import ManifestErrors
+from declctl.errors import ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import ResourceSpec
+from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
@@ -42,6 +43,7 @@ from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeS
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
+from declctl.runtime.reporting.why import Explanation, explain_object
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
@@ -56,6 +58,7 @@ from declctl.writes import (
     WriterFactory,
     WriteVerb,
     Written,
+    field_manager,
 )
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -451,6 +454,48 @@ class Runtime:
         handler.
         """
         return None if self._stopping.is_set() else self.parts.slots.requeue(handler, key)
+
+    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+        """Who wrote the fields of an object, and why.
+
+        `resource` is the name of a resource of the manifest, or one that kubectl takes. `field` limits the
+        answer to a field. Raises ApiError, UsageError for a name that is none, and FieldPathError.
+        """
+        assert self.client is not None
+        active = self._active().plan
+        declared = next((each.watches[0] for each in active.resources if each.name == resource), None)
+        if declared is None:
+            found = await self.client.find_resource(resource)
+        else:
+            kind = GroupVersionKind.of(declared.api_version, declared.kind)
+            found = await self.client.discover(kind)
+        namespace, slash, name = key.rpartition("/")
+        if "/" in namespace or name in ("", ".", "..") or bool(slash) != found.namespaced:
+            form = "namespace/name" if found.namespaced else "name"
+            raise UsageError(f"{key!r} is no key of {found}: it is {form}")
+        obj: KubeObject | None
+        try:
+            obj = await self.client.request_json("GET", found.path(namespace or None, name))
+        except NotFound:
+            obj = None
+        records = [
+            record
+            for record in self.parts.writes.of_object(key)
+            if (record.kind.group, record.kind.kind) == (found.gvk.group, found.gvk.kind)
+        ]
+        managers = {
+            handler.field_manager or field_manager(active.name, handler.name): handler.name
+            for handler in active.handlers
+        }
+        return explain_object(
+            obj,
+            records,
+            kind=str(found.gvk),
+            resource=str(found),
+            key=key,
+            managers=managers,
+            field=field,
+        )
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""

@@ -35,12 +35,13 @@ class CallScope:
     """The call that writes: its object, and what it was called for.
 
     `obj` is None in a life-cycle hook, and if the object is gone. `key` is empty in a life-cycle hook.
+    `causes` may be a function that returns them, for a call that seldom writes.
     """
 
     key: str = ""
     obj: ObjectView | None = None
     request_id: str = ""
-    causes: tuple[object, ...] = ()
+    causes: tuple[object, ...] | Callable[[], tuple[object, ...]] = ()
 
     @property
     def namespace(self) -> str | None:
@@ -157,7 +158,8 @@ class HandlerWriter:
         return await change(target, None if reads_first else obj)
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
-        return WriteOrigin(self._handler, self._generation, scope.request_id, scope.causes, str(scope.key))
+        causes = scope.causes() if callable(scope.causes) else scope.causes
+        return WriteOrigin(self._handler, self._generation, scope.request_id, causes, str(scope.key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Handlers that write, against the sandbox and a real API server: apply, sets of children, status, Events."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +208,32 @@ def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
         assert totals["patch_status", "skipped"] >= 2
         # The first apply_set has marked the parent: its new version is known.
         assert declctl.status()["writeRetries"]["conflict"] == 0
+        assert declctl.stop() == 0
+
+
+def test_why_says_which_call_wrote_a_field(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """From the managed fields of the object, and the writes that the process remembers."""
+    _create(cluster, webapps, "shop", a="1")
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 1 1 0 False"])
+        admin = declctl.admin().removeprefix("http://")
+        words = [sys.executable, "-m", "declctl", "why", f"configmaps/{namespace}/shop-a"]
+        told = subprocess.run(
+            [*words, "data", "-o", "json", "--admin", admin], capture_output=True, text=True, check=True
+        )
+        (field,) = json.loads(told.stdout)["fields"]
+        assert (field["path"], field["manager"]) == ("data.text", "declctl/guard/web")
+        assert (field["handler"], field["write"]["generation"]) == ("web", 1)
+        assert field["write"]["calledFor"] == f"{namespace}/shop"
+        assert field["write"]["causes"] == [f"Added webapps {namespace}/shop (Initial)"]
+        # The resource by its name in the manifest; the spec is by whoever has created the object.
+        status = declctl.ask(f"/why/webapps/{namespace}/shop?field=status.files")
+        assert [each["handler"] for each in status["fields"]] == ["web"]
+        spec = declctl.ask(f"/why/webapps/{namespace}/shop?field=spec")
+        assert [each["handler"] for each in spec["fields"]] == [None]
+        assert declctl.ask(f"/why/configmaps/{namespace}/missing") is None
         assert declctl.stop() == 0
 
 

@@ -35,7 +35,7 @@ from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
 from declctl.manifest.model import OnFailure
-from declctl.objects import Change, ChangeType, Notification, ObjectView, Request
+from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
     CallBinding,
     FilterOutcome,
@@ -220,7 +220,8 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
         if "ctx" in implementation.parameters:
             # Most handlers use no memo, so it is made when it is first read.
             key = change.key
-            scope = CallScope(key, change.obj)
+            # Most handlers do not write, so the cause is made when one does.
+            scope = CallScope(key, change.obj, causes=partial(_causes, change))
             arguments["ctx"] = self.binding.make_context(partial(memo, key, change.obj.uid), scope)
         return arguments
 
@@ -748,6 +749,10 @@ class Invocations(ABC, Generic[T]):
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
         self._slot.wake()
+
+
+def _causes(change: Change) -> tuple[Cause, ...]:
+    return (Cause(str(change.type), change.resource, str(change.key), str(change.reason)),)
 
 
 class EventInvocations(Invocations[Notification]):

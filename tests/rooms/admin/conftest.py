@@ -23,6 +23,7 @@ from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
+from declctl.runtime.reporting.why import Explanation
 from declctl.transport import ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 
@@ -176,6 +177,8 @@ class FakeRuntime:
         default_factory=lambda: {RequeueResult.REQUEUED: 1}
     )
     requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
+    told_why: Explanation | Exception | None = None
+    asked_why: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     reloads: int = 0
     forced: int = 0
     gate: asyncio.Event | None = None
@@ -225,6 +228,13 @@ class FakeRuntime:
     ) -> Mapping[RequeueResult, int] | None:
         self.requeued.append((handler, key))
         return self.requeue_results
+
+    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+        self.asked_why.append((resource, key, field))
+        if isinstance(self.told_why, Exception):
+            raise self.told_why
+        assert self.told_why is not None
+        return self.told_why
 
     def history(self) -> dict[str, Any]:
         return self.told_history
