@@ -58,6 +58,10 @@ class CacheState(Protocol):
         """For messages."""
         ...
 
+    def follows(self, namespace: str | None) -> bool:
+        """Whether it lists and watches a namespace. On the machinery loop."""
+        ...
+
 
 class WatchedCache(Protocol):
     """The part of a managed informer that is needed."""
@@ -189,7 +193,9 @@ class UnseenWrites:
     def _unseen(self, written: Written, origin: WriteOrigin, cache: WatchedCache) -> UnseenWrite | None:
         watch, metadata = cache.identity.watch, written.obj.get("metadata") or {}
         deletes = written.verb is WriteVerb.DELETE
-        if watch.namespace is not None and watch.namespace != written.key.namespace:
+        if watch.namespace not in (None, written.key.namespace):
+            return None
+        if not cache.informer.follows(written.key.namespace):
             return None
         if not written.uid if deletes else version_order(written.resource_version) == NO_ORDER:
             return None  # nothing tells whether the cache has it

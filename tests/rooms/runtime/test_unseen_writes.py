@@ -33,6 +33,11 @@ class State:
     is_stopped: bool = False
     has_synced: bool = True
     name: str = "ConfigMap"
+    followed: tuple[str, ...] = ("a", "b")
+
+    def follows(self, namespace: str | None) -> bool:
+        """A selector of namespaces matches those."""
+        return namespace in self.followed
 
 
 class Cache:
@@ -171,6 +176,15 @@ def test_a_cache_that_will_never_have_the_object_is_not_waited_for(keys, watch, 
     keys.wrote("a/web", applied("a/settings", 7, labels={"app": "web"}), Cache(**watch), Cache(POD))
     keys.add("a/web")
     assert keys.take() == (None if waits else "a/web")
+
+
+def test_a_namespace_that_is_not_followed_is_not_waited_for(keys) -> None:
+    """A selector of namespaces does not match it, so that the cache never has the object."""
+    cache = Cache()
+    cache.informer.followed = ("b",)
+    keys.wrote("a/web", applied("a/settings", 7), cache)
+    keys.add("a/web")
+    assert keys.take() == "a/web"
 
 
 def test_an_object_that_leaves_a_selector_is_awaited(keys) -> None:
