@@ -19,6 +19,7 @@ import msgspec
 
 from declctl.kit.clock import Clock
 from declctl.kit.debounce import Rest, RestingValues
+from declctl.kit.worker_budget import WorkerBudget
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
     passed: bool = False  # its turn came while its key was held: it is released when the key is free
     fixed: bool = False  # a worker has taken it: no value may be merged into it
     excluded: bool = False  # taken, and no longer counted towards `max_running`
+    budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
     rest: "Rest[QueueItem[T]] | None" = None  # while newer values of the key are awaited
     # The previous and the next value of the same key; both are neither done nor gone.
@@ -72,6 +74,17 @@ def passed_behind(holder: QueueItem[T]) -> Iterator[QueueItem[T]]:
         if item.passed:
             yield item
         item = item.after
+
+
+def return_permit(item: QueueItem[Any]) -> None:
+    """Return the permit that an item holds, if it holds one."""
+    if item.budget is not None:
+        budget, item.budget = item.budget, None
+        budget.release()
+
+
+def _nothing() -> None:
+    """The `wake` of a queue without a budget."""
 
 
 NO_EPOCH = -1  # of a value that rests or backs off, which will belong to the epoch in which that ends
@@ -153,6 +166,7 @@ class KeyedQueue(Generic[T]):
     - Up to the weight `merge_above` of all values, none is merged. Beyond it, and always if `keyed`, a new
       value is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the
       values that remain: none, one, or both. A value that was attempted before can't be merged to none.
+    - With a budget (`share_workers`), a value is handed out only with a permit of it.
     - With `debounce`, a new value rests: it is handed out when no further value of its key has come for so
       many seconds, and after `LONGEST_REST` times as many at the latest. Meanwhile newer values of its key
       are merged with it. While all values together have the weight `merge_above` or more, none rests.
@@ -177,6 +191,8 @@ class KeyedQueue(Generic[T]):
         self.keyed = keyed
         self.max_running = max_running
         self.debounce = 0.0  # seconds; 0 ends all rests
+        self.budget: WorkerBudget | None = None
+        self._wake: Callable[[], None] = _nothing  # of the workers, when it is their turn in the budget
         self._now = clock.monotonic
         self._weigh = weigh
         self._merge = merge
@@ -238,16 +254,28 @@ class KeyedQueue(Generic[T]):
     def take(self) -> QueueItem[T] | None:
         """Take the next item, and hold its key; None if no item may be taken now."""
         with self._lock:
+            budget = self.budget
             if self._running >= self.max_running:
+                if budget is not None:
+                    budget.leave(self)
                 return None
             if self._due:
                 self._wake_due()
             if self._resting.number:
                 self._look_rested()
+            if budget is not None:
+                if not (self._released or self._ready):
+                    budget.leave(self)
+                    return None
+                if not budget.acquire(self, self._wake):
+                    return None
             # A released item waited for its key: its turn in the row came before.
             item = self._released.popleft() if self._released else self._next_turn()
             if item is None:
+                if budget is not None:
+                    budget.release()
                 return None
+            item.budget = budget
             item.fixed = True  # the worker reads the value, which must not change any longer
             if item.attempts == 0:
                 self._taken += 1
@@ -304,6 +332,17 @@ class KeyedQueue(Generic[T]):
                 item.excluded = True
                 self._running -= 1
                 self._excluded += 1
+                return_permit(item)
+
+    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
+        """Share the permits of a budget from now on; None to need none. Running items keep their permits.
+
+        `wake` is called when the workers of this queue have a turn in the budget.
+        """
+        with self._lock:
+            before, self.budget, self._wake = self.budget, budget, wake
+        if before is not None and before is not budget:
+            before.leave(self)
 
     def cut(self) -> int:
         """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
@@ -392,6 +431,8 @@ class KeyedQueue(Generic[T]):
             self._vanished = 0
             self._dropped += len(left)
             self._taken -= sum(1 for item in left if item.attempts)
+            if self.budget is not None:
+                self.budget.leave(self)
             return len(left)
 
     @property
@@ -402,13 +443,14 @@ class KeyedQueue(Generic[T]):
     def next_due(self) -> float | None:
         """Seconds until an item may be taken: 0 if one may be taken now, else until the first back-off ends.
 
-        None if no item waits or backs off, or if `max_running` items are running.
+        None if no item waits or backs off, if `max_running` items are running, or if the budget has no
+        permit.
         """
         with self._lock:
             if self._running >= self.max_running:
                 return None
             if self._released or self._ready or (self._resting.number and not self.debounce):
-                return 0.0
+                return 0.0 if self.budget is None else self.budget.wait(self)
             moments = [self._due[0][0]] if self._due else []
             if (rested := self._resting.next()) is not None:
                 moments.append(rested)
@@ -450,6 +492,7 @@ class KeyedQueue(Generic[T]):
     # The methods below are called under the lock.
 
     def _come_back(self, item: QueueItem[T]) -> None:
+        return_permit(item)
         if item.excluded:
             item.excluded = False
             self._excluded -= 1

@@ -124,7 +124,6 @@ UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that 
 NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has no status subresource.")
 
 INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
-NAMED_QUEUE: Final = _code("DCL064", "Queues other than `default` are not done yet by this version.")
 LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")
 METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
 SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")

@@ -370,17 +370,27 @@ class QueueSpec(Spec):
 
     ABOUT = about("The queue of the handler.")
     name: str = field(
-        refused(
-            text("Handlers with the same queue share its workers.", default="default"),
-            codes.NAMED_QUEUE,
-            accepts=("default",),
+        text(
+            "Handlers with the same queue share its workers and take turns. The queue default is not shared.",
+            value="label",
+            default="default",
+            examples=["slow"],
         )
     )
     concurrency: int = field(
         whole(
-            "The number of calls at a time; never two for the same key.", minimum=1, default=1, examples=[4]
+            "The number of calls at a time, of all handlers that share the queue; never two of a handler for "
+            "the same key. One handler of a shared queue names it, or all name the same.",
+            minimum=1,
+            default=1,
+            examples=[4],
         )
     )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether handlers with the same name of a queue share its workers."""
+        return self.name != "default"
 
 
 @dataclass(frozen=True, slots=True)

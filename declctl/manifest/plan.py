@@ -108,6 +108,8 @@ class ResourcePlan:
 class HandlerPlan(HandlerSpec):
     """One handler, with the resync period of its resource if it has none of its own.
 
+    The concurrency of its queue is that of all handlers which share the queue.
+
     `resync_period` is in seconds; 0 means never.
     """
 
@@ -132,12 +134,18 @@ class Plan:
 def plan(controller: ControllerSpec) -> Plan:
     """The plan of a manifest."""
     resources = tuple(_resource(spec) for spec in controller.resources)
+    # Of a shared queue, the handlers that name no concurrency have the default, which is the lowest.
+    workers: dict[str, int] = {}
+    for spec in controller.handlers:
+        workers[spec.queue.name] = max(spec.queue.concurrency, workers.get(spec.queue.name, 0))
     periods = {resource.name: resource.resync_period for resource in resources}
     return Plan(
         name=controller.name,
         watches=watches_of(resources),
         resources=resources,
-        handlers=tuple(_handler(spec, periods[spec.resource]) for spec in controller.handlers),
+        handlers=tuple(
+            _handler(spec, periods[spec.resource], workers[spec.queue.name]) for spec in controller.handlers
+        ),
         plugins=controller.plugins,
         lifecycle=controller.lifecycle,
         reload=controller.reload,
@@ -202,9 +210,11 @@ def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
     )
 
 
-def _handler(spec: HandlerSpec, resource_period: float) -> HandlerPlan:
+def _handler(spec: HandlerSpec, resource_period: float, shared_workers: int) -> HandlerPlan:
     # Copied by name, so that a new field of HandlerSpec needs no line here.
     given = {each.name: getattr(spec, each.name) for each in fields(spec)}
     if spec.resync_period is None:
         given["resync_period"] = resource_period
+    if spec.queue.is_shared:
+        given["queue"] = replace(spec.queue, concurrency=shared_workers)
     return HandlerPlan(**given)

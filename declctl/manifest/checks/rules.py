@@ -49,6 +49,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
     _check_field_managers(findings, handlers)
+    _check_shared_queues(findings, handlers)
     _check_alternatives(findings)
     for section in _NAMED:
         _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
@@ -107,6 +108,26 @@ def _check_field_managers(findings: Findings, handlers: Sequence[tuple[Path, dic
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
         else:
             owners[manager] = path
+
+
+def _check_shared_queues(findings: Findings, handlers: Iterable[tuple[Path, dict[str, Json]]]) -> None:
+    """Report handlers that share a queue, and name another concurrency for it than the first."""
+    first: dict[str, tuple[Path, Json]] = {}
+    for path, handler in handlers:
+        name, number = (value_at(handler, "queue", field) for field in ("name", "concurrency"))
+        place = (*path, "queue", "concurrency")
+        if not isinstance(name, str) or name == "default" or number is None or findings.is_blamed(place):
+            continue
+        if name not in first:
+            first[name] = (place, number)
+        elif number != first[name][1]:
+            line, column = findings.document.locate(first[name][0])
+            message = (
+                f"{dotted(place)} is {number}, and another handler has {first[name][1]} for the same queue "
+                f"{findings.quoted((*path, 'queue', 'name'), name)}: line {line}, column {column}"
+            )
+            advice = "write the same number, or name it for one of the handlers"
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
 
 
 def _check_resource(findings: Findings, path: Path) -> None:

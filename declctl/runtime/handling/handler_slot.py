@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, KeyedQueue, Latch
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
@@ -148,6 +149,15 @@ class HandlerSlot(ABC, Generic[T]):
     def binding(self) -> HandlerBinding:
         """The newest binding."""
         return self._bindings[self.queue.epoch]
+
+    def share_workers(self, budget: WorkerBudget | None) -> None:
+        """Share the permits of a budget with other slots; None: the workers are those of this slot alone."""
+        if budget is not self.queue.budget:
+            self.queue.share_workers(budget, self._take_turn)
+            self.wake()  # the workers may wait for a turn in the budget before
+
+    def _take_turn(self) -> None:
+        self.wake()  # of the present workers, which a reload may exchange
 
     def expect(self, binding: HandlerBinding | None) -> None:
         """Set the binding of the next epoch; None removes it.

@@ -34,6 +34,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.kit.worker_budget import WorkerBudget
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
@@ -321,6 +322,15 @@ class SlotQueue(Protocol[T]):
 
     def outstanding(self, epoch: int) -> int:
         """How many items of an epoch are neither done nor gone."""
+        ...
+
+    @property
+    def budget(self) -> WorkerBudget | None:
+        """The budget whose permits are shared with other queues."""
+        ...
+
+    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
+        """Share the permits of a budget from now on; None to need none."""
         ...
 
     def end_debounce(self) -> bool:

@@ -19,7 +19,8 @@ from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, KeyedQueueStatistics
-from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit.keyed_queue import EpochCounter, QueueItem, return_permit
+from declctl.kit.worker_budget import WorkerBudget
 from declctl.objects import (
     Cause,
     ChangeReason,
@@ -107,6 +108,8 @@ class ReconcileQueue:
     ) -> None:
         self.max_running = 1
         self.debounce = 0.0  # seconds; 0 ends all rests
+        self.budget: WorkerBudget | None = None  # that other queues share
+        self._wake: Callable[[], None] = lambda: None  # when it is the turn of this queue in the budget
         self._expected = expected  # the number of keys that are added soon, and count as waiting
         self._clock = clock
         self._epochs = EpochCounter() if epochs is None else epochs
@@ -134,9 +137,7 @@ class ReconcileQueue:
     def take(self) -> QueueItem[Causes] | None:
         """Take the next key, with its causes; None if no key may be taken now."""
         with self._lock:
-            if len(self._taken) - self._excluded >= self.max_running:
-                return None
-            key = self._next_key()
+            key = self._next_with_permit()
             if key is None:
                 return None
             item = QueueItem(
@@ -147,7 +148,26 @@ class ReconcileQueue:
             else:
                 self._first_attempts += 1
             self._taken[key] = item
+            item.budget = self.budget
             return item
+
+    def _next_with_permit(self) -> str | None:
+        """A key that may be reconciled now, with a permit of the budget. Under the lock."""
+        budget, full = self.budget, len(self._taken) - self._excluded >= self.max_running
+        if budget is None:
+            return None if full else self._next_key()
+        self._queue.add_due()
+        if self._resting:
+            self._look_rested()
+        if full or not (len(self._queue) or self._held):
+            budget.leave(self)
+            return None
+        if not budget.acquire(self, self._wake):
+            return None
+        key = self._next_key()
+        if key is None:
+            budget.release()
+        return key
 
     def _next_key(self) -> str | None:
         """A key that may be reconciled now. Under the lock."""
@@ -226,6 +246,14 @@ class ReconcileQueue:
             if not item.excluded:
                 item.excluded = True
                 self._excluded += 1
+                return_permit(item)
+
+    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
+        """Share the permits of a budget from now on; as `KeyedQueue.share_workers`."""
+        with self._lock:
+            before, self.budget, self._wake = self.budget, budget, wake
+        if before is not None and before is not budget:
+            before.leave(self)
 
     def clear(self) -> int:
         """Accept no more keys, and drop those that wait; returns how many. The handler was removed."""
@@ -242,6 +270,8 @@ class ReconcileQueue:
             dropped += self._queue.clear_delayed() + self._resting.clear()
             self._failed.clear()
             self._dropped += dropped
+            if self.budget is not None:
+                self.budget.leave(self)
             return dropped
 
     def next_due(self) -> float | None:
@@ -254,7 +284,12 @@ class ReconcileQueue:
             rested = None if blocked else self._resting.next_due(self.debounce)
         if rested is not None:
             looks.append(rested)
-        due = None if blocked else 0.0 if len(self._queue) else self._queue.next_due()
+        if blocked:
+            due = None
+        elif len(self._queue):
+            due = 0.0 if self.budget is None else self.budget.wait(self)
+        else:
+            due = self._queue.next_due()
         return min(looks, default=None) if due is None else min((due, *looks))
 
     @property
@@ -319,6 +354,7 @@ class ReconcileQueue:
             )
 
     def _leave(self, item: QueueItem[Causes]) -> bool:
+        return_permit(item)
         del self._taken[item.key]
         self._excluded -= item.excluded
         self._queue.done(item.key)

@@ -15,6 +15,7 @@ from typing import Any
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock, all_open
 from declctl.kit.keyed_queue import EpochCounter
+from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
@@ -110,6 +111,7 @@ class Slots:
         self._slots: Mapping[str, AnySlot] = {}  # by handler, in manifest order; exchanged by a commit
         self._leaving: list[AnySlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
+        self._budgets: Mapping[str, WorkerBudget] = {}  # by the name of a queue that handlers share
         self._paused = False  # workers are not woken, and changes wait
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step ends the epoch of all
 
@@ -202,6 +204,7 @@ class Slots:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.policy_changes:
             slot.apply_policy(binding)
+        self._share_workers(prepared.table.values())
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
         self._leaving += prepared.leaving
@@ -345,6 +348,21 @@ class Slots:
         """Time out calls on a blocked loop, which can't do that itself."""
         for slot in self._all():
             slot.time_out_blocked()
+
+    def _share_workers(self, slots: Iterable[AnySlot]) -> None:
+        """Let the handlers with the same named queue share its workers; a removed handler keeps its part."""
+        budgets: dict[str, WorkerBudget] = {}
+        for slot in slots:
+            queue = slot.binding.plan.queue
+            if not queue.is_shared:
+                slot.share_workers(None)
+                continue
+            if queue.name not in budgets:
+                budget = self._budgets.get(queue.name) or WorkerBudget(queue.concurrency, clock=self._clock)
+                budget.resize(queue.concurrency)
+                budgets[queue.name] = budget
+            slot.share_workers(budgets[queue.name])
+        self._budgets = budgets
 
     def _all(self) -> list[AnySlot]:
         return [*self._slots.values(), *self._leaving]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest import plan
-from declctl.manifest.model import CacheMode, ControllerSpec, HandlerSpec, ResourceSpec
+from declctl.manifest.model import CacheMode, ControllerSpec, HandlerSpec, QueueSpec, ResourceSpec
 from declctl.manifest.plan import TransformId, WatchKey
 
 DROP = TransformId(("metadata.managedFields",))
@@ -138,3 +138,13 @@ def test_every_resource_has_its_watches_and_no_watch_is_double(specs):
     assert {(name, key) for watch in found.watches for name in watch.resources for key in [watch.key]} == {
         (planned.name, key) for planned in found.resources for key in planned.watches
     }
+
+
+def test_handlers_that_share_a_queue_have_its_workers() -> None:
+    """One of them names the number; a queue named default is not shared."""
+    queues = [QueueSpec("mail", 3), QueueSpec("mail"), QueueSpec(), QueueSpec("default", 5)]
+    handlers = tuple(
+        HandlerSpec(name=f"h{n}", resource="pods", queue=queue) for n, queue in enumerate(queues)
+    )
+    found = plan(ControllerSpec("c", (resource(),), handlers)).handlers
+    assert [handler.queue.concurrency for handler in found] == [3, 3, 1, 5]

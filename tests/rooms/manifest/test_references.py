@@ -213,3 +213,24 @@ def test_two_handlers_never_have_one_field_manager(only_fault, second):
     fault = only_fault(f"resources: [{{name: pods, apiVersion: v1, kind: Pod}}]\nhandlers: {handlers}")
     assert (fault.code, "the field manager of another handler" in fault.message) == ("DCL017", True)
     assert fault.suggestion == "give each handler a field manager of its own"
+
+
+SHARING = """
+handlers:
+  - {{name: a, resourceRef: {{name: pods}}, entryPoint: h, queue: {{name: slow, concurrency: 2}}}}
+  - {{name: b, resourceRef: {{name: pods}}, entryPoint: h, queue: {{name: slow{0}}}}}
+  - {{name: c, resourceRef: {{name: pods}}, entryPoint: h, queue: {{concurrency: 3}}}}
+  - {{name: d, resourceRef: {{name: pods}}, entryPoint: h, queue: {{name: default, concurrency: 4}}}}
+"""
+
+
+def test_handlers_that_share_a_queue_agree_on_its_workers(only_fault, faults):
+    """The second number is shown, with the place of the first; one that names none is fine."""
+    fault = only_fault(f"{RESOURCES}{SHARING.format(', concurrency: §3')}")
+    assert fault.code == "DCL017"
+    assert fault.message.startswith(
+        "spec.handlers[1].queue.concurrency is 3, and another handler has 2 for the same queue slow: line "
+    )
+    assert fault.suggestion == "write the same number, or name it for one of the handlers"
+    for fine in ("", ", concurrency: 2"):
+        assert faults(f"{RESOURCES}{SHARING.format(fine)}") == ()

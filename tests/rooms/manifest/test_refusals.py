@@ -13,7 +13,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
     ("fragment", "code"),
     [
         (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
-        (HANDLER % "queue: {name: §slow}", "DCL064"),
         ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
         ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
@@ -38,6 +37,7 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         HANDLER % "debounce: 0s",
         HANDLER % "debounce: 500ms",
         HANDLER % "queue: {name: default, concurrency: 2}",
+        HANDLER % "queue: {name: slow, concurrency: 2}",
         HANDLER % "onFailure: Retry",
         HANDLER % "onFailure: Ignore, retry: {maxAttempts: 3}",
         HANDLER % "onFailure: DeadLetter, retry: {maxAttempts: 3}",
