@@ -32,6 +32,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.leftovers import Leftovers
 from declctl.runtime.handling.schedules import Schedules, TriggerResult
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -205,6 +206,7 @@ class RuntimeParts:
     caches: InformerPool
     mutations: MutationChecks
     slots: Slots
+    leftovers: Leftovers
     schedules: Schedules
     services: RuntimeServices
     lifecycle: Lifecycle
@@ -309,6 +311,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         clock=clock,
         log=log,
     )
+    leftovers = Leftovers(client, tasks=tasks, clock=clock, log=log)
+    reloader.on_commit.append(lambda: leftovers.commit(slots.all()))
     # The reporter only reads, so a cache that syncs wakes it.
     reloader.on_synced.append(observer.wake)
     announcer = Announcer(
@@ -327,6 +331,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         caches,
         mutations,
         slots,
+        leftovers,
         schedules,
         services,
         lifecycle,
@@ -604,6 +609,7 @@ class Runtime:
             await parts.mutations.look()
             await parts.recorder.flush(_FLUSH_SECONDS)
             recording.cancel()
+            parts.leftovers.close()
             await parts.caches.close()
             watching.cancel()
         return failed

@@ -3,7 +3,16 @@
 from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
-from declctl.writes.finalizers import FinalizedObject, FinalizerWriter, finalizers_of, is_being_deleted
+from declctl.writes.finalizers import (
+    FinalizedObject,
+    FinalizerCarrier,
+    FinalizerWriter,
+    MetadataLister,
+    finalizers_of,
+    find_carriers,
+    find_carriers_of,
+    is_being_deleted,
+)
 from declctl.writes.gate import OnDryRun, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
@@ -32,8 +41,10 @@ __all__ = [
     "EventRecorder",
     "EventText",
     "FinalizedObject",
+    "FinalizerCarrier",
     "FinalizerWriter",
     "HandlerWriter",
+    "MetadataLister",
     "OnDryRun",
     "RecordedEvents",
     "WriteGate",
@@ -51,6 +62,8 @@ __all__ = [
     "event_text",
     "field_manager",
     "finalizers_of",
+    "find_carriers",
+    "find_carriers_of",
     "is_being_deleted",
     "object_of",
     "status_change",

@@ -3,19 +3,23 @@
 Both are a JSON merge patch of the whole list, with the uid and the resource version of the state that it was
 computed from. So a finalizer that another controller adds or removes meanwhile is a 409: the object is read,
 and the patch is computed again.
+
+`find_carriers` lists the objects with a finalizer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from declctl.errors import Conflict, NotFound
+from declctl.errors import Conflict, Expired, Forbidden, NotFound
 from declctl.kit import Clock
-from declctl.objects import KubeObject, ObjectKey, Resource
+from declctl.objects import GroupVersionKind, KubeObject, ListOptions, ListPage, ObjectKey, Resource
 from declctl.writes.gate import ApiWrite, WriteGate
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
 
 _MOST_CONFLICTS = 5  # patches of one call that may answer 409
+_PAGE = 500  # objects of one page of a list
+_MOST_LISTS = 5  # lists that may expire between two pages
 _CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
 
 
@@ -114,3 +118,93 @@ def _changed(obj: Mapping[str, Any], target: FinalizedObject, *, adds: bool) -> 
         return [each for each in there if each != target.finalizer]
     # The API server refuses it, too.
     return None if is_being_deleted(obj) else [*there, target.finalizer]
+
+
+class PageSource(Protocol):
+    """Lists objects."""
+
+    async def list(self, options: ListOptions) -> ListPage:
+        """One page."""
+        ...
+
+
+class MetadataLister(Protocol):
+    """The part of a client that `find_carriers` needs."""
+
+    def list_watch(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str | None = ...,
+        metadata_only: bool = ...,
+        transform: Callable[[KubeObject], KubeObject | None] | None = ...,
+    ) -> PageSource:
+        """A source of a kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizerCarrier:
+    """An object that has a finalizer."""
+
+    key: ObjectKey
+    uid: str
+    deletion_timestamp: str | None  # None unless it is being deleted
+
+
+async def find_carriers(
+    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespace: str | None = None
+) -> list[FinalizerCarrier]:
+    """The objects of a kind with a finalizer, in a namespace or in the cluster, by key.
+
+    It lists the metadata of all objects of the kind there, in pages. Raises ApiError.
+    """
+
+    def keep(obj: KubeObject) -> KubeObject | None:
+        return obj if finalizer in finalizers_of(obj) else None
+
+    for left in reversed(range(_MOST_LISTS)):
+        source = client.list_watch(
+            kind.api_version, kind.kind, namespace=namespace, metadata_only=True, transform=keep
+        )
+        try:
+            return sorted(await _listed(source), key=lambda carrier: carrier.key)
+        except Expired:
+            if not left:
+                raise
+    raise AssertionError  # the last list has returned or raised
+
+
+async def find_carriers_of(
+    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespaces: Iterable[str] | None
+) -> list[FinalizerCarrier]:
+    """As `find_carriers` in the cluster; without the right to that, in these namespaces. Raises ApiError.
+
+    None for namespaces: of the cluster only. A kind that is not served has no objects.
+    """
+    try:
+        return await find_carriers(client, kind, finalizer)
+    except NotFound:
+        return []
+    except Forbidden:
+        if namespaces is None:
+            raise
+        return [
+            each
+            for namespace in namespaces
+            for each in await find_carriers(client, kind, finalizer, namespace)
+        ]
+
+
+async def _listed(source: PageSource) -> list[FinalizerCarrier]:
+    found: list[FinalizerCarrier] = []
+    token: str | None = None
+    while True:
+        page = await source.list(ListOptions(limit=_PAGE, continue_token=token))
+        for record in page.records:
+            deleted = (record.read().get("metadata") or {}).get("deletionTimestamp")
+            found.append(FinalizerCarrier(record.object_key, record.uid, deleted))
+        token = page.continue_token
+        if not token:
+            return found

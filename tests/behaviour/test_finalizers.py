@@ -162,3 +162,147 @@ def test_an_object_that_was_deleted_meanwhile_is_finalized_after_a_start(rig, co
     until("it is gone", lambda: finalizers(sandbox, "m") is None)
     assert rig.told("finalize") == [("finalize", "default/m", 1)]
     assert rig.told("reconcile", "default/m", [NAME]) == []
+
+
+LABELLED = "- {name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: app=web}"
+
+
+def labelled(config_map, name, namespace="default", **labels):
+    """A ConfigMap with labels."""
+    obj = config_map(name, namespace)
+    obj["metadata"]["labels"] = labels
+    return obj
+
+
+def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbox) -> None:
+    """It is not reconciled any more; when it is deleted, it goes."""
+    rig.resources = [LABELLED]
+    runs = _run(rig, objects=[labelled(config_map, "m", app="web"), labelled(config_map, "other", app="db")])
+    until("it is reconciled", lambda: rig.told("reconcile", "default/m", [NAME]))
+    runs.wait_idle()
+    sandbox.patch("ConfigMap", "m", {"metadata": {"labels": {"app": "db"}}})
+    until("it has left", lambda: runs.resource("maps").objects == 0)
+    sandbox.patch("ConfigMap", "m", {"data": {"more": "1"}})
+    sandbox.delete("ConfigMap", "m")
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert rig.told("finalize") == [("finalize", "default/m", 1)]
+    assert len(rig.told("reconcile", "default/m", [NAME])) == 1
+    assert finalizers(sandbox, "other") == []
+
+
+def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -> None:
+    """By another manifest: some objects are in no namespace of this one, and one of them is deleted already."""
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
+    for name in ("deleted", "kept"):
+        obj = config_map(name, "team-b")
+        obj["metadata"]["finalizers"] = [NAME]
+        sandbox.create(obj)
+    sandbox.delete("ConfigMap", "deleted", namespace="team-b")
+    rig.more = "  namespaces: [default]\n"
+    _run(rig)
+    until("the deleted one is gone", lambda: finalizers(sandbox, "deleted", "team-b") is None)
+    sandbox.delete("ConfigMap", "kept", namespace="team-b")
+    until("the other one is gone", lambda: finalizers(sandbox, "kept", "team-b") is None)
+    assert sorted(rig.told("finalize")) == [
+        ("finalize", "team-b/deleted", 1),
+        ("finalize", "team-b/kept", 1),
+    ]
+    assert rig.told("reconcile", "team-b/kept", [NAME]) == []
+
+
+def test_an_edit_that_narrows_namespaces_leaves_nothing_stuck(rig, config_map, sandbox) -> None:
+    """Objects of the namespace that was removed keep the finalizer, and are finalized when they go."""
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
+    rig.more = "  namespaces: [default, team-b]\n"
+    runs = _run(rig, objects=[config_map("m", "team-b")])
+    until("it is reconciled", lambda: rig.told("reconcile", "team-b/m", [NAME]))
+    runs.wait_idle()
+    rig.more = "  namespaces: [default]\n"
+    rig.write()
+    assert str(runs.reload().result) == "Applied"
+    sandbox.delete("ConfigMap", "m", namespace="team-b")
+    until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
+
+
+def test_a_scope_that_nothing_can_leave_costs_no_list(rig, config_map, sandbox) -> None:
+    """One LIST of the cache, and no more."""
+    runs = _run(rig, objects=[config_map("m")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    runs.wait_idle()
+    assert sandbox.ledger.count("list", resource="configmaps") <= 1
+    assert sandbox.ledger.count("watch", resource="configmaps") == 1
+
+
+def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released(
+    rig, config_map, sandbox
+) -> None:
+    """The old code stops to add it, so that they can be; the same files are tried again by themselves."""
+    runs = _run(rig, objects=[config_map("a"), config_map("b")])
+    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
+    runs.wait_idle()
+    rig.handlers.clear()
+    rig.handler("keys", rest=f"mode: Reconcile, {RETRY}")
+    rig.write()
+    refused = runs.reload()
+    assert (str(refused.result), refused.reason) == ("Refused", "FinalizersLeft")
+    assert f"the finalizer {NAME} of the handler keys is not in the manifest any more" in refused.message
+    assert "2 objects have it (default/a, default/b)" in refused.message
+    for name in ("a", "b"):
+        sandbox.patch("ConfigMap", name, {"metadata": {"finalizers": None}})
+    runs.wait_idle()
+    assert finalizers(sandbox, "a") == finalizers(sandbox, "b") == []
+    assert str(runs.reload().result) == "Applied"
+    calls = len(rig.told("reconcile"))
+    sandbox.patch("ConfigMap", "a", {"data": {"more": "1"}})
+    until("it is reconciled without one", lambda: len(rig.told("reconcile")) > calls)
+    assert rig.told("reconcile")[-1] == ("reconcile", "default/a", [])
+
+
+def test_an_edit_that_is_taken_back_adds_it_again(rig, config_map, sandbox) -> None:
+    """The refusal has no effect any more when the files are those that run."""
+    runs = _run(rig, objects=[config_map("a")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    runs.wait_idle()
+    handlers = list(rig.handlers)
+    rig.handlers.clear()
+    rig.write()
+    assert runs.reload().reason == "FinalizersLeft"
+    rig.handlers = handlers
+    rig.write()
+    assert str(runs.reload().result) == "Unchanged"
+    sandbox.create(config_map("new"))
+    until("it gets one", lambda: finalizers(sandbox, "new") == [NAME])
+
+
+def test_a_new_finalizer_goes_to_all_objects(rig, config_map, sandbox) -> None:
+    """An edit adds it: each object is called once, and has it then."""
+    rig.handler("keys", rest="mode: Reconcile")
+    runs = rig.run(ASYNC, objects=[config_map("a"), config_map("b")])
+    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
+    rig.handlers.clear()
+    rig.handler("keys", rest=REST)
+    rig.write()
+    assert str(runs.reload().result) == "Applied"
+    until("both have it", lambda: finalizers(sandbox, "a") == finalizers(sandbox, "b") == [NAME])
+    until("both are reconciled with it", lambda: len(rig.told("reconcile", "default/b", [NAME])) == 1)
+
+
+def test_an_edit_while_an_object_is_finalized(rig, config_map, sandbox) -> None:
+    """The running call ends with the old code; one that has failed goes on with the new one."""
+    slow = SYNC.replace(
+        'note("finalize", str(request.key), times)',
+        'note("finalize", str(request.key), times)\n'
+        "    import blackboard\n"
+        '    assert blackboard.wait("edited")\n'
+        '    if request.name == "fails": raise ValueError("not with this code")',
+    )
+    rig.handler("keys", rest=f"{REST}, queue: {{concurrency: 2}}")
+    runs = rig.run(slow, objects=[config_map("slow"), config_map("fails")])
+    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
+    for name in ("slow", "fails"):
+        sandbox.delete("ConfigMap", name)
+    until("both are being finalized", lambda: len(rig.told("finalize")) == 2)
+    rig.write(SYNC + "\n# an edit\n")
+    assert str(runs.reload().result) == "Applied"
+    rig.board.open_gate("edited")
+    until("both are gone", lambda: finalizers(sandbox, "slow") is finalizers(sandbox, "fails") is None)

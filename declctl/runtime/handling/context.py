@@ -6,7 +6,16 @@ connections are. The arguments are checked and copied in the thread of the hook.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +31,7 @@ from declctl.writes import (
     DeclaredWrites,
     EventRecorder,
     EventText,
+    FinalizerCarrier,
     HandlerWriter,
     WriteOrigin,
     WriterFactory,
@@ -29,6 +39,7 @@ from declctl.writes import (
     document_of,
     documents_of,
     event_text,
+    find_carriers_of,
     object_of,
     status_change,
 )
@@ -366,6 +377,15 @@ class ClusterAccess:
             declared=environment.declared,
         )
         return HandlerWrites(writer, scope, self._loop)
+
+    async def carriers(
+        self, kind: GroupVersionKind, finalizer: str, namespaces: Sequence[str] | None
+    ) -> list[FinalizerCarrier]:
+        """The objects with a finalizer, in the whole cluster or, without the right, in `namespaces`.
+
+        On the machinery loop. Raises ApiError.
+        """
+        return await find_carriers_of(self._client, kind, finalizer, namespaces)
 
     def record_event(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> None:
         """Post an event in the background."""

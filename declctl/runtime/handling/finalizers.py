@@ -15,18 +15,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from declctl.errors import Expired, WriteError
+from declctl.errors import WriteError
 from declctl.hooks.calls import Implementation, ReconcileTarget
 from declctl.objects import (
     ChangeType,
     GroupVersionKind,
-    KubeObject,
-    ListOptions,
-    ListPage,
     Notification,
-    ObjectKey,
     ObjectView,
 )
 from declctl.runtime.handling.binding import CallBinding
@@ -35,8 +31,6 @@ from declctl.runtime.handling.invocations import Retry
 from declctl.writes import CallScope, finalizers_of, is_being_deleted
 
 _MOST_REMOVED = 10_000  # objects that are remembered
-_PAGE = 500  # objects of one page of a list
-_MOST_LISTS = 5  # lists that may expire between two pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,72 +228,3 @@ def _step(
                 raise WriteError("the write was cancelled, because the process ends") from None
 
     return Implementation(what, binding.plan.name, awaited if is_async else waited, (), is_async)
-
-
-class PageSource(Protocol):
-    """Lists objects."""
-
-    async def list(self, options: ListOptions) -> ListPage:
-        """One page."""
-        ...
-
-
-class MetadataLister(Protocol):
-    """The part of a client that `find_carriers` needs."""
-
-    def list_watch(
-        self,
-        api_version: str,
-        kind: str,
-        *,
-        namespace: str | None = ...,
-        metadata_only: bool = ...,
-        transform: Callable[[KubeObject], KubeObject | None] | None = ...,
-    ) -> PageSource:
-        """A source of a kind."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FinalizerCarrier:
-    """An object that has a finalizer."""
-
-    key: ObjectKey
-    uid: str
-    deletion_timestamp: str | None  # None unless it is being deleted
-
-
-async def find_carriers(
-    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespace: str | None = None
-) -> list[FinalizerCarrier]:
-    """The objects of a kind with a finalizer, in a namespace or in the cluster, by key.
-
-    It lists the metadata of all objects of the kind there, in pages. Raises ApiError.
-    """
-
-    def keep(obj: KubeObject) -> KubeObject | None:
-        return obj if finalizer in finalizers_of(obj) else None
-
-    for left in reversed(range(_MOST_LISTS)):
-        source = client.list_watch(
-            kind.api_version, kind.kind, namespace=namespace, metadata_only=True, transform=keep
-        )
-        try:
-            return sorted(await _listed(source), key=lambda carrier: carrier.key)
-        except Expired:
-            if not left:
-                raise
-    raise AssertionError  # the last list has returned or raised
-
-
-async def _listed(source: PageSource) -> list[FinalizerCarrier]:
-    found: list[FinalizerCarrier] = []
-    token: str | None = None
-    while True:
-        page = await source.list(ListOptions(limit=_PAGE, continue_token=token))
-        for record in page.records:
-            deleted = (record.read().get("metadata") or {}).get("deletionTimestamp")
-            found.append(FinalizerCarrier(record.object_key, record.uid, deleted))
-        token = page.continue_token
-        if not token:
-            return found

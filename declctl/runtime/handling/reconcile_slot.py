@@ -601,6 +601,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         }
         self._skips_initial = binding.policy.skips_initial
         self._keys.max_running = binding.policy.max_running
+        self.finalizers.paused = ""
         self._keys.debounce = binding.policy.debounce
         self.wake()  # without a debounce, no key rests any longer
 

@@ -31,7 +31,9 @@ NOT_IN_MEMORY = "NotInMemory"  # of a rollback to a generation that is not loade
 EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
 STOPPING = "Stopping"  # of an attempt that was not made because the process ends
 # Reasons of refusals that lie outside of the files.
-RETRIED = frozenset({"Forbidden", "NotServed", "NotSynced", "CacheLags", "NoThreads", EXHAUSTED})
+RETRIED = frozenset(
+    {"Forbidden", "NotServed", "NotSynced", "CacheLags", "NoThreads", "FinalizersLeft", EXHAUSTED}
+)
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
 _NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
 _AGAIN = "`declctl reload` tries the same files again"
@@ -58,6 +60,8 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "NotServed": "mend apiVersion and kind, or install the definition of the kind (only a resource "
         f"of a new name waits for its kind); {_BY_ITSELF}",
         "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_BY_ITSELF}",
+        "FinalizersLeft": "release the objects (`declctl finalizers release MANIFEST`), or keep the "
+        f"finalizer; {_BY_ITSELF}",
         "CacheLags": f"look what its watch says (`declctl status`); {_BY_ITSELF}",
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
         "InternalError": f"the log has a traceback for the report; {_AGAIN}",
@@ -174,6 +178,31 @@ def changes(old: PlanSnapshot, new: PlanSnapshot) -> tuple[Step, ...]:
         *_handlers(old, new),
         *_schedules(old, new),
         *_others(old.plan, new.plan),
+    )
+
+
+def lost_finalizers(old: Plan, new: Plan) -> tuple[HandlerPlan, ...]:
+    """The handlers of `old` whose finalizer no handler of the same kind has in `new`."""
+    kept_names = {(_group_kind(new, handler), handler.finalizer) for handler in new.handlers}
+    return tuple(
+        handler
+        for handler in old.handlers
+        if handler.finalizer and (_group_kind(old, handler), handler.finalizer) not in kept_names
+    )
+
+
+def _group_kind(plan: Plan, handler: HandlerPlan) -> tuple[str, str]:
+    resource = next(each for each in plan.resources if each.name == handler.resource)
+    return CacheIdentity(resource.watches[0]).group_kind
+
+
+def finalizer_left(handler: HandlerPlan, keys: Sequence[str]) -> str:
+    """The message about a finalizer that has disappeared while objects have it; `keys` are theirs."""
+    some = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
+    have = "object has" if len(keys) == 1 else "objects have"
+    return (
+        f"the finalizer {handler.finalizer} of the handler {handler.name} is not in the manifest any more, "
+        f"and {len(keys):,} {have} it ({some}): without a handler for it, they could not be deleted"
     )
 
 

@@ -64,6 +64,7 @@ class Reloader:
         self.probation = Probation(slots, clock=clock)  # of the active generation
         # Called when a cache of the active generation has synced.
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
+        self.on_commit: list[Callable[[], object]] = []  # called after each commit; may not raise
         self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
         self._files = files
         self._services = services
@@ -199,6 +200,7 @@ class Reloader:
             wants_anew = force or (asked and bool(self.active.loaded_code.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
+                self._slots.resume_finalizers()  # an edit that removed one was taken back
                 try:
                     with self._own_faults():
                         steps = await asyncio.to_thread(restart_steps, self.active.loaded_code.plugins)
@@ -319,6 +321,8 @@ class Reloader:
             for cached in self._services.caches.of(requirement):
                 if not cached.informer.has_synced:
                     cached.informer.synced.on_open(self._cache_synced)
+        for call in self.on_commit:
+            call()
         self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1

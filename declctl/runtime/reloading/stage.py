@@ -55,7 +55,15 @@ from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follo
 from declctl.runtime.handling.schedules import ScheduleBinding
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import ImportSeconds, PlanSnapshot, Step, StepKind, changes
+from declctl.runtime.reloading.changes import (
+    ImportSeconds,
+    PlanSnapshot,
+    Step,
+    StepKind,
+    changes,
+    finalizer_left,
+    lost_finalizers,
+)
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
 from declctl.writes import DeclaredWrites
@@ -642,6 +650,8 @@ class Stage:
         proofs: Sequence[FreshnessProof] = ()
         self._lifetimes.enter(new)
         try:
+            if replaced is not None:
+                await self._require_released(new, replaced)
             await self._lifetimes.prepare(new, replaced=replaced)
             # Before new caches are listed: a proof needs the versions that handlers have received until then.
             proofs = self._slots.begin_proofs(new.bindings)
@@ -689,6 +699,28 @@ class Stage:
         before = await asyncio.to_thread(handler_digests, replaced.plan, replaced.inputs.bundle)
         recoded = await asyncio.to_thread(recoded_handlers, before, new.plan, new.inputs.bundle)
         return tuple(dict.fromkeys((*remapped, *recoded)))
+
+    async def _require_released(self, new: Generation, replaced: Generation) -> None:
+        """Raise ReloadRefused if objects have a finalizer that no handler has any more.
+
+        From here on the present code adds it to no other object, so that objects can be released.
+        """
+        for handler in lost_finalizers(replaced.plan, new.plan):
+            resource = next(each for each in replaced.plan.resources if each.name == handler.resource)
+            watch = resource.watches[0]
+            kind = GroupVersionKind.of(watch.api_version, watch.kind)
+            self._slots.pause_finalizer(handler.name, handler.finalizer)
+            document = new.inputs.loaded.document
+            spec = next((each for each in new.plan.handlers if each.name == handler.name), None)
+            line = document.locate(("spec",) if spec is None else spec.path).line
+            try:
+                found = await self._services.cluster.carriers(kind, handler.finalizer, resource.namespaces)
+            except ApiError as error:
+                message = f"whether objects have the finalizer {handler.finalizer} is not known: {error}"
+                raise ReloadRefused("FinalizersLeft", f"{document.path}:{line}: {message}") from error
+            if found:
+                message = finalizer_left(handler, [carrier.key for carrier in found])
+                raise ReloadRefused("FinalizersLeft", f"{document.path}:{line}: {message}")
 
     async def _warm(self, new: Generation, replaced: Generation, timeout: float) -> None:
         """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not."""
