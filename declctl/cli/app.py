@@ -131,6 +131,9 @@ app = typer.Typer(
 )
 _plugins = typer.Typer(help="Installed plugins.", no_args_is_help=True, rich_markup_mode=None)
 _get = typer.Typer(help="Read a running process.", no_args_is_help=True, rich_markup_mode=None)
+_finalizers = typer.Typer(
+    help="Finalizers of handlers, on the objects of a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -609,7 +612,58 @@ def _raising(error: UsageError) -> Callable[[], None]:
     return refuse
 
 
+_HandlerOption = Annotated[
+    str | None, typer.Option("--handler", metavar="NAME", help="Of this handler only; by default of all.")
+]
+
+
+@_finalizers.callback()
+def _of_finalizers() -> None:
+    """Finalizers of handlers, on the objects of a cluster."""
+
+
+@_finalizers.command("list")
+def list_finalizers(
+    manifest: _ManifestArgument,
+    *,
+    handler: _HandlerOption = None,
+    output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+    admin: _AdminOption = None,
+) -> int:
+    """List the objects of the cluster that have a finalizer of a manifest, or of its running process."""
+    from declctl.cli.finalizers import show_finalizers
+
+    cluster = (kubeconfig, context)
+    return show_finalizers(
+        manifest, handler=handler, as_json=output is Output.JSON, cluster=cluster, admin=admin
+    )
+
+
+@_finalizers.command("release")
+def release_finalizers(
+    manifest: _ManifestArgument,
+    *,
+    handler: _HandlerOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Release without a question.")] = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+    admin: _AdminOption = None,
+) -> int:
+    """Remove the finalizers of a manifest, or of its running process, from all objects that have them.
+
+    declctl_finalize is not called: what it would clean up stays. It is for the end of a controller, and for
+    an edit that removes a finalizer. It exits 0 if no object has it any more, 1 if the answer was no, 2 if
+    nothing could be done.
+    """
+    from declctl.cli.finalizers import release_finalizers as release
+
+    return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
+
+
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")
 _add_refusals(app, _INSTEAD, prefix="")

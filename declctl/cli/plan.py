@@ -1,6 +1,6 @@
 """`declctl plan`: the changes of a manifest, and their costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote, urlencode
 
 import typer
@@ -9,6 +9,9 @@ from declctl.cli.admin_client import AdminAddress, admin_address, ask
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import UsageError
+from declctl.manifest import Diagnostic
+from declctl.manifest.codes import FINALIZER_LEFT
+from declctl.manifest.document import Location
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.planning.comparison import (
     MatchCounter,
@@ -18,7 +21,7 @@ from declctl.runtime.planning.comparison import (
     compare_plans,
 )
 from declctl.runtime.planning.running_plan import RunningPlan, read_running_plan
-from declctl.runtime.reloading.changes import ImportSeconds, shown_seconds, takes_effect
+from declctl.runtime.reloading.changes import ImportSeconds, finalizer_left, shown_seconds, takes_effect
 
 _RUNNING = "running"
 _OK = 200
@@ -51,7 +54,33 @@ def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str |
         print_json(found.document())
     else:
         _print(found)
+    lost = list(_lost_finalizers(new, found))
+    show_faults(lost)
+    if any(fault.severity == "error" for fault in lost):
+        return 1
     return _CHANGES if found.steps else 0
+
+
+def _lost_finalizers(checked: CheckResult, found: PlanComparison) -> Iterator[Diagnostic]:
+    """An error for each finalizer that objects have and no handler has any more.
+
+    A warning if it is not known whether objects have it.
+    """
+    assert checked.inputs is not None
+    controller, document = checked.inputs.loaded.controller, checked.inputs.loaded.document
+    for lost in found.lost_finalizers:
+        spec = next((each for each in controller.handlers if each.name == lost.handler), None)
+        place = Location(("spec",) if spec is None else spec.path)
+        advice = "keep it, or release the objects by `declctl finalizers release MANIFEST`"
+        if lost.objects is not None:
+            message = finalizer_left(lost.handler, lost.finalizer, lost.objects)
+            yield document.fault(FINALIZER_LEFT, place, message, suggestion=advice)
+        else:
+            message = (
+                f"the finalizer {lost.finalizer} of the handler {lost.handler} is not in the manifest any "
+                "more; whether objects have it is not known here (`declctl finalizers list`)"
+            )
+            yield document.fault(FINALIZER_LEFT, place, message, suggestion=advice, severity="warning")
 
 
 def _checked(manifest: str) -> CheckResult:

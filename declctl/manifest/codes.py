@@ -122,6 +122,9 @@ UNKNOWN_NAMESPACE: Final = _code(
 )
 UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that the kind doesn't have.")
 NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has no status subresource.")
+FINALIZER_LEFT: Final = _code(
+    "DCL056", "A finalizer is not in the manifest any more, and objects of the cluster have it."
+)
 
 INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
 LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")

@@ -191,7 +191,7 @@ def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbo
 
 
 def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -> None:
-    """By another manifest: some objects are in no namespace of this one, and one of them is deleted already."""
+    """Some objects are in no namespace of this manifest, and one of them is deleted already."""
     sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
     for name in ("deleted", "kept"):
         obj = config_map(name, "team-b")

@@ -19,7 +19,15 @@ from declctl.runtime.checking.check import CheckResult
 from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
-from declctl.runtime.reloading.changes import PlanSnapshot, Step, StepKind, changes, kept, needing_restart
+from declctl.runtime.reloading.changes import (
+    PlanSnapshot,
+    Step,
+    StepKind,
+    changes,
+    kept,
+    lost_finalizers,
+    needing_restart,
+)
 from declctl.runtime.reloading.stage import handler_digests, recoded_handlers
 from declctl.writes import field_manager
 
@@ -219,6 +227,15 @@ class PlannedOrphan:
 
 
 @dataclass(frozen=True, slots=True)
+class LostFinalizer:
+    """A finalizer of the other plan that no handler has any more."""
+
+    handler: str
+    finalizer: str
+    objects: tuple[str, ...] | None  # keys of the cached objects that have it; None without a running process
+
+
+@dataclass(frozen=True, slots=True)
 class PlanComparison:
     """The result of `declctl plan`."""
 
@@ -231,6 +248,7 @@ class PlanComparison:
     kept: Sequence[Step] = ()  # the parts that go on unchanged
     removals: Sequence[PlannedRemoval] = ()
     orphans: Sequence[PlannedOrphan] = ()
+    lost_finalizers: Sequence[LostFinalizer] = ()
     import_seconds: float = 0.0  # duration of the import in a child process; a reload imports twice
 
     @property
@@ -276,6 +294,7 @@ class PlanComparison:
             "objectsListed": self.objects_listed,
             "replayed": document_of(self.replays),
             "removals": document_of(self.removals),
+            "lostFinalizers": document_of(self.lost_finalizers),
             "orphans": document_of(self.orphans),
             "resources": document_of(self.resources),
             "hooksKnown": self.hooks_known,
@@ -342,6 +361,7 @@ def compare_plans(
         else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching, selected)),
         kept=kept(old, new, steps),
         removals=tuple(_removals(against, new)),
+        lost_finalizers=tuple(_lost(against, old, new)),
         orphans=tuple(_orphans(old.plan, new.plan, written)),
         import_seconds=checked.import_seconds,
     )
@@ -394,6 +414,17 @@ def _orphans(old: Plan, new: Plan, written: Collection[str]) -> Iterator[Planned
 
 def _manager(plan: Plan, handler: HandlerPlan) -> str:
     return handler.field_manager or field_manager(plan.name, handler.name)
+
+
+def _lost(
+    against: CheckResult | RunningPlan | None, old: PlanSnapshot, new: PlanSnapshot
+) -> Iterator[LostFinalizer]:
+    """The finalizers that disappear; with a running process, those that objects in its caches have."""
+    for handler in lost_finalizers(old.plan, new.plan):
+        if not isinstance(against, RunningPlan):
+            yield LostFinalizer(handler.name, handler.finalizer, None)
+        elif keys := against.finalized.get(handler.name):
+            yield LostFinalizer(handler.name, handler.finalizer, tuple(keys))
 
 
 def _recoded(against: CheckResult | RunningPlan, checked: CheckResult) -> Sequence[str]:

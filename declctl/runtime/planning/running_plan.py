@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import UsageError
+from declctl.errors import DeclctlError, UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
 from declctl.manifest.plan import ResourcePlan, watches_of
@@ -19,9 +19,11 @@ from declctl.manifest.values import Address, FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
+from declctl.runtime.handling.reconcile_slot import ReconcileBinding
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.stage import handler_digests, restart_steps, snapshot
+from declctl.writes import finalizers_of
 
 
 class RunningCache(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
     waiting: Mapping[str, int] = {}  # by handler, the number of changes that wait for it
     written: tuple[str, ...] = ()  # the handlers that have applied something
     namespaces: Mapping[str, tuple[str, ...]] = {}  # by selector of namespaces, those that it matches now
+    finalized: Mapping[str, tuple[str, ...]] = {}  # by handler, keys of the cached objects with its finalizer
     # The name and the admin address at the start of the process; a reload does not change them.
     began_as: str | None = None
     listens_at: Address | None = None
@@ -86,6 +89,7 @@ class RunningSnapshot:
     known: RunningPlan
     bundle: Bundle
     plugins: Sequence[LoadedPlugin]
+    reconcilers: Sequence[ReconcileBinding] = ()  # those with a finalizer
 
     def plan(self) -> RunningPlan:
         """The complete plan. Blocks: parses the handler files, and looks for installed plugins."""
@@ -93,6 +97,7 @@ class RunningSnapshot:
             self.known,
             handler_code=handler_digests(self.known.plan, self.bundle),
             restarts=restart_steps(self.plugins),
+            finalized={each.plan.name: _finalized(each) for each in self.reconcilers},
         )
 
     def document(self) -> dict[str, Any]:
@@ -120,7 +125,14 @@ def running_snapshot(
         began_as=first.name,
         listens_at=first.admin.bind_address,
     )
-    return RunningSnapshot(known, generation.inputs.bundle, tuple(generation.loaded_code.plugins))
+    reconcilers = [
+        binding
+        for binding in generation.bindings.values()
+        if isinstance(binding, ReconcileBinding) and binding.finalizer is not None
+    ]
+    return RunningSnapshot(
+        known, generation.inputs.bundle, tuple(generation.loaded_code.plugins), reconcilers
+    )
 
 
 def read_running_plan(document: object) -> RunningPlan:
@@ -174,6 +186,17 @@ def _known(generation: Generation, caches: Sequence[ManagedInformer]) -> Running
             for requirement in generation.requirements
         },
     )
+
+
+def _finalized(binding: ReconcileBinding) -> tuple[str, ...]:
+    """The keys of the cached objects that have the finalizer of a reconciler; none of an unsynced cache."""
+    assert binding.lister is not None
+    assert binding.finalizer is not None
+    name = binding.finalizer.name
+    try:
+        return tuple(sorted(str(obj.key) for obj in binding.lister.list() if name in finalizers_of(obj)))
+    except DeclctlError:
+        return ()
 
 
 def masked(plan: Plan) -> Plan:

@@ -196,12 +196,12 @@ def _group_kind(plan: Plan, handler: HandlerPlan) -> tuple[str, str]:
     return CacheIdentity(resource.watches[0]).group_kind
 
 
-def finalizer_left(handler: HandlerPlan, keys: Sequence[str]) -> str:
+def finalizer_left(handler: str, finalizer: str, keys: Sequence[str]) -> str:
     """The message about a finalizer that has disappeared while objects have it; `keys` are theirs."""
     some = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
     have = "object has" if len(keys) == 1 else "objects have"
     return (
-        f"the finalizer {handler.finalizer} of the handler {handler.name} is not in the manifest any more, "
+        f"the finalizer {finalizer} of the handler {handler} is not in the manifest any more, "
         f"and {len(keys):,} {have} it ({some}): without a handler for it, they could not be deleted"
     )
 

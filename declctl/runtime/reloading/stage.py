@@ -719,7 +719,7 @@ class Stage:
                 message = f"whether objects have the finalizer {handler.finalizer} is not known: {error}"
                 raise ReloadRefused("FinalizersLeft", f"{document.path}:{line}: {message}") from error
             if found:
-                message = finalizer_left(handler, [carrier.key for carrier in found])
+                message = finalizer_left(handler.name, handler.finalizer, [carrier.key for carrier in found])
                 raise ReloadRefused("FinalizersLeft", f"{document.path}:{line}: {message}")
 
     async def _warm(self, new: Generation, replaced: Generation, timeout: float) -> None:

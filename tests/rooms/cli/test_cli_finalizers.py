@@ -1,0 +1,142 @@
+"""`declctl finalizers`: the objects that have one, and their release; and what `plan` says of a lost one."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from declctl.sandbox import SandboxThread
+from declctl.sandbox.faults import Match
+
+NAME = "example.dev/cleanup"
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: cleaner}
+spec:
+  namespaces: [default]
+  resources:
+    - {name: maps, apiVersion: v1, kind: ConfigMap}
+  handlers:
+    - name: keys
+      mode: Reconcile
+      resourceRef: {name: maps}
+      entryPoint: "handlers"
+      finalizer: example.dev/cleanup
+  admin: {bindAddress: "127.0.0.1:0"}
+"""
+HANDLERS = """\
+import declctl
+@declctl.hookimpl
+def declctl_reconcile(request): ...
+@declctl.hookimpl
+def declctl_finalize(request): ...
+"""
+
+
+def _map(name: str, namespace: str, *finalizers: str) -> dict:
+    metadata = {"name": name, "namespace": namespace, "finalizers": [*finalizers]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+@pytest.fixture(name="cluster")
+def _cluster(folder: Path) -> Iterator[SandboxThread]:
+    """A cluster with objects in two namespaces, and a manifest for one of them."""
+    (folder / "handlers.py").write_text(HANDLERS)
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    with SandboxThread() as server:
+        (folder / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
+        server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
+        server.create(_map("a", "default", NAME))
+        server.create(_map("b", "team-b", "other.dev/x", NAME))
+        server.create(_map("c", "default", "other.dev/x"))
+        server.delete("ConfigMap", "b", namespace="team-b")
+        yield server
+
+
+def _finalizers(server: SandboxThread, name: str) -> list[str] | None:
+    found = [each["metadata"] for each in server.objects("ConfigMap") if each["metadata"]["name"] == name]
+    return found[0].get("finalizers", []) if found else None
+
+
+def test_objects_are_listed_wherever_they_are(declctl: Callable, cluster: SandboxThread):
+    """Also outside of the namespaces of the manifest, and since when they are being deleted."""
+    ended = declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    assert ended.status == 0
+    header, first, second = ended.out.splitlines()
+    assert header.split() == ["HANDLER", "FINALIZER", "KIND", "OBJECT", "DELETED"]
+    assert first.split() == ["keys", NAME, "ConfigMap", "default/a", "-"]
+    assert second.split()[:4] == ["keys", NAME, "ConfigMap", "team-b/b"]
+    assert ended.err == f"2 objects have {NAME} (ConfigMap), 1 of them being deleted\n"
+    document = json.loads(
+        declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig", "-o", "json").out
+    )
+    assert [row["key"] for row in document["objects"]] == ["default/a", "team-b/b"]
+    assert document["objects"][0]["deletionTimestamp"] is None
+
+
+def test_without_the_right_to_all_those_of_the_manifest_are_listed(declctl: Callable, cluster: SandboxThread):
+    """A Role of a namespace is enough for its objects."""
+    cluster.faults.refuse(403, Match("list", "configmaps"), times=1)
+    ended = declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    assert ended.err == f"1 object has {NAME} (ConfigMap)\n"
+
+
+def test_a_release_takes_only_ours(declctl: Callable, cluster: SandboxThread):
+    """With --yes there is no question; a second one finds nothing."""
+    arguments = ("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig", "--yes")
+    ended = declctl(*arguments)
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines() == [
+        f"released ConfigMap default/a of {NAME}",
+        f"released ConfigMap team-b/b of {NAME}",
+    ]
+    assert "adds the finalizer again: stop it" in ended.err
+    assert _finalizers(cluster, "a") == []
+    assert _finalizers(cluster, "b") == _finalizers(cluster, "c") == ["other.dev/x"]
+    assert declctl(*arguments).err == f"0 objects have {NAME} (ConfigMap)\n"
+
+
+def test_without_a_terminal_a_release_needs_yes(declctl: Callable, cluster: SandboxThread):
+    """A script does not release by accident."""
+    ended = declctl("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    assert ended.status == 2
+    assert "Add --yes to release them" in ended.err
+    assert _finalizers(cluster, "a") == [NAME]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_asks(
+    declctl: Callable, cluster: SandboxThread, monkeypatch: pytest.MonkeyPatch, answer: str
+):
+    """No leaves everything as it is, and exits 1."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    asked: list[str] = []
+    monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) or answer == "y")
+    ended = declctl("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    assert asked == ["Release 2 objects? declctl_finalize is not called for them"]
+    assert "ConfigMap default/a" in ended.err
+    assert (ended.status, _finalizers(cluster, "a")) == ((0, []) if answer == "y" else (1, [NAME]))
+
+
+def test_a_manifest_without_a_finalizer_is_a_mistake(declctl: Callable, cluster: SandboxThread, folder: Path):
+    """It names what to do."""
+    ended = declctl("finalizers", "list", "manifest.yaml", "--handler", "other")
+    assert ended.status == 2
+    assert "no handler other with a finalizer" in ended.err
+    (folder / "manifest.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
+    ended = declctl("finalizers", "release", "manifest.yaml", "--yes")
+    assert ended.status == 2
+    assert "Name an earlier manifest that has it" in ended.err
+
+
+def test_plan_warns_of_a_finalizer_that_disappears(declctl: Callable, cluster: SandboxThread, folder: Path):
+    """Compared with a file it is not known whether objects have it."""
+    (folder / "new.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
+    ended = declctl("plan", "new.yaml", "--against", "manifest.yaml")
+    assert ended.status == 2
+    assert "~handler keys (finalizer)" in ended.out
+    assert "new.yaml:9:7: warning DCL056: the finalizer example.dev/cleanup of the handler keys" in ended.err
