@@ -240,7 +240,7 @@ class HandlerLeftovers:
         informer = SharedIndexInformer(
             source, name=f"{watch}, for the finalizer of {self.slot.name}", clock=self._clock
         )
-        informer.add_listener(_Feed(self), initial=True)
+        informer.add_listener(_LeftoverFeed(self), initial=True)
         self._informers = {**self._informers, namespace: informer}
         name = f"leftovers of {self.slot.name} in {namespace or 'the cluster'}"
         self._running[namespace] = (
@@ -271,7 +271,7 @@ class HandlerLeftovers:
                     self.slot.add_leftover(notification)
 
 
-class _Feed:
+class _LeftoverFeed:
     """The listener of an informer of leftovers."""
 
     def __init__(self, leftovers: HandlerLeftovers) -> None:

@@ -618,6 +618,10 @@ class ReconcileSlot(HandlerSlot[Causes]):
                     self._look_for_finalizer(source, finalizer, notification, priority, queued=queued)
         self.wake()
 
+    def pause_finalizer(self, finalizer: str) -> None:
+        """Add this finalizer to no object any more; an empty one ends the pause."""
+        self.finalizers.paused = finalizer
+
     def add_leftover(self, notification: Notification) -> None:
         """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
         cause = Cause(str(notification.type), self.binding.plan.resource, notification.key, _OUT_OF_SCOPE)

@@ -22,7 +22,6 @@ from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
-from declctl.runtime.handling.reconcile_slot import ReconcileSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
@@ -141,15 +140,13 @@ class Slots:
 
     def pause_finalizer(self, handler: str, finalizer: str) -> None:
         """Add a finalizer to no object any more, because an edit removes it from the manifest."""
-        slot = self._slots.get(handler)
-        if isinstance(slot, ReconcileSlot):
-            slot.finalizers.paused = finalizer
+        if (slot := self._slots.get(handler)) is not None:
+            slot.pause_finalizer(finalizer)
 
     def resume_finalizers(self) -> None:
         """Add finalizers again, because the manifest is that of the running generation."""
         for slot in self._slots.values():
-            if isinstance(slot, ReconcileSlot):
-                slot.finalizers.paused = ""
+            slot.pause_finalizer("")
 
     def begin_proofs(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[FreshnessProof]:
         """Begin proofs for the caches that handlers join: each must be as new as the changes they received.
