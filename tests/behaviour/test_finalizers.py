@@ -306,3 +306,19 @@ def test_an_edit_while_an_object_is_finalized(rig, config_map, sandbox) -> None:
     assert str(runs.reload().result) == "Applied"
     rig.board.open_gate("edited")
     until("both are gone", lambda: finalizers(sandbox, "slow") is finalizers(sandbox, "fails") is None)
+
+
+def test_a_namespace_that_the_selector_does_not_match_any_more(rig, config_map, sandbox) -> None:
+    """Its objects are finalized when they are deleted."""
+    labels = {"team": "web"}
+    metadata = {"name": "team-b", "labels": labels}
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    rig.more = "  namespaces: {labelSelector: {matchLabels: {team: web}}}\n"
+    runs = _run(rig, objects=[config_map("m", "team-b")])
+    until("it is reconciled", lambda: rig.told("reconcile", "team-b/m", [NAME]))
+    runs.wait_idle()
+    sandbox.patch("Namespace", "team-b", {"metadata": {"labels": {"team": None}}}, namespace=None)
+    until("it has left", lambda: runs.resource("maps").objects == 0)
+    sandbox.delete("ConfigMap", "m", namespace="team-b")
+    until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
+    assert rig.told("finalize") == [("finalize", "team-b/m", 1)]

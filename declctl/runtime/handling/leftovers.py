@@ -228,7 +228,9 @@ class HandlerLeftovers:
             return
         assert self._binding is not None
         first: WatchKey = self._binding.sources[0].informers[0].identity.watch
-        watch = replace(first, namespace=namespace, label_selector="", field_selector="")
+        watch = replace(
+            first, namespace=namespace, namespace_selector="", label_selector="", field_selector=""
+        )
         source = self._client.source(
             finalizer.kind,
             namespace=namespace,

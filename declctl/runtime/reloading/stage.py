@@ -472,7 +472,10 @@ class _Bindings:
             partial(self.services.cluster.writes, environment),
             reads_first=handler.resource in self.loaded_code.transforms,
             dry_run=environment.dry_run,
-            may_leave=any(each.namespace or each.label_selector or each.field_selector for each in watches),
+            may_leave=any(
+                each.namespace or each.namespace_selector or each.label_selector or each.field_selector
+                for each in watches
+            ),
         )
 
     def _environment(self, handler: HandlerPlan) -> HandlerEnvironment:
