@@ -316,12 +316,15 @@ class SharedIndexInformer:
         return self._applier.newest_version
 
     def follows(self, namespace: str | None) -> bool:
-        """Whether a namespace is listed and watched, in an informer of a set of namespaces; else True."""
+        """Whether a namespace is listed and watched, in an informer of a set of namespaces; else True.
+
+        From any thread.
+        """
         reflectors = self.controller.reflector
         return not isinstance(reflectors, NamespaceReflectors) or reflectors.follows(namespace)
 
     def version_in(self, namespace: str | None) -> str | None:
-        """The version up to which the cache has all changes in a namespace. On the loop.
+        """The version up to which the cache has all changes in a namespace. From any thread.
 
         None if a set of namespaces is followed that does not have it, or before its first list.
         """

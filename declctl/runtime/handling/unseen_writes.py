@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from declctl.kit import Clock
 from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, Record, version_order
+from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
@@ -27,8 +28,6 @@ _SILENCE = 60.0  # seconds between two log lines about caches that lag
 
 class Store(Protocol):
     """The part of an indexer that is needed. From any thread."""
-
-    last_store_sync_resource_version: str
 
     def get_by_key(self, key: str) -> Record | None:
         """The record of a key."""
@@ -59,7 +58,11 @@ class CacheState(Protocol):
         ...
 
     def follows(self, namespace: str | None) -> bool:
-        """Whether it lists and watches a namespace. On the machinery loop."""
+        """Whether it lists and watches a namespace; True unless it has a selector of namespaces."""
+        ...
+
+    def version_in(self, namespace: str | None) -> str | None:
+        """The version up to which it has all changes in a namespace; None before the first list of it."""
         ...
 
 
@@ -93,9 +96,12 @@ class UnseenWrite:
 
     def is_seen(self) -> bool:
         """Whether the cache has the write, or a newer state. From any thread."""
-        cache = self.cache
+        cache, namespace = self.cache, namespace_of(self.key)
         # Reads of an unsynced cache raise NotSynced. Its list will be newer than the write.
-        if cache.is_stopped or not cache.has_synced:
+        if cache.is_stopped or not cache.has_synced or not cache.follows(namespace):
+            return True
+        # The same holds for a namespace that a selector has just matched.
+        if (version := cache.version_in(namespace)) is None:
             return True
         stored = cache.indexer.get_by_key(self.key)
         if self.deletes:
@@ -104,7 +110,7 @@ class UnseenWrite:
                 return True
             return bool(self.version) and _reaches(stored.resource_version, self.version)
         # The store has all events up to this version; a bookmark moves it, too.
-        if _reaches(cache.indexer.last_store_sync_resource_version, self.version):
+        if _reaches(version, self.version):
             return True
         if stored is None:
             return not self.selected

@@ -33,11 +33,17 @@ class State:
     is_stopped: bool = False
     has_synced: bool = True
     name: str = "ConfigMap"
-    followed: tuple[str, ...] = ("a", "b")
+    selected: dict[str, str] | None = None  # versions by namespace, of a selector of namespaces
 
     def follows(self, namespace: str | None) -> bool:
-        """A selector of namespaces matches those."""
-        return namespace in self.followed
+        """Whether a selector of namespaces matches it."""
+        return self.selected is None or namespace in self.selected
+
+    def version_in(self, namespace: str | None) -> str | None:
+        """That of the namespace; without a selector, that of the store."""
+        if self.selected is None:
+            return self.indexer.last_store_sync_resource_version
+        return self.selected.get(namespace or "") or None
 
 
 class Cache:
@@ -178,12 +184,29 @@ def test_a_cache_that_will_never_have_the_object_is_not_waited_for(keys, watch, 
     assert keys.take() == (None if waits else "a/web")
 
 
-def test_a_namespace_that_is_not_followed_is_not_waited_for(keys) -> None:
-    """A selector of namespaces does not match it, so that the cache never has the object."""
-    cache = Cache()
-    cache.informer.followed = ("b",)
+def test_of_namespaces_by_label_only_the_one_of_the_object_is_waited_for(keys) -> None:
+    """A quiet namespace holds no key back, and one that the selector does not match has no object."""
+    cache = Cache(namespace_selector="team=web")
+    cache.informer.selected = {"a": "3", "quiet": "1", "new": ""}
+    for namespace in ("other", "new"):
+        keys.wrote("a/web", applied(f"{namespace}/settings", 7), cache)
+        keys.add("a/web")
+        assert keys.take() == "a/web"
     keys.wrote("a/web", applied("a/settings", 7), cache)
     keys.add("a/web")
+    assert keys.take() is None
+    cache.informer.selected["a"] = "7"
+    assert keys.take() == "a/web"
+
+
+def test_a_namespace_that_leaves_is_not_waited_for(keys) -> None:
+    """Its objects leave the cache, whatever was written there."""
+    cache = Cache(namespace_selector="team=web")
+    cache.informer.selected = {"a": "3"}
+    keys.wrote("a/web", applied("a/settings", 7), cache)
+    keys.add("a/web")
+    assert keys.take() is None
+    cache.informer.selected = {}
     assert keys.take() == "a/web"
 
 
