@@ -23,6 +23,8 @@ _GROUPS = {
     "replicasets": "apps/v1",
     "roles": "rbac.authorization.k8s.io/v1",
     "rolebindings": "rbac.authorization.k8s.io/v1",
+    "clusterroles": "rbac.authorization.k8s.io/v1",
+    "clusterrolebindings": "rbac.authorization.k8s.io/v1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
     "backups": "example.com/v1",
 }

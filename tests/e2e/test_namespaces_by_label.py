@@ -1,0 +1,155 @@
+"""Namespaces by label, against both servers: they come and go, and a user has rights in some of them only."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters import Cluster, new_namespace
+from processes import Declctl
+from waiting import until
+
+from declctl.testing import BundleDir
+
+ACCOUNT = "follower"
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: e2e}}
+spec:
+  namespaces: {{labelSelector: {{matchLabels: {{team: {team}}}}}}}
+  resources:
+    - {{name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: e2e=yes}}
+  handlers:
+    - {{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}
+  reload: {{settle: 50ms, warmTimeout: 500ms, preflight: "Off"}}
+"""
+CODE = """\
+def tell(change): print(f"{change.type} {change.key} {change.reason}")
+"""
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def _map(name: str, namespace: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace, "labels": {"e2e": "yes"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+def _relabel(cluster: Cluster, name: str, team: str | None) -> None:
+    cluster.rest.patch("namespaces", name, {"metadata": {"labels": {"team": team}}})
+
+
+def _bundle(folder: Path, team: str) -> BundleDir:
+    """The name of a namespace of the test is the label, so that no other test has it."""
+    return BundleDir(folder, {"manifest.yaml": MANIFEST.format(team=team), "handlers.py": CODE})
+
+
+@pytest.mark.timeout(180)
+def test_namespaces_come_and_go(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """Labelled, relabelled and deleted: handlers hear of it without a reload, and of deletes as they are."""
+    a, b, bundle = new_namespace(cluster), new_namespace(cluster), _bundle(tmp_path / "bundle", namespace)
+    cluster.rest.create(_map("one", a))
+    cluster.rest.create(_map("two", b))
+    with Declctl(bundle.path / "manifest.yaml", kubeconfig=cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        assert list(declctl.out) == []  # nothing matches, and that is no fault
+        _relabel(cluster, a, namespace)
+        until("a is heard of", lambda: f"Added {a}/one Initial" in declctl.out)
+        _relabel(cluster, b, namespace)
+        until("b is heard of", lambda: f"Added {b}/two Initial" in declctl.out)
+        _relabel(cluster, a, None)
+        until("a has left", lambda: f"Deleted {a}/one OutOfScope" in declctl.out)
+        cluster.rest.create(_map("unseen", a))
+        # What is heard of b afterwards comes later than what could have been heard of a.
+        cluster.rest.create(_map("three", b))
+        until("b goes on", lambda: f"Added {b}/three Watch" in declctl.out)
+        assert declctl.resource("maps")["namespaces"]["names"] == [b]
+        cluster.rest.delete("namespaces", b)
+        # Without the controller of namespaces nobody deletes what is in one.
+        if cluster.has_controllers or not cluster.rest.is_there("namespaces", b):
+            until("the deletes are heard of", lambda: len(declctl.out) == 6, seconds=60)
+            assert sorted(declctl.out[4:]) == [f"Deleted {b}/three Watch", f"Deleted {b}/two Watch"]
+            until("b has left", lambda: not declctl.resource("maps")["namespaces"]["names"], seconds=60)
+        status = declctl.status()
+        assert (status["generation"], status["ready"]) == (1, True)
+        assert declctl.stop() == 0
+
+
+class Account:
+    """A user of the real server, who may do what is bound to it."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        metadata = {"name": ACCOUNT, "namespace": namespace}
+        cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = cluster.rest.request("POST", path, asked)["status"]["token"]
+        self.kubeconfig: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
+        self.kubeconfig["users"][0]["user"] = {"token": token}
+
+    def bind(self, rule: dict[str, Any], namespace: str | None = None) -> None:
+        """Grant a rule, in one namespace or in the whole cluster."""
+        prefix = "" if namespace else "Cluster"
+        name = f"{self._namespace}-{ACCOUNT}"
+        metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+        api = f"{_RBAC}/v1"
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self._namespace}
+        role = {"apiVersion": api, "kind": f"{prefix}Role", "metadata": metadata, "rules": [rule]}
+        reference = {"apiGroup": _RBAC, "kind": f"{prefix}Role", "name": name}
+        self._cluster.rest.create(role)
+        self._cluster.rest.create(
+            {
+                "apiVersion": api,
+                "kind": f"{prefix}RoleBinding",
+                "metadata": metadata,
+                "roleRef": reference,
+                "subjects": [subject],
+            }
+        )
+
+
+@pytest.mark.real
+@pytest.mark.timeout(240)
+def test_the_rules_that_are_named_are_those_that_are_needed(real_cluster: Cluster, tmp_path: Path) -> None:
+    """No right, then the rule of the message, then a Role in each namespace: all without a restart."""
+    cluster, team = real_cluster, new_namespace(real_cluster)
+    bundle = _bundle(tmp_path / "bundle", team)
+    account, a, b = Account(cluster, team), new_namespace(cluster), new_namespace(cluster)
+    for name in (a, b):
+        cluster.rest.create(_map("one", name))
+        _relabel(cluster, name, team)
+    kubeconfig = tmp_path / "kubeconfig-of-the-account"
+    kubeconfig.write_text(yaml.safe_dump(account.kubeconfig), "utf-8")
+    with Declctl(bundle.path / "manifest.yaml", kubeconfig=kubeconfig) as declctl:
+        until("it has begun", lambda: declctl.status()["resources"])
+        error = until("the fault is shown", lambda: declctl.resource("maps")["error"])
+        assert f"manifest.yaml:5: namespaces with team={team}: " in error
+        rule = yaml.safe_load(error[error.index("{apiGroups") :])
+        account.bind(rule)
+        missing = until("the namespaces are known", lambda: _missing(declctl), seconds=120)
+        assert "forbidden" in missing
+        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, a)
+        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, b)
+        heard = {f"Added {name}/one Initial" for name in (a, b)}
+        until("both are heard of", lambda: heard <= set(declctl.out), seconds=120)
+        declctl.wait_until_synced()
+        # One that comes in before its Role holds up no other one.
+        late = new_namespace(cluster)
+        cluster.rest.create(_map("one", late))
+        _relabel(cluster, late, team)
+        until("its fault is shown", lambda: f"in {late}" in (declctl.resource("maps")["error"] or ""))
+        cluster.rest.create(_map("two", a))
+        until("the others go on", lambda: f"Added {a}/two Watch" in declctl.out)
+        assert declctl.status()["ready"]
+        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, late)
+        until("it is heard of", lambda: f"Added {late}/one Initial" in declctl.out, seconds=120)
+        until("the fault is over", lambda: declctl.resource("maps")["error"] is None, seconds=60)
+        assert declctl.stop() == 0
+
+
+def _missing(declctl: Declctl) -> str | None:
+    """The fault of a namespace, once the namespaces are known."""
+    resource = declctl.resource("maps")
+    return resource["error"] if resource["namespaces"]["error"] is None else None
