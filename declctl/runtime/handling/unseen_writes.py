@@ -201,8 +201,6 @@ class UnseenWrites:
         deletes = written.verb is WriteVerb.DELETE
         if watch.namespace not in (None, written.key.namespace):
             return None
-        if not cache.informer.follows(written.key.namespace):
-            return None
         if not written.uid if deletes else version_order(written.resource_version) == NO_ORDER:
             return None  # nothing tells whether the cache has it
         return UnseenWrite(
