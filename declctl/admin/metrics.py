@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import ControlledRuntime
@@ -23,12 +24,14 @@ from declctl.runtime.reporting.status import (
     PROCESS_FIGURES,
     RESOURCE_FIGURES,
     SCHEDULE_FIGURES,
+    WORKQUEUE_FIGURES,
     WRITE_FIGURES,
     ControllerStatus,
     Figure,
+    Histogram,
 )
 
-_Family = CounterMetricFamily | GaugeMetricFamily
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class Metrics:
@@ -64,6 +67,9 @@ class StatusCollector(Collector):
         decoding = [(name, resource.decoding) for name, resource in resources]
         yield from _families(DECODING_FIGURES, decoding, by=("resource",))
         yield from _handlers(status.handlers, status.removed)
+        queues = [((handler.name,), handler.workqueue) for handler in status.handlers if handler.workqueue]
+        if queues:  # of reconcilers
+            yield from _families(WORKQUEUE_FIGURES, queues, by=("name",))
         schedules = [((schedule.name,), schedule) for schedule in status.schedules]
         if schedules:  # most controllers have none
             yield from _families(SCHEDULE_FIGURES, schedules, by=("schedule",))
@@ -108,15 +114,16 @@ def _families(
     families = dict[str, _Family]()
     for figure in measured:
         if figure.metric not in families:
-            make = CounterMetricFamily if figure.counts else GaugeMetricFamily
             labels = (*by, figure.label) if figure.label else by
-            families[figure.metric] = make(figure.metric, figure.help, labels=labels)
+            families[figure.metric] = _kind_of(figure)(figure.metric, figure.help, labels=labels)
     for labels, statistics in found:
         for figure in measured:
             family, value = families[figure.metric], figure.of(statistics)
             if value is None:
                 continue  # it is not known yet
-            if figure.value:
+            if isinstance(family, HistogramMetricFamily):
+                family.add_metric(labels, _buckets(value), value.sum)
+            elif figure.value:
                 family.add_metric((*labels, figure.value), value)
             elif figure.label:
                 for each, count in value.items():
@@ -124,3 +131,15 @@ def _families(
             else:
                 family.add_metric(labels, value)
     return families.values()
+
+
+def _kind_of(figure: Figure) -> Callable[..., _Family]:
+    if figure.histogram:
+        return HistogramMetricFamily
+    return CounterMetricFamily if figure.counts else GaugeMetricFamily
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """The bounds as texts, with the number of durations up to each."""
+    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    return [(bound, float(number)) for bound, number in zip(bounds, histogram.cumulative, strict=True)]

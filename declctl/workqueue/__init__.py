@@ -5,6 +5,7 @@ A key may name anything. A work queue does not deliver changes in their order; `
 
 from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
 from declctl.workqueue.queue import (
+    DURATION_BOUNDS,
     MOST_CAUSES,
     Priority,
     QueueEmpty,
@@ -25,6 +26,7 @@ from declctl.workqueue.rate_limit import (
 from declctl.workqueue.worker import run_workers
 
 __all__ = [
+    "DURATION_BOUNDS",
     "MOST_CAUSES",
     "Backoff",
     "BucketRateLimiter",

@@ -10,10 +10,12 @@ event loop. `delay` adds delays and back-off.
 
 import asyncio
 import threading
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock, SystemClock
@@ -22,6 +24,7 @@ from declctl.objects import Cause
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 LIVE_IN_A_ROW = 4  # items of priority LIVE that are handed out before one of priority BACKGROUND has its turn
+DURATION_BOUNDS = tuple(10.0**power for power in range(-8, 4))  # seconds; client-go's buckets
 MOST_CAUSES = 16  # that are kept for one item; further ones are left out
 
 
@@ -30,6 +33,25 @@ class Priority(IntEnum):
 
     LIVE = 0  # something has changed
     BACKGROUND = 1  # a first sync, a resync or a reload: nothing is known to have changed
+
+
+class _Durations:
+    """The durations of a histogram: how many there were up to each bound, and their sum."""
+
+    __slots__ = ("_counts", "sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(DURATION_BOUNDS) + 1)  # by the first bound that is not below
+        self.sum = 0.0  # seconds
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(DURATION_BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    @property
+    def cumulative(self) -> tuple[int, ...]:
+        """For each bound, and for no bound, the number of durations up to it."""
+        return tuple(accumulate(self._counts))
 
 
 class QueueEmpty(Exception):
@@ -46,7 +68,8 @@ class QueueStatistics:
 
     `depth` is the number of items that are still to be handed out (adds minus gets,
     util/workqueue/metrics.go): queued items, and items that were added again while a worker has them. Each of
-    the two histograms has its count and its sum.
+    the two histograms has its count, its sum, and the number of durations up to each of DURATION_BOUNDS and
+    without a bound.
     """
 
     depth: int
@@ -54,8 +77,10 @@ class QueueStatistics:
     retries_total: int
     queue_duration_seconds_count: int
     queue_duration_seconds_sum: float
+    queue_duration_seconds_bucket: tuple[int, ...]
     work_duration_seconds_count: int
     work_duration_seconds_sum: float
+    work_duration_seconds_bucket: tuple[int, ...]
     unfinished_work_seconds: float
     longest_running_processor_seconds: float
 
@@ -137,8 +162,8 @@ class WorkQueue(Generic[K]):
         self._shutting_down = False
         self._draining = False  # `shut_down_with_drain` waits
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
-        self._adds = self._retries = self._taken = self._finished = 0  # counts of items
-        self._waited = self._worked = 0.0  # seconds
+        self._adds = self._retries = 0  # counts of items
+        self._waited, self._worked = _Durations(), _Durations()  # of items that were taken; that are done
 
     def add(self, item: K, *, priority: Priority = Priority.LIVE, cause: Cause | None = None) -> bool:
         """Queue an item. An item that is queued already gets the cause, and the priority if that is higher.
@@ -180,8 +205,7 @@ class WorkQueue(Generic[K]):
                 raise QueueEmpty
             item = self._waiting.pop()
             request, now = self._dirty.pop(item), self._clock.monotonic()
-            self._taken += 1
-            self._waited += now - request.since
+            self._waited.add(now - request.since)
             request.since = now
             self._processing[item] = request
             return item
@@ -202,9 +226,8 @@ class WorkQueue(Generic[K]):
             again = None if request is None else self._dirty.pop(item, None)
             if request is not None and again is not None:
                 request.add_causes(*again.causes)
-                self._taken += 1
-                self._finished += 1
-                self._waited += self._clock.monotonic() - again.since
+                self._waited.add(self._clock.monotonic() - again.since)
+                self._worked.add(0.0)
 
     def done(self, item: K) -> None:
         """Note that a worker has finished an item. An item that was added meanwhile is queued again.
@@ -215,8 +238,7 @@ class WorkQueue(Generic[K]):
             request = self._processing.pop(item, None)
             if request is None:
                 return
-            self._finished += 1
-            self._worked += self._clock.monotonic() - request.since
+            self._worked.add(self._clock.monotonic() - request.since)
             if (again := self._dirty.get(item)) is not None:
                 self._waiting.push(item, again.priority)
             self._wake()
@@ -269,14 +291,17 @@ class WorkQueue(Generic[K]):
         with self._lock:
             now = self._clock.monotonic()
             running = [now - request.since for request in self._processing.values()]
+            waited, worked = self._waited.cumulative, self._worked.cumulative
             return QueueStatistics(
                 depth=len(self._dirty),
                 adds_total=self._adds,
                 retries_total=self._retries,
-                queue_duration_seconds_count=self._taken,
-                queue_duration_seconds_sum=self._waited,
-                work_duration_seconds_count=self._finished,
-                work_duration_seconds_sum=self._worked,
+                queue_duration_seconds_count=waited[-1],
+                queue_duration_seconds_sum=self._waited.sum,
+                queue_duration_seconds_bucket=waited,
+                work_duration_seconds_count=worked[-1],
+                work_duration_seconds_sum=self._worked.sum,
+                work_duration_seconds_bucket=worked,
                 unfinished_work_seconds=sum(running),
                 longest_running_processor_seconds=max(running, default=0.0),
             )

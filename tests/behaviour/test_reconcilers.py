@@ -60,3 +60,15 @@ def test_a_requeued_key_comes_again(rig, config_map) -> None:
     runs = _run(rig)
     runs.sandbox.create(config_map("again"))
     until("it has come three times", lambda: runs.handler("keys").succeeded == 3)
+
+
+def test_keys_that_fail_together_do_not_all_come_back_together(rig, config_map) -> None:
+    """Each back-off is up to a tenth shorter than the manifest says, and never longer."""
+    rig.handler("fails", rest="mode: Reconcile, retry: {initialBackoff: 1h, maxBackoff: 1h}")
+    runs = rig.run("def fails(request):\n    raise ValueError('no')\n")
+    for number in range(20):
+        runs.sandbox.create(config_map(f"m{number}"))
+    until("all have failed", lambda: runs.handler("fails").retried >= 20)
+    waits = [line.fields["retry_in"] for line in runs.log.lines if "retry_in" in line.fields]
+    assert all(3240.0 <= wait <= 3600.0 for wait in waits)
+    assert len(set(waits)) > 1

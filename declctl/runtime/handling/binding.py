@@ -28,7 +28,7 @@ from declctl.objects import (
 )
 from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
-from declctl.workqueue import Backoff
+from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
 
 Accepts = Callable[[ObjectView], bool]
@@ -76,6 +76,7 @@ class HandlerStatistics:
     dead_letters_dropped: int = 0  # because there were too many
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
     cache_lags: int = 0  # writes that a cache did not have after 10 s
+    workqueue: QueueStatistics | None = None  # of a reconciler
 
 
 @dataclass(slots=True)

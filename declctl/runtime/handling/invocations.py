@@ -538,6 +538,10 @@ class Invocations(ABC, Generic[T]):
     def _report_expression(self, invocation: Invocation[T], message: str) -> None:
         self.report_expression(invocation.binding, invocation.item.key, message)
 
+    def _delay(self, binding: CallBinding, attempt: int) -> float:
+        """The seconds to wait after failed attempt number `attempt`."""
+        return binding.backoff.delay(attempt)
+
     def _is_final(self, failures: Sequence[BaseException]) -> bool:  # noqa: ARG002 - for other modes
         """Whether failures forbid another attempt."""
         return False
@@ -680,7 +684,7 @@ class Invocations(ABC, Generic[T]):
         again = most is None or attempt < most
         again = again and not self._closed  # a removed handler has no worker for the retry
         again = again and not self._is_final(invocation.failures)
-        delay = invocation.binding.backoff.delay(attempt) if again else 0.0
+        delay = self._delay(invocation.binding, attempt) if again else 0.0
         what = describe_failure(invocation.failures[0])
         with self._lock:
             if not invocation.timed_out:  # a timeout has counted itself

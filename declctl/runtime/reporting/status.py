@@ -24,10 +24,19 @@ from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
+from declctl.workqueue import DURATION_BOUNDS
 from declctl.writes import RecordedEvents, WriteTotal
 
 _Watches = Sequence[InformerStatistics]
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
+
+
+class Histogram(NamedTuple):
+    """The value of a figure that is a histogram of durations."""
+
+    bounds: Sequence[float]  # seconds
+    cumulative: Sequence[int]  # the number of durations up to each bound, and of all
+    sum: float  # seconds
 
 
 class Figure(NamedTuple):
@@ -41,6 +50,7 @@ class Figure(NamedTuple):
     value: str = ""  # of that label; without it the figure is a mapping from label values to numbers
     read: Callable[[Any], Any] | None = None  # returns the value from the statistics; default: the attribute
     shown: bool = True  # in the document
+    histogram: bool = False  # its value is a Histogram
 
     def of(self, statistics: object) -> Any:
         """The value."""
@@ -261,6 +271,42 @@ HANDLER_FIGURES = (
     Figure("last_error"),
     Figure("last_error_type"),
     Figure("disabled"),
+)
+# Of a reconciler's work queue, under client-go's names and label (util/workqueue/metrics.go).
+WORKQUEUE_FIGURES = (
+    Figure("depth", "workqueue_depth", "Keys that wait for a worker.", counts=False),
+    Figure("adds_total", "workqueue_adds", "Keys that were added, without those that waited already."),
+    Figure(
+        "queue_duration_seconds",
+        "workqueue_queue_duration_seconds",
+        "How long a key has waited before a worker took it.",
+        histogram=True,
+        read=lambda s: Histogram(
+            DURATION_BOUNDS, s.queue_duration_seconds_bucket, s.queue_duration_seconds_sum
+        ),
+    ),
+    Figure(
+        "work_duration_seconds",
+        "workqueue_work_duration_seconds",
+        "How long a worker has had a key.",
+        histogram=True,
+        read=lambda s: Histogram(
+            DURATION_BOUNDS, s.work_duration_seconds_bucket, s.work_duration_seconds_sum
+        ),
+    ),
+    Figure(
+        "unfinished_work_seconds",
+        "workqueue_unfinished_work_seconds",
+        "How long workers have had the keys that they have now, in total: growth means that calls hang.",
+        counts=False,
+    ),
+    Figure(
+        "longest_running_processor_seconds",
+        "workqueue_longest_running_processor_seconds",
+        "How long a worker has had the key that it has had for the longest time.",
+        counts=False,
+    ),
+    Figure("retries_total", "workqueue_retries", "Failed keys that were added again."),
 )
 SCHEDULE_FIGURES = (
     Figure("name"),

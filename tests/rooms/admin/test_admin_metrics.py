@@ -9,7 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from declctl.admin import serve
-from tests.rooms.admin.conftest import LOOPBACK, PODS
+from declctl.admin.metrics import StatusCollector
+from declctl.kit import ManualClock
+from declctl.workqueue import RateLimitingQueue
+from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS
 
 TYPES = {
     "declctl_admin_refused_total": "counter",
@@ -177,3 +180,38 @@ def test_the_scraper_chooses_the_format(ask: Callable):
     answer = ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
+
+
+def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
+    """Dashboards for controllers work: the names and the label are those of client-go."""
+    clock = ManualClock()
+    queue: RateLimitingQueue[str] = RateLimitingQueue(clock=clock)
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    clock.set(2.0)
+    queue.get_nowait()
+    queue.retry_after("a", 60.0)
+    queue.done("a")
+    queue.get_nowait()
+    clock.set(3.0)
+    runtime.say(handlers=(replace(NOTIFY, workqueue=queue.statistics()), replace(NOTIFY, name="tell")))
+    families = list(StatusCollector(runtime.status, {}).collect())
+    found = {
+        (sample.name, *sample.labels.items()): sample.value
+        for family in families
+        if family.name.startswith("workqueue_")
+        for sample in family.samples
+    }
+    name = ("name", "notify")
+    assert {each[1] for each in found} == {name}
+    assert found["workqueue_depth", name] == 1
+    assert found["workqueue_adds_total", name] == 3
+    assert found["workqueue_retries_total", name] == 1
+    assert found["workqueue_unfinished_work_seconds", name] == 3
+    assert found["workqueue_longest_running_processor_seconds", name] == 3
+    assert found["workqueue_queue_duration_seconds_sum", name] == 4
+    assert found["workqueue_queue_duration_seconds_count", name] == 2
+    assert found["workqueue_queue_duration_seconds_bucket", name, ("le", "1.0")] == 0
+    assert found["workqueue_queue_duration_seconds_bucket", name, ("le", "10.0")] == 2
+    assert found["workqueue_work_duration_seconds_bucket", name, ("le", "+Inf")] == 1
+    assert {family.type for family in families if family.name.endswith("duration_seconds")} == {"histogram"}

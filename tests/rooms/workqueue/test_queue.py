@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from declctl.kit import ManualClock
 from declctl.objects import Cause
 from declctl.workqueue import Priority, QueueEmpty, QueueShutDown, WorkQueue
-from declctl.workqueue.queue import LIVE_IN_A_ROW, MOST_CAUSES
+from declctl.workqueue.queue import DURATION_BOUNDS, LIVE_IN_A_ROW, MOST_CAUSES
 
 
 @pytest.fixture(name="clock")
@@ -233,6 +233,9 @@ def test_statistics_have_client_gos_names(queue, clock):
     queue.done("a")
     done = queue.statistics()
     assert (done.work_duration_seconds_count, done.work_duration_seconds_sum) == (1, 3)
+    # Up to 1 s none, up to 10 s one: the buckets are client-go's, from 10 ns to 1000 s, and +Inf.
+    assert done.work_duration_seconds_bucket == (0,) * 9 + (1,) * 4
+    assert DURATION_BOUNDS[8:10] == (1.0, 10.0)
     assert done.unfinished_work_seconds == 0
 
 
