@@ -100,7 +100,7 @@ def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int])
     figures = [((h.name,), replace(h, dropped=h.dropped + removed.get(h.name, 0))) for h in handlers]
     here = {handler.name for handler in handlers}
     for family in _families(HANDLER_FIGURES, figures, by=("handler",)):
-        if family.name == "declctl_handler_dropped":
+        if isinstance(family, CounterMetricFamily) and family.name == "declctl_handler_dropped":
             for name in removed.keys() - here:
                 family.add_metric((name,), removed[name])
         yield family
