@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from declctl.errors import (
+        CrossNamespaceOwner,
         DeclctlError,
+        InvalidWrite,
         ManifestErrors,
+        NoStatusSubresource,
+        NotLeader,
         NotSynced,
         StatusError,
         Terminal,
         TimedOut,
+        UndeclaredWrite,
         UnknownIndex,
         UsageError,
         WatchEnded,
+        WriteError,
     )
     from declctl.hooks import hookimpl, hookspec
     from declctl.informer import (
@@ -57,21 +63,28 @@ if TYPE_CHECKING:
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import Priority, RateLimitingQueue, WorkQueue, run_workers
+    from declctl.writes import AppliedSet, Written
 
     __version__: str
 
 _ROOMS = MappingProxyType(
     {
         "errors": (
+            "CrossNamespaceOwner",
             "DeclctlError",
+            "InvalidWrite",
             "ManifestErrors",
+            "NoStatusSubresource",
+            "NotLeader",
             "NotSynced",
             "StatusError",
             "Terminal",
             "TimedOut",
+            "UndeclaredWrite",
             "UnknownIndex",
             "UsageError",
             "WatchEnded",
+            "WriteError",
         ),
         "hooks": ("hookimpl", "hookspec"),
         "informer": (
@@ -109,22 +122,28 @@ _ROOMS = MappingProxyType(
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": ("Priority", "RateLimitingQueue", "WorkQueue", "run_workers"),
+        "writes": ("AppliedSet", "Written"),
     }
 )
 
 __all__ = [
+    "AppliedSet",
     "Cause",
     "Change",
     "ChangeReason",
     "ChangeType",
     "Client",
+    "CrossNamespaceOwner",
     "DeclctlError",
     "DeletedFinalStateUnknown",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
+    "InvalidWrite",
     "Lister",
     "ManifestErrors",
+    "NoStatusSubresource",
+    "NotLeader",
     "NotSynced",
     "ObjectEvent",
     "ObjectKey",
@@ -144,10 +163,13 @@ __all__ = [
     "StatusError",
     "Terminal",
     "TimedOut",
+    "UndeclaredWrite",
     "UnknownIndex",
     "UsageError",
     "WatchEnded",
     "WorkQueue",
+    "WriteError",
+    "Written",
     "__version__",
     "field_index",
     "hookimpl",
