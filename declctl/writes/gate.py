@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from declctl.errors import (
     Conflict,
@@ -41,6 +43,7 @@ _CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC;
 
 Params = Mapping[str, str]
 _NO_PARAMS: Params = MappingProxyType({})
+_NOT_CONTENT = ("resourceVersion", "lastTransitionTime")  # of a body, for its digest
 OnWritten = Callable[[Written, WriteOrigin], None]
 """Called on the loop of the gate after each write that the server has stored."""
 OnDryRun = Callable[[Written, WriteOrigin, KubeObject | None], None]
@@ -236,6 +239,9 @@ class WriteGate:
             obj=answer,
             changed=changed,
             dry_run=self.dry_run,
+            manager=write.manager,
+            based_on=str(((write.body or {}).get("metadata") or {}).get("resourceVersion") or ""),
+            digest=0 if self._on_written is None else _digest(write.body),
         )
 
     def _record(
@@ -319,6 +325,21 @@ def with_rule(error: Forbidden, resource: Resource, namespace: str | None) -> Fo
     where = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
     message = f"{error.message}. Grant it by {where} with the rule {rule}"
     return Forbidden(error.code, error.reason, message, retry_after=error.retry_after)
+
+
+def _digest(body: KubeObject | None) -> int:
+    """A number that is equal for writes of the same content.
+
+    Without the version that a write was based on, and without times of transitions, which follow from it.
+    """
+
+    def stable(value: Any) -> Any:
+        if isinstance(value, dict):
+            fields = cast("KubeObject", value)
+            return {name: stable(each) for name, each in fields.items() if name not in _NOT_CONTENT}
+        return [stable(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
+
+    return hash(msgspec.json.encode(stable(body)))
 
 
 def _result_of(error: BaseException) -> WriteResult:

@@ -58,6 +58,8 @@ class WriteOrigin:
     request_id: str = ""
     causes: tuple[object, ...] = ()
     key: str = ""  # that the call is about; empty in a life-cycle hook
+    # The uid and the version of the object of a handler of changes; None for a reconciler.
+    reads: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Written:
 
     `uid` and `resource_version` are empty if the answer has none, as for a delete of some kinds. `obj` is the
     answer of the server. With `changed` False nothing was sent. With `dry_run` the server has stored nothing.
+    `manager` is the field manager. `based_on` is the version that the write was conditional on; empty for
+    none. `digest` is equal for writes that sent the same.
     """
 
     verb: WriteVerb
@@ -76,6 +80,9 @@ class Written:
     obj: KubeObject = field(default_factory=dict[str, Any], compare=False, repr=False)
     changed: bool = True
     dry_run: bool = False
+    manager: str = field(default="", compare=False)
+    based_on: str = field(default="", compare=False, repr=False)
+    digest: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

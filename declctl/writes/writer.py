@@ -159,7 +159,10 @@ class HandlerWriter:
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
         causes = scope.causes() if callable(scope.causes) else scope.causes
-        return WriteOrigin(self._handler, self._generation, scope.request_id, causes, str(scope.key))
+        # A reconciler has a request, and its reasons are those of its queue.
+        obj = None if scope.request_id else scope.obj
+        reads = None if obj is None else (obj.uid, obj.resource_version)
+        return WriteOrigin(self._handler, self._generation, scope.request_id, causes, str(scope.key), reads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class HandlerStatistics:
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
     cache_lags: int = 0  # writes that a cache did not have after 10 s
     workqueue: QueueStatistics | None = None  # of a reconciler
+    own_writes: int = 0  # changes that led to no call, as the handler itself had written them
 
 
 @dataclass(slots=True)

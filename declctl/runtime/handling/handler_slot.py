@@ -35,6 +35,7 @@ from declctl.runtime.handling.invocations import (
     SlotQueue,
     is_unsynced,
 )
+from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
 
@@ -142,6 +143,9 @@ class HandlerSlot(ABC, Generic[T]):
 
         No effect for a handler of changes: it receives each change, and the next one does not replace it.
         """
+
+    def guard_by(self, guard: CallGuard) -> None:
+        """Ask this guard about own writes of the handler. No effect for a handler of changes."""
 
     # Bindings and epochs
 

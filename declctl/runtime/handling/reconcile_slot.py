@@ -41,6 +41,7 @@ from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocat
 from declctl.runtime.handling.mapping import KeySource
 from declctl.runtime.handling.resting_keys import RestingKeys
 from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
+from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.workqueue import (
     BucketRateLimiter,
@@ -54,6 +55,7 @@ from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _JITTER = 0.1  # of a back-off
+_MOST_REASONS = 16  # versions of one key that are compared with its own writes
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
 _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
 
@@ -88,7 +90,8 @@ class _HeldKey:
     """A key that waits until caches have these writes."""
 
     writes: tuple[UnseenWrite, ...]
-    waits_for_own: bool  # one of the writes is that of its own last call
+    waits_for_own: bool  # one of the writes is that of its own last call, or the key loops
+    until: float  # monotonic seconds: it waits for so long in any case
 
 
 class ReconcileQueue:
@@ -132,11 +135,27 @@ class ReconcileQueue:
         self.unseen = UnseenWrites(clock=clock, report=report)
         self._held: dict[str, _HeldKey] = {}  # by key that waits for caches to have writes
         self._held_back = 0  # calls that have waited for caches
+        self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")
+        # By key: the versions that it was added for since it was taken; None if anything else was a cause.
+        self._reasons: dict[str, list[VersionId] | None] = {}
+        self._own_writes = 0  # keys that were not taken, as they were due because of their own writes
 
-    def add(self, key: str, cause: Cause, priority: Priority, *, rests: bool = True) -> None:
-        """Let a key be reconciled, because of a cause; with `rests`, after the debounce."""
+    def add(
+        self,
+        key: str,
+        cause: Cause,
+        priority: Priority,
+        *,
+        rests: bool = True,
+        reason: VersionId | None = None,
+    ) -> None:
+        """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
+
+        `reason` is the version of an object whose change is the cause; None for any other cause.
+        """
         with self._lock:
             self._adds += 1
+            self._note_reason(key, reason)
             if rests and self.debounce:
                 self._merged += not self._resting.add(key, cause, priority, self.debounce)
             else:
@@ -148,6 +167,7 @@ class ReconcileQueue:
             key = self._next_with_permit()
             if key is None:
                 return None
+            self.guard.begin(key, self._reasons.pop(key, None))
             item = QueueItem(
                 key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic(), fixed=True
             )
@@ -191,11 +211,17 @@ class ReconcileQueue:
                 key = self._queue.get_nowait()
             except (QueueEmpty, QueueShutDown):
                 return None
-            writes = self.unseen.before(key)
-            if not writes:
+            if self._is_own(key):
+                self._own_writes += 1
+                self._reasons.pop(key, None)
+                self._queue.done(key)
+                continue
+            writes, delay = self.unseen.before(key), self.guard.delay(key)
+            if not writes and not delay:
                 return key
             # The key stays taken in the work queue, so that it is not added twice.
-            held = self._held[key] = _HeldKey(writes, any(write.writer == key for write in writes))
+            is_own = delay > 0 or any(write.writer == key for write in writes)
+            held = self._held[key] = _HeldKey(writes, is_own, self._clock.monotonic() + delay)
             others += not held.waits_for_own
             self._held_back += 1
         return None
@@ -206,10 +232,25 @@ class ReconcileQueue:
             added = [self._queue.add(rested.key, priority=rested.priority, cause=c) for c in rested.causes]
             self._merged += not added[0]  # the key waits already
 
+    def _note_reason(self, key: str, reason: VersionId | None) -> None:
+        """Note why a key is added. Under the lock."""
+        known = self._reasons.setdefault(key, [])
+        if known is not None and reason is not None and len(known) < _MOST_REASONS:
+            known.append(reason)
+        else:
+            self._reasons[key] = None
+
+    def _is_own(self, key: str) -> bool:
+        """Whether a key that was just taken is due because of its own writes alone. Under the lock."""
+        if key in self._failed or any(cause.type == "Requeue" for cause in self._queue.causes_of(key)):
+            return False
+        return self.guard.is_own(key, self._reasons.get(key))
+
     def _released_key(self) -> str | None:
         """A key that was held back, and need not wait for caches any longer. Under the lock."""
+        now = self._clock.monotonic()
         for key, held in self._held.items():
-            if self.unseen.are_over(key, held.writes):
+            if now >= held.until and self.unseen.are_over(key, held.writes):
                 del self._held[key]
                 self._queue.take_again(key)  # this call reads what was added meanwhile
                 return key
@@ -272,6 +313,7 @@ class ReconcileQueue:
                 self._queue.take_again(key)
                 self._queue.done(key)
             self._held.clear()
+            self._reasons.clear()
             while len(self._queue):
                 self._queue.done(self._queue.get_nowait())
                 dropped += 1
@@ -287,7 +329,11 @@ class ReconcileQueue:
         with self._lock:
             if len(self._taken) - self._excluded >= self.max_running:
                 return None
-            looks = [self.unseen.look_after(held.writes) for held in self._held.values()]
+            now = self._clock.monotonic()
+            looks = [
+                self.unseen.look_after(held.writes) if held.writes else max(0.0, held.until - now)
+                for held in self._held.values()
+            ]
             blocked = sum(not held.waits_for_own for held in self._held.values()) >= self.max_running
             rested = None if blocked else self._resting.next_due(self.debounce)
         if rested is not None:
@@ -306,6 +352,11 @@ class ReconcileQueue:
         with self._lock:
             waits = len(self._queue) or len(self._resting) or self._expected()
             return not (self._taken or self._failed or self._held or waits)
+
+    @property
+    def own_writes(self) -> int:
+        """The number of times that a key was due because of its own writes alone, and was not taken."""
+        return self._own_writes
 
     @property
     def held_back(self) -> int:
@@ -659,7 +710,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
         """
         try:
             if not queued and self.finalizers.needs_call(finalizer, notification):
-                self._keys.add(notification.key, source.cause(notification), priority)
+                cause, reason = source.cause(notification), _reason(notification)
+                self._keys.add(notification.key, cause, priority, reason=reason)
             if notification.type is ChangeType.DELETED:
                 if finalizer.has_left(notification) and self.leftovers is not None:
                     self.leftovers.object_left(notification.key)
@@ -682,7 +734,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         for key in keys:
             if notification.initial and self._initial is not None:
                 self._initial.add(key)
-            self._keys.add(key, cause, priority)
+            self._keys.add(key, cause, priority, reason=_reason(notification))
         return True
 
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
@@ -710,6 +762,10 @@ class ReconcileSlot(HandlerSlot[Causes]):
         own_kind = _own_informers(self.binding)[0].identity.group_kind
         self._keys.unseen.note(written, origin, caches, own_kind=own_kind)
 
+    def guard_by(self, guard: CallGuard) -> None:
+        """Ask this guard about own writes of the handler."""
+        self._keys.guard = guard
+
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)
 
@@ -721,6 +777,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             cache_waits=self._keys.held_back,
             cache_lags=self._keys.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
+            own_writes=self._keys.own_writes,
         )
 
     def continues_as(self, binding: HandlerBinding) -> bool:
@@ -780,6 +837,13 @@ def _newer(older: Causes, newer: Causes) -> Causes:  # noqa: ARG001 - a key need
 
 def _weight(causes: Causes) -> int:
     return 200 * len(causes)  # their texts are short names and keys
+
+
+def _reason(notification: Notification) -> VersionId | None:
+    """The version that a change has brought; None if the change may consist of several."""
+    if notification.type is not ChangeType.MODIFIED or notification.reason is not ChangeReason.WATCH:
+        return None
+    return notification.record.uid, notification.record.resource_version
 
 
 def _of_reconciler(binding: CallBinding) -> ReconcileBinding:

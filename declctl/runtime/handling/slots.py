@@ -23,6 +23,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
+from declctl.runtime.handling.write_loops import WriteLoop, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.writes import WriteOrigin, Written
@@ -112,6 +113,7 @@ class Slots:
         self._leaving: list[AnySlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
         self._budgets: Mapping[str, WorkerBudget] = {}  # by the name of a queue that handlers share
+        self._loops = WriteLoops(clock=clock, report=log.warning)
         self._paused = False  # workers are not woken, and changes wait
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step ends the epoch of all
 
@@ -134,9 +136,15 @@ class Slots:
 
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Note a write of a handler that the server has stored; `caches` are all that there are."""
+        there = tuple(caches)
+        self._loops.note(written, origin, before=lambda: _cached(written, there))
         slot = self._slots.get(origin.handler)
         if slot is not None:
-            slot.written(written, origin, caches)
+            slot.written(written, origin, there)
+
+    def write_loops(self) -> Sequence[WriteLoop]:
+        """The keys that feed themselves by their writes."""
+        return self._loops.loops()
 
     def pause_finalizer(self, handler: str, finalizer: str) -> None:
         """Add a finalizer to no object any more, because an edit removes it from the manifest."""
@@ -430,7 +438,20 @@ class Slots:
             workers.wake()
 
     def _make(self, binding: HandlerBinding) -> AnySlot:
-        return binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
+        slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
+        slot.guard_by(self._loops.guard(slot.name))
+        return slot
+
+
+def _cached(written: Written, caches: Iterable[ManagedInformer]) -> Mapping[str, Any] | None:
+    """The object of a write as a cache has it; None if none does."""
+    kind = (written.kind.group, written.kind.kind)
+    for managed in caches:
+        if managed.identity.group_kind == kind:
+            record = managed.informer.indexer.get_by_key(written.key)
+            if record is not None and record.uid == written.uid:
+                return record.read()
+    return None
 
 
 def _transfer(

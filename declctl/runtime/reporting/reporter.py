@@ -261,6 +261,7 @@ class StatusReporter:
             "LoopBlocked": [*map(str, blocked)],
             "ResourceError": broken,
             "PluginDisabled": disabled,
+            "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
         reason = next((reason for reason, found in faults.items() if found), None)

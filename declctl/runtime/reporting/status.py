@@ -254,6 +254,11 @@ HANDLER_FIGURES = (
         "Dead letters that were dropped because there were too many.",
     ),
     Figure(
+        "own_writes",
+        "declctl_handler_own_writes",
+        "Times that a key was due because of the handler's own writes alone, and led to no call.",
+    ),
+    Figure(
         "cache_waits",
         "declctl_handler_cache_waits",
         "Calls that waited until caches had what the handler had written.",

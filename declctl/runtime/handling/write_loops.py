@@ -1,0 +1,307 @@
+"""Own writes do not loop: what a handler has written brings its key back once at most, and loops are found.
+
+A write that was conditional on a version, such as that of a status, and that changed the object, has exactly
+one event, which tells the handler nothing new: its key is not reconciled because of it.
+
+Two kinds of loops remain, which no single event shows:
+
+- A **fight**: the handler writes the same again and again, because somebody else reverts it.
+- **Feedback**: each call is caused by writes of handlers of this process alone. The `depth` of a write is the
+  number of such calls in a row that have led to it; a change from outside begins anew.
+
+More than ten such writes for one key in a minute are a loop. It is named with the fields that change, and the
+key is reconciled with growing delays until it has been quiet for a while.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from declctl.kit import Clock
+from declctl.objects import KubeObject
+from declctl.objects.differences import same_json
+from declctl.writes import WriteOrigin, WriteVerb, Written
+
+MOST_IN_A_MINUTE = 10  # writes of a key that lead to the next one
+_MINUTE = 60.0
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between two calls of a key that loops
+_MOST_REMEMBERED = 20_000  # versions, calls and last writes
+_MOST_FIELDS = 8  # that are named
+_NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
+
+VersionId = tuple[str, str]
+"""The uid and the resource version of an object."""
+Reasons = Sequence[VersionId] | None
+"""The versions whose events led to a call; None if anything else did."""
+_CallKey = tuple[str, str]  # handler, key
+
+
+class CallGuard(Protocol):
+    """What the queue of one handler asks about its own writes. From any thread."""
+
+    def is_own(self, key: str, reasons: Reasons) -> bool:
+        """Whether a key is due because of its own conditional writes alone."""
+        ...
+
+    def begin(self, key: str, reasons: Reasons) -> None:
+        """Note that a call for a key begins."""
+        ...
+
+    def delay(self, key: str) -> float:
+        """Seconds until a key that loops may be reconciled; 0 for all other keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLoop:
+    """A key that feeds itself. `fields` are those that changed in its last writes."""
+
+    handler: str
+    key: str
+    fights: bool  # somebody else reverts what it writes
+    object: str  # that it writes
+    fields: tuple[str, ...]
+
+    def __str__(self) -> str:
+        why = (
+            f"somebody reverts what it writes to {self.object}"
+            if self.fights
+            else f"its writes to {self.object} lead to its next call"
+        )
+        fields = ", ".join(self.fields) or "unknown"
+        return (
+            f"{self.handler} {self.key}: {why}, more than {MOST_IN_A_MINUTE} times a minute "
+            f"(fields: {fields})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnWrite:
+    """A version that a handler has written."""
+
+    by: _CallKey
+    depth: int
+    exact: bool  # nothing but this write lies between it and the version before
+
+
+@dataclass(slots=True)
+class _Call:
+    """The newest call of a key."""
+
+    reasons: Reasons
+    counted: bool = False  # one of its writes was counted
+
+
+@dataclass(slots=True)
+class _Feeding:
+    """The writes of one key that lead to the next one."""
+
+    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
+    fields: tuple[str, ...] = ()
+    loop: WriteLoop | None = None
+    delay: float = 0.0
+    until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
+
+
+class WriteLoops:
+    """The loops of all handlers of a process. From any thread.
+
+    `report` takes the message of a loop when it is found, and when it has ended.
+    """
+
+    def __init__(self, *, clock: Clock, report: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._report = report
+        self._lock = threading.Lock()  # guards all of the following
+        self._written: OrderedDict[VersionId, _OwnWrite] = OrderedDict()
+        self._calls: OrderedDict[_CallKey, _Call] = OrderedDict()
+        # By handler, object and verb: the digest of the last write, and the time of its managed fields.
+        self._last: OrderedDict[tuple[str, str, WriteVerb], tuple[int, str]] = OrderedDict()
+        self._feeding: dict[_CallKey, _Feeding] = {}
+
+    def note(
+        self, written: Written, origin: WriteOrigin, *, before: Callable[[], Mapping[str, Any] | None]
+    ) -> None:
+        """Note a write that the server has stored.
+
+        `before` returns the object as a cache has it, before the write; None if no cache has it.
+        """
+        if not origin.key or not written.uid or written.verb in (WriteVerb.DELETE, WriteVerb.CREATE):
+            return
+        with self._lock:
+            found = self._noted(written, origin, before)
+        if found is not None:
+            self._report(found)
+
+    def guard(self, handler: str) -> CallGuard:
+        """The guard for the queue of a handler."""
+        return _Guard(self, handler)
+
+    def loops(self) -> Sequence[WriteLoop]:
+        """The present loops, in the order of handlers and keys."""
+        ended: list[WriteLoop] = []
+        with self._lock:
+            now = self._clock.monotonic()
+            for call, feeding in list(self._feeding.items()):
+                if now - (feeding.times[-1] if feeding.times else 0.0) > _MINUTE + feeding.delay:
+                    del self._feeding[call]
+                    if feeding.loop is not None:
+                        ended.append(feeding.loop)
+            present = [each.loop for each in self._feeding.values() if each.loop is not None]
+        for loop in ended:
+            self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
+        return sorted(present, key=lambda each: (each.handler, each.key))
+
+    def is_own(self, handler: str, key: str, reasons: Reasons) -> bool:
+        """Whether a key is due because of its own conditional writes alone."""
+        if not reasons:
+            return False
+        with self._lock:
+            known = [self._written.get(reason) for reason in reasons]
+        return all(each is not None and each.exact and each.by == (handler, key) for each in known)
+
+    def begin(self, handler: str, key: str, reasons: Reasons) -> None:
+        """Note that a call for a key begins."""
+        with self._lock:
+            _remember(self._calls, (handler, key), _Call(reasons))
+
+    def delay(self, handler: str, key: str) -> float:
+        """Seconds until a key that loops may be reconciled."""
+        feeding = self._feeding.get((handler, key))
+        return 0.0 if feeding is None else max(0.0, feeding.until - self._clock.monotonic())
+
+    def _noted(
+        self, written: Written, origin: WriteOrigin, before: Callable[[], Mapping[str, Any] | None]
+    ) -> str | None:
+        """Note a write; returns the message of a loop that was found by it. Under the lock."""
+        at = origin.handler, origin.key
+        place = origin.handler, written.uid, written.verb
+        time, last = _time_of(written), self._last.get(place)
+        _remember(self._last, place, (written.digest, time))
+        if written.based_on:
+            changed = written.based_on != written.resource_version
+        else:
+            # A server-side apply that changes nothing leaves the time of its managed fields as it was.
+            changed = last is None or last[1] != time
+        if not changed:
+            return None
+        call = self._call(origin)
+        depth = self._depth(call.reasons)
+        version = written.uid, written.resource_version
+        _remember(self._written, version, _OwnWrite(at, depth, bool(written.based_on)))
+        fights = last is not None and last[0] == written.digest
+        feeding = self._feeding.get(at)
+        if not depth and not fights:
+            # The cause is a change from outside: what came before does not count any more.
+            if feeding is not None and feeding.loop is None:
+                del self._feeding[at]
+            return None
+        if call.counted:
+            return None
+        call.counted = True
+        if feeding is None:
+            feeding = self._feeding[at] = _Feeding()
+        return self._count(feeding, written, origin, fights=fights, depth=depth, before=before)
+
+    def _count(
+        self,
+        feeding: _Feeding,
+        written: Written,
+        origin: WriteOrigin,
+        *,
+        fights: bool,
+        depth: int,
+        before: Callable[[], Mapping[str, Any] | None],
+    ) -> str | None:
+        now = self._clock.monotonic()
+        feeding.times.append(now)
+        # The differences are decoded and compared only when a loop is near.
+        if len(feeding.times) > MOST_IN_A_MINUTE // 2:
+            found = changed_fields(before(), written.obj)
+            feeding.fields = tuple(dict.fromkeys((*feeding.fields, *found)))[:_MOST_FIELDS]
+        many = len(feeding.times) > MOST_IN_A_MINUTE and now - feeding.times[0] < _MINUTE
+        if not (feeding.loop is not None or (many and (fights or depth > MOST_IN_A_MINUTE))):
+            return None
+        feeding.delay = min(LONGEST_DELAY, max(FIRST_DELAY, feeding.delay * 2))
+        feeding.until = now + feeding.delay
+        is_new = feeding.loop is None
+        what = f"{written.kind} {written.key}"
+        feeding.loop = WriteLoop(origin.handler, origin.key, fights, what, feeding.fields)
+        return f"{feeding.loop}; it is called with growing delays from now on" if is_new else None
+
+    def _call(self, origin: WriteOrigin) -> _Call:
+        """The call that writes."""
+        at = origin.handler, origin.key
+        if origin.reads is None:
+            return self._calls.setdefault(at, _Call(None))
+        # A handler of changes: the version of its object is the reason, and makes the call.
+        call = self._calls.get(at)
+        if call is None or call.reasons != (origin.reads,):
+            call = _Call((origin.reads,))
+            _remember(self._calls, at, call)
+        return call
+
+    def _depth(self, reasons: Reasons) -> int:
+        """The number of calls in a row that were caused by writes of this process alone."""
+        known = [self._written.get(reason) for reason in reasons or ()]
+        depths = [each.depth for each in known if each is not None]
+        return 1 + max(depths) if depths and len(depths) == len(known) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """`WriteLoops` for the keys of one handler."""
+
+    loops: WriteLoops
+    handler: str
+
+    def is_own(self, key: str, reasons: Reasons) -> bool:
+        """See `WriteLoops.is_own`."""
+        return self.loops.is_own(self.handler, key, reasons)
+
+    def begin(self, key: str, reasons: Reasons) -> None:
+        """See `WriteLoops.begin`."""
+        self.loops.begin(self.handler, key, reasons)
+
+    def delay(self, key: str) -> float:
+        """See `WriteLoops.delay`."""
+        return self.loops.delay(self.handler, key)
+
+
+def changed_fields(before: Mapping[str, Any] | None, after: KubeObject) -> list[str]:
+    """The paths of the values that differ; none if the state before is not known."""
+    return [] if before is None else list(_differing(before, after, ""))
+
+
+def _differing(one: Any, other: Any, path: str) -> Iterable[str]:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in {**one, **other}:
+            if path == "metadata" and name in _NOT_COMPARED:
+                continue
+            yield from _differing(one.get(name), other.get(name), f"{path}.{name}" if path else str(name))
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            yield from _differing(mine, theirs, f"{path}[{index}]")
+    elif not same_json(one, other):
+        yield path
+
+
+def _time_of(written: Written) -> str:
+    """The time at which the manager of a write last changed the object, as the server has it."""
+    entries: Any = (written.obj.get("metadata") or {}).get("managedFields") or ()
+    times = [
+        str(entry.get("time") or "")
+        for entry in entries
+        if entry.get("manager") == written.manager and entry.get("operation") == "Apply"
+    ]
+    return max(times, default="")
+
+
+def _remember(known: "OrderedDict[Any, Any]", name: object, value: object) -> None:
+    """Set a value as the newest one, and forget the oldest one of too many."""
+    known.pop(name, None)
+    known[name] = value
+    if len(known) > _MOST_REMEMBERED:
+        known.popitem(last=False)

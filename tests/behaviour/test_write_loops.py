@@ -1,0 +1,155 @@
+"""Handlers that feed themselves by their writes: recognised, found, named, and slowed down."""
+
+import threading
+
+import pytest
+
+from declctl.testing import until
+
+CODE = """
+import itertools
+from blackboard import tell as note
+
+times = itertools.count()
+
+async def stamps(request, ctx):
+    if request.obj is not None:
+        note("stamps", request.name)
+        await ctx.patch_status(message=f"seen {next(times)}")
+
+async def stamps_too(request, ctx):
+    if request.obj is not None:
+        note("stamps-too", request.name)
+        await ctx.patch_status(reason=f"Seen{next(times)}")
+
+async def insists(request, ctx):
+    if request.obj is not None:
+        note("insists", request.name)
+        await ctx.patch_status(reason="Mine")
+
+async def follows(obj, ctx):
+    note("follows", obj.name)
+    await ctx.patch_status(nominatedNodeName=f"node-{next(times)}")
+
+async def settles(request, ctx):
+    if request.obj is None:
+        return
+    note("settles", request.name)
+    maps = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{request.name}-{n}"},
+             "data": {"of": request.name}} for n in range(2)]
+    done = await ctx.apply_set(maps)
+    ready = {"type": "Ready", "status": "True", "reason": "Applied", "message": str(len(done.applied))}
+    await ctx.patch_status(conditions=[ready])
+"""
+PODS = "- {name: pods, apiVersion: v1, kind: Pod}"
+RECONCILES = "mode: Reconcile"
+
+
+def pod(name: str = "a") -> dict:
+    """A small pod."""
+    metadata = {"name": name, "namespace": "default"}
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@pytest.fixture
+def pods(rig):
+    """A controller of pods, with these handlers."""
+
+    def run(**handlers: str):
+        rig.resources.append(PODS)
+        for name, rest in handlers.items():
+            rig.handler(name.replace("_", "-"), resource="pods", entry=f"handlers:{name}", rest=rest)
+        return rig.run(CODE)
+
+    return run
+
+
+def loops(controller) -> str:
+    """The message of the condition about loops; empty if there is none."""
+    degraded = controller.condition("Degraded")
+    return degraded.message if degraded.reason == "WriteLoop" else ""
+
+
+def test_a_status_that_changes_in_each_call_is_written_once(rig, pods, sandbox) -> None:
+    """Its own event does not lead to a call; a change of somebody else does."""
+    controller = pods(stamps=RECONCILES)
+    sandbox.create(pod())
+    until("the own write is recognised", lambda: controller.handler("stamps").own_writes == 1)
+    controller.wait_idle()
+    assert len(rig.told("stamps")) == 1
+    sandbox.patch("Pod", "a", {"metadata": {"labels": {"x": "1"}}})
+    until("the change leads to a call", lambda: len(rig.told("stamps")) == 2)
+    until("the own write is recognised", lambda: controller.handler("stamps").own_writes == 2)
+    controller.wait_idle()
+    assert len(rig.told("stamps")) == 2
+    assert sandbox.ledger.count("patch") == 2  # the statuses; the label came from elsewhere
+    assert controller.condition("Degraded").status == "False"
+
+
+def test_two_reconcilers_that_feed_each_other_are_named_and_slowed_down(rig, pods, sandbox) -> None:
+    """Each writes a time whenever the other one has: a condition, a warning with the field, and delays."""
+    controller = pods(stamps=RECONCILES, stamps_too=RECONCILES)
+    sandbox.create(pod())
+    message = until("the loop is in the status", lambda: loops(controller), timeout=30)
+    assert "default/a: its writes to v1 Pod default/a lead to its next call" in message
+    assert "status.message" in message or "status.reason" in message
+    warning = controller.log.find("it is called with growing delays from now on")
+    assert warning is not None
+    assert warning.level == "warning"
+    calls = len(rig.told("stamps"))
+    until(
+        "the key waits",
+        lambda: controller.handler("stamps").queued or controller.handler("stamps-too").queued,
+    )
+    assert len(rig.told("stamps")) < calls + 10
+
+
+def test_a_fight_with_another_manager_is_named(rig, pods, sandbox) -> None:
+    """Somebody sets the field back whenever the handler has set it."""
+    controller = pods(insists=RECONCILES)
+    sandbox.create(pod())
+    ended = threading.Event()
+
+    def revert() -> None:
+        while not ended.is_set():
+            (found,) = sandbox.objects("Pod")
+            if (found.get("status") or {}).get("reason") == "Mine":
+                sandbox.patch("Pod", "a", {"status": {"reason": "Theirs"}})
+            ended.wait(0.005)
+
+    other = threading.Thread(target=revert)
+    other.start()
+    try:
+        message = until("the fight is in the status", lambda: loops(controller), timeout=30)
+    finally:
+        ended.set()
+        other.join()
+    assert "insists default/a: somebody reverts what it writes to v1 Pod default/a" in message
+    assert "status.reason" in message
+
+
+def test_a_handler_of_changes_that_feeds_itself_is_named(rig, pods, sandbox) -> None:
+    """It receives each change, its own too; this mode has no delays, and the condition says what happens."""
+    controller = pods(follows="")
+    sandbox.create(pod())
+    message = until("the loop is in the status", lambda: loops(controller), timeout=30)
+    assert "follows default/a: its writes to v1 Pod default/a lead to its next call" in message
+
+
+def test_at_rest_there_are_no_writes_and_no_calls(rig, pods, config_map, sandbox) -> None:
+    """Children, marks of the parent and a status: what is as declared leads to nothing any more."""
+    controller = pods(settles=RECONCILES)
+    for number in range(5):
+        sandbox.create(pod(f"p{number}"))
+    until("all are written", lambda: len(sandbox.objects("ConfigMap", "default")) == 10)
+    controller.wait_idle()
+    patches, calls = sandbox.ledger.count("patch"), len(rig.told("settles"))
+    sandbox.faults.bookmark()
+    sandbox.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "z", "namespace": "default"}}
+    )
+    controller.wait_idle()
+    assert (sandbox.ledger.count("patch"), len(rig.told("settles"))) == (patches, calls)
+    # Each pod: one mark, two children, one status; its own writes have led to no further call.
+    assert (patches, calls) == (5 * 4, 5)

@@ -1,0 +1,265 @@
+"""Own writes do not loop: what is recognised, and what is found to be a loop."""
+
+from typing import Any
+
+import pytest
+
+from declctl.kit import ManualClock
+from declctl.objects import Cause, GroupVersionKind, ObjectKey
+from declctl.runtime.handling.reconcile_slot import ReconcileQueue
+from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops, changed_fields
+from declctl.workqueue import Priority
+from declctl.writes import WriteOrigin, WriteVerb, Written
+
+POD = GroupVersionKind.of("v1", "Pod")
+CHANGED = Cause("Modified", "pods", "a/web", "Watch")
+
+
+class Scene:
+    """Two handlers of pods, whose writes get versions that grow."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.reports: list[str] = []
+        self.loops = WriteLoops(clock=self.clock, report=self.reports.append)
+        self.version = 100
+
+    def write(
+        self,
+        handler: str = "web",
+        *,
+        reasons: Any = None,
+        based_on: str | None = "current",
+        digest: int | None = None,
+        reads: tuple[str, str] | None = None,
+        **more: Any,
+    ) -> tuple[str, str]:
+        """One call of a handler for a/web that writes; returns the version that it makes.
+
+        `based_on` None is an apply, whose managed fields have the time `time`.
+        """
+        if reads is None:
+            self.loops.begin(handler, "a/web", reasons)
+        if based_on == "current":
+            based_on = str(self.version)
+        self.version += more.pop("advances", 1)
+        self.write_again(handler, based_on=based_on, digest=digest, reads=reads, **more)
+        return "u", str(self.version)
+
+    def write_again(self, handler: str = "web", **given: Any) -> None:
+        """Another write of the same call."""
+        based_on, digest, time = given["based_on"], given.get("digest"), given.get("time", "")
+        entry = {"manager": f"declctl/x/{handler}", "operation": "Apply", "time": time}
+        obj = {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}}
+        written = Written(
+            WriteVerb.PATCH_STATUS if based_on else WriteVerb.APPLY,
+            POD,
+            ObjectKey("a/web"),
+            "u",
+            str(self.version),
+            obj,
+            manager=f"declctl/x/{handler}",
+            based_on=based_on or "",
+            digest=self.version if digest is None else digest,
+        )
+        origin = WriteOrigin(handler, 1, key="a/web", reads=given.get("reads"))
+        self.loops.note(written, origin, before=lambda: {"metadata": {}, "status": {"seen": 0}})
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """The handlers."""
+    return Scene()
+
+
+def test_the_event_of_an_own_conditional_write_is_recognised(scene) -> None:
+    """The status that a handler has written tells it nothing new."""
+    own = scene.write()
+    assert scene.loops.is_own("web", "a/web", [own])
+    assert not scene.loops.is_own("web", "a/web", [own, ("u", "999")])  # something else has changed, too
+    assert not scene.loops.is_own("web", "a/db", [own])
+    assert not scene.loops.is_own("other", "a/web", [own])
+    assert not scene.loops.is_own("web", "a/web", None)
+    assert not scene.loops.is_own("web", "a/web", [])
+
+
+def test_a_write_that_changed_nothing_makes_no_version_ones_own(scene) -> None:
+    """Somebody else has made this version: its event must not be taken for an own one."""
+    version = scene.write(advances=0)
+    assert not scene.loops.is_own("web", "a/web", [version])
+
+
+def test_an_apply_is_not_recognised(scene) -> None:
+    """It has no version that it is based on: changes of others may lie before it."""
+    assert not scene.loops.is_own("web", "a/web", [scene.write(based_on=None)])
+
+
+def test_handlers_that_feed_each_other_are_a_loop(scene) -> None:
+    """Each writes a time whenever the other one has written: no single event shows it."""
+    version = scene.write("web")
+    for _ in range(MOST_IN_A_MINUTE + 3):
+        version = scene.write("other", reasons=[version])
+        version = scene.write("web", reasons=[version])
+    found = scene.loops.loops()
+    assert [(each.handler, each.key, each.fights, each.fields) for each in found] == [
+        ("other", "a/web", False, ("status.seen",)),
+        ("web", "a/web", False, ("status.seen",)),
+    ]
+    assert len(scene.reports) == 2
+    assert scene.reports[0].startswith(
+        "other a/web: its writes to v1 Pod a/web lead to its next call, more than"
+    )
+    assert "(fields: status.seen); it is called with growing delays from now on" in scene.reports[0]
+    assert scene.loops.delay("web", "a/web") > 0
+    assert scene.loops.delay("web", "a/db") == 0
+
+
+def test_a_pipeline_is_no_loop(scene) -> None:
+    """A handler that follows another one, which follows a busy user, is called often and rightly."""
+    for _ in range(50):
+        version = scene.write("web", reasons=None)
+        scene.write("other", reasons=[version])
+    assert scene.loops.loops() == []
+
+
+def test_a_change_from_outside_begins_anew(scene) -> None:
+    """Ten calls in a row, a change of a user, and ten again: the handler may go on."""
+    version = scene.write()
+    for number in range(40):
+        version = scene.write(reasons=None if number % MOST_IN_A_MINUTE == 0 else [version])
+    assert scene.loops.loops() == []
+
+
+def test_slow_feedback_is_no_loop(scene) -> None:
+    """Once in a minute is a rhythm, which costs nothing."""
+    version = scene.write()
+    for _ in range(40):
+        scene.clock.set(30)
+        version = scene.write(reasons=[version])
+    assert scene.loops.loops() == []
+
+
+@pytest.mark.parametrize("based_on", ["current", None])
+def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_on) -> None:
+    """Another manager sets the field back: the handler writes the same, and changes something each time."""
+    for number in range(MOST_IN_A_MINUTE + 2):
+        scene.clock.set(2)
+        scene.version += 1  # the other manager
+        scene.write(based_on=based_on, digest=7, time=f"00:00:{number:02}")
+    (loop,) = scene.loops.loops()
+    assert (loop.fights, loop.handler) == (True, "web")
+    assert "somebody reverts what it writes to v1 Pod a/web" in scene.reports[0]
+
+
+def test_an_apply_that_changes_nothing_is_no_fight(scene) -> None:
+    """Level-triggered reconcilers apply the same in each call; others change the object meanwhile."""
+    for _ in range(50):
+        scene.version += 1
+        scene.write(based_on=None, digest=7, time="00:00:01")
+    assert scene.loops.loops() == []
+
+
+def test_several_writes_of_one_call_count_once(scene) -> None:
+    """A call that writes five children of its own is one turn of a loop."""
+    version = scene.write()
+    for _ in range(3):
+        version = scene.write(reasons=[version])
+        for _ in range(5):
+            based_on = str(scene.version)
+            scene.version += 1
+            scene.write_again(based_on=based_on)
+    assert scene.loops.loops() == []
+
+
+def test_a_handler_of_changes_that_feeds_itself_is_a_loop(scene) -> None:
+    """It receives each change, its own too: the version that it was called with is its reason."""
+    version = scene.write(reads=("u", "100"))
+    for _ in range(MOST_IN_A_MINUTE + 2):
+        version = scene.write(reads=version)
+    assert [each.handler for each in scene.loops.loops()] == ["web"]
+
+
+def test_the_delay_grows_and_ends_with_the_loop(scene) -> None:
+    """One, two, four seconds, up to a minute; after a while of rest the handler is as before."""
+    version, delays = scene.write(), []
+    for _ in range(MOST_IN_A_MINUTE + 9):
+        version = scene.write(reasons=[version])
+        delays.append(scene.loops.delay("web", "a/web"))
+    assert [delay for delay in delays if delay] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    scene.clock.set(LONGEST_DELAY + 61)
+    assert scene.loops.delay("web", "a/web") == 0
+    assert scene.loops.loops() == []
+    assert scene.reports[-1] == "web a/web does not feed itself any longer"
+
+
+def test_the_changed_fields_are_named_without_those_of_the_server() -> None:
+    """Lists of equal length by their elements, and missing values."""
+    before = {
+        "metadata": {"resourceVersion": "1", "labels": {"a": "1"}},
+        "spec": {"ports": [{"p": 1}, {"p": 2}]},
+    }
+    after = {
+        "metadata": {"resourceVersion": "2", "labels": {}},
+        "spec": {"ports": [{"p": 1}, {"p": 3}]},
+        "x": 1,
+    }
+    assert changed_fields(before, after) == ["metadata.labels.a", "spec.ports[1].p", "x"]
+    assert changed_fields(None, after) == []
+
+
+@pytest.fixture
+def queue(scene) -> ReconcileQueue:
+    """The queue of the handler web."""
+    made = ReconcileQueue(clock=scene.clock, epochs=None)
+    made.guard = scene.loops.guard("web")
+    return made
+
+
+def taken(queue: ReconcileQueue) -> str | None:
+    """The key that a worker gets, and is done with at once."""
+    item = queue.take()
+    if item is None:
+        return None
+    queue.done(item)
+    return item.key
+
+
+def test_a_key_is_not_taken_because_of_its_own_write(scene, queue) -> None:
+    """And a change of anything else in between leads to a call."""
+    own = scene.write()
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    assert (taken(queue), queue.own_writes, queue.idle) == (None, 1, True)
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=("u", "999"))
+    assert taken(queue) == "a/web"
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    queue.add("a/web", CHANGED, Priority.LIVE)
+    assert taken(queue) == "a/web"
+
+
+def test_a_retry_and_a_requeue_are_not_lost_with_an_own_write(scene, queue) -> None:
+    """A failed call has written before it failed: it is tried again all the same."""
+    own = scene.write()
+    queue.add("a/web", CHANGED, Priority.LIVE)
+    queue.retry(queue.take(), 5.0)
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    item = queue.take()
+    assert item is not None
+    queue.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
+    queue.done(item)
+    scene.clock.set(6)
+    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    assert taken(queue) == "a/web"
+
+
+def test_a_key_that_loops_waits_for_its_delay_and_others_do_not(scene, queue) -> None:
+    """The queue says when it has to be looked at again."""
+    version = scene.write()
+    for _ in range(MOST_IN_A_MINUTE + 1):
+        version = scene.write(reasons=[version])
+    queue.add("a/web", CHANGED, Priority.LIVE)
+    queue.add("a/db", CHANGED, Priority.LIVE)
+    assert (taken(queue), taken(queue)) == ("a/db", None)
+    assert queue.next_due() == pytest.approx(1.0)
+    scene.clock.set(1.1)
+    assert taken(queue) == "a/web"
