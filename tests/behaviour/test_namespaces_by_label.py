@@ -234,6 +234,20 @@ def test_many_namespaces_that_come_at_once_are_one_list_each(selecting, sandbox,
     assert (runs.status().generation, dict(runs.status().reloads)) == (1, {})
 
 
+def test_the_log_names_what_has_come_in_and_left(selecting, sandbox) -> None:
+    """In one line for each look, and not for what is there at the start."""
+    runs = selecting.run(space("a"), *(space(f"n{number}", "api") for number in range(9)))
+    log = runs.log
+    assert not log.find("came in")
+    relabel(sandbox, "a", None)
+    until("a is named", lambda: log.find("maps: a left; 0 namespaces with team=web now"))
+    for number in range(9):
+        relabel(sandbox, f"n{number}", "web")
+    until("the last one is named", lambda: log.find("9 namespaces with team=web now"))
+    names = [line for line in log.events("info") if " came in; " in line]
+    assert all(line.startswith("maps: n") for line in names)
+
+
 # Edits and reloads
 
 

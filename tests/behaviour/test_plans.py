@@ -155,3 +155,42 @@ def test_other_code_of_a_filter_isplanned_against(rig, config_map) -> None:
     rig.write(code.replace("{0}", "m1"))
     [replay] = planned_against(runs, rig.folder.path).replays
     assert (replay.handler, replay.only_differences, replay.out_of_scope) == ("tell", True, None)
+
+
+def test_a_plan_knows_the_namespaces_that_the_process_follows(rig, config_map, sandbox) -> None:
+    """It counts what leaves with a narrower scope, and the LISTs; or it says why it can not."""
+    for name, team in (("a", "web"), ("b", "web"), ("c", "api")):
+        labels = {"team": team}
+        sandbox.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        )
+    objects = [config_map("m", name) for name in "abc"]
+    both = ", namespaces: {labelSelector: 'team in (web,api)'}"
+    rig.resources = [MAPS % both, (MAPS % ", namespaces: {labelSelector: team=web}").replace("maps", "webs")]
+    rig.handler("tell")
+    runs = rig.run(CODE, objects=objects)
+    runs.wait_idle()
+
+    rig.resources[0] = MAPS % f"{both}, fieldSelector: metadata.name!=x"
+    rig.write()
+    found = planned_against(runs, rig.folder.path)
+    assert found.requests == 3
+    [maps, webs] = found.resources
+    assert (maps.namespaces, webs.namespaces) == (("a", "b", "c"), ("a", "b"))
+    assert maps.document()["namespaceSelector"] == "team in (api,web)"
+
+    # The process follows the other selector, too: so the count is that of the reload.
+    rig.resources[0] = MAPS % ", namespaces: {labelSelector: team=web}"
+    rig.write()
+    [replay] = planned_against(runs, rig.folder.path).replays
+    assert str(replay) == "tell hears what differs in ~3 objects: ~1 as Deleted (OutOfScope)"
+    rig.board.told.clear()
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    assert [row[2:5] for row in rig.told("told")] == [("c/m", "Deleted", "OutOfScope")]
+
+    rig.resources[0] = MAPS % ", namespaces: {labelSelector: team=other}"
+    rig.write()
+    found = planned_against(runs, rig.folder.path)
+    assert found.replays[0].not_counted == "only the cluster knows which namespaces have team=other"
+    assert (found.requests, found.resources[0].namespaces) == (1, None)

@@ -1,12 +1,14 @@
 """`validate --cluster`: what the server says to a manifest."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
-from declctl.cli.validate import check_against_cluster
+from declctl.cli.validate import ask_cluster, check_against_cluster
 from declctl.errors import ApiError, NotFound, Unreachable
 from declctl.manifest import Diagnostic, ManifestSource, load
 from declctl.objects import GroupVersionKind, KubeObject, Resource
@@ -39,6 +41,8 @@ class Server:
         self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
         self.asked: list[tuple[str, str, str]] = []
         self.missing: set[str] = set()
+        self.selected: Sequence[str] = ()  # the namespaces that every selector matches
+        self.selectors: list[str] = []
         self.schemas: dict[str, Any] = {}
         self._refuses, self._error = refuses, error
 
@@ -56,6 +60,9 @@ class Server:
             if path == "/openapi/v3/api/v1":
                 self.asked.append(("get", "schemas", ""))
                 return {"components": {"schemas": self.schemas}}
+            if path.startswith("/api/v1/namespaces?labelSelector="):
+                self.selectors.append(unquote(path.partition("=")[2]))
+                return {"items": [{"metadata": {"name": name}} for name in self.selected]}
             if path.rpartition("/")[2] in self.missing:
                 raise NotFound(404, "NotFound", "namespaces not found")
             return {}
@@ -310,3 +317,62 @@ def test_a_kind_without_a_status_or_that_is_not_served_is_told():
     found = {(fault.code, fault.line): fault.message for fault in written_faults(server)}
     assert found["DCL050", 15] == "the cluster does not serve Node in v1"
     assert found["DCL055", 16] == "pods have no status subresource, and h writes their status"
+
+
+SELECTING = MANIFEST.replace(b"[team-a, team-b]", b"{labelSelector: 'team in (web,api)'}")
+
+
+def selecting(server: Server, text: bytes = SELECTING) -> tuple[list[Diagnostic], list[str]]:
+    """What the server has against a selector of namespaces, and the lines about what it matches."""
+    loaded = load(ManifestSource("manifest.yaml", text), environ={})
+    found = asyncio.run(ask_cluster(loaded, server))
+    return list(found.faults), [line for lines in found.notes.values() for line in lines]
+
+
+def test_rights_are_asked_for_in_each_namespace_that_a_selector_matches():
+    """Once for each resource and verb, and in no other namespace; a line says which namespaces there are."""
+    server = Server(refuses={("watch", "pods", "b")})
+    server.selected = ["b", "a"]
+    (fault,), notes = selecting(server)
+    assert fault.message == "you may not watch pods in the namespace b"
+    assert notes == ["namespaces with team in (api,web): 2 now (a, b)"]
+    assert server.selectors == ["team in (api,web)"]
+    assert {namespace for _, resource, namespace in server.asked if resource == "pods"} == {"a", "b"}
+    assert ("list", "nodes", "") in server.asked
+
+
+def test_a_selector_needs_the_right_to_list_namespaces():
+    """Told at the selector, with the rule; namespaces are not listed without it."""
+    server = Server(refuses={("watch", "namespaces", "")})
+    (fault,), notes = selecting(server)
+    assert (fault.code, fault.line) == ("DCL051", 5)
+    assert fault.message == (
+        "you may not watch namespaces in the whole cluster, which a selector of namespaces needs"
+    )
+    assert fault.suggestion == (
+        'grant it by a ClusterRole with the rule {apiGroups: [""], resources: ["namespaces"], '
+        'verbs: ["list", "watch"]}'
+    )
+    assert (server.selectors, notes) == ([], [])
+
+
+def test_a_selector_that_matches_nothing_is_a_warning():
+    """It may be a mistake; if it is none, what comes later is watched."""
+    (fault,), notes = selecting(Server())
+    assert (fault.code, fault.severity, fault.line) == ("DCL053", "warning", 5)
+    assert fault.message == (
+        "no namespace has the labels team in (api,web): there is nothing to watch until one has"
+    )
+    assert notes == ["namespaces with team in (api,web): 0 now"]
+
+
+def test_of_many_namespaces_some_are_named_and_the_first_are_asked_about():
+    """A cluster with thousands is not asked for each of them."""
+    server = Server()
+    server.selected = [f"n{number:04}" for number in range(1000)]
+    found, notes = selecting(server)
+    assert (found, notes) == (
+        [],
+        ["namespaces with team in (api,web): 1,000 now (n0000, n0001, n0002, n0003, n0004, …)"],
+    )
+    assert len([asked for asked in server.asked if asked[1] == "pods"]) == 100

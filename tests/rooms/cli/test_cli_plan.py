@@ -75,6 +75,17 @@ def test_a_first_start_is_all_new(declctl: Callable, guard: Path):
     ]
 
 
+def test_namespaces_by_label_are_a_list_in_each(declctl: Callable, guard: Path):
+    """Without a running process nobody knows how many there are, and the plan says who does."""
+    text = MANIFEST.replace("[a, b]", "{labelSelector: team=web}")
+    (guard / "manifest.yaml").write_text(text)
+    ended = declctl("plan", "manifest.yaml")
+    [row] = [line.split(maxsplit=4)[3:] for line in ended.out.splitlines() if "namespaces with" in line]
+    cost = "a LIST and a WATCH in each; `declctl validate --cluster` says how many there are"
+    assert row == ["team=web", cost]
+    assert ended.out.splitlines()[-1] == "1 new LIST, 1 new WATCH"
+
+
 def test_json_is_one_document(declctl: Callable, guard: Path):
     """The same for programs."""
     ended = declctl("plan", "manifest.yaml", "-o", "json")

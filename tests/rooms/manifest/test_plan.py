@@ -80,6 +80,19 @@ def test_a_cluster_scoped_kind_leaves_inherited_namespaces():
     assert found.without_namespaces().namespaces is None
 
 
+def test_a_selector_of_namespaces_is_one_watch_for_each_name():
+    """How many namespaces match is not known here, and changes."""
+    spec = resource(namespace_selector="team=web", names=("x", "y"), namespaces_inherited=True)
+    found = plan(ControllerSpec("c", (spec,))).resources[0]
+    assert [str(key) for key in found.watches] == [
+        f"v1 Pod in namespaces with team=web [metadata.name={name}]" for name in ("x", "y")
+    ]
+    assert found.names_namespaces
+    everywhere = found.without_namespaces()
+    assert [key.namespace_selector for key in everywhere.watches] == ["", ""]
+    assert not everywhere.names_namespaces
+
+
 def test_keys_are_readable():
     """A key can be shown to a person."""
     key = WatchKey("apps/v1", "Deployment", "team-a", "app=web", "metadata.name=x")
