@@ -179,6 +179,18 @@ def test_a_resource_says_what_somebody_should_know_and_nothing_else(capsys: pyte
     assert [line.partition("ago")[2].strip() for line in lines] == ["Watching", notable]
 
 
+def test_a_selector_of_namespaces_shows_how_many_match(capsys):
+    """And how many of them are not listed yet, next to the state of the resource."""
+    resource = DOCUMENT["resources"][0]
+    for selected, shown in (
+        ({"matched": 1, "unlisted": 0}, "1 namespace with team=web"),
+        ({"matched": 1200, "unlisted": 3}, "1,200 namespaces with team=web (3 not listed yet)"),
+    ):
+        namespaces = {"selector": "team=web", **selected}
+        print_status(document(resources=[{**resource, "namespaces": namespaces}]), now=NOW)
+        assert shown in capsys.readouterr().out
+
+
 def test_a_resource_says_what_its_decoder_did_not_expect(capsys: pytest.CaptureFixture[str]):
     """Objects of another shape than their kind's, and why the transform fails; the rest is no news."""
     well = {"objects": 9, "whole": 9, "unexpected": 0, "unread": 0, "dropped": 4, "failed": 0}
