@@ -73,6 +73,7 @@ DUPLICATE_VALUE: Final = _code("DCL022", "A list holds the same value twice.")
 BAD_EXPRESSION: Final = _code(
     "DCL023", "A CEL expression does not compile, or its result is neither true nor false."
 )
+WRITE_CYCLE: Final = _code("DCL024", "Handlers write objects whose changes call each other (a warning).")
 
 BAD_DURATION: Final = _code(
     "DCL030", "A duration is not written like 500ms, 10s, 5m or 1h30m, or is too short."

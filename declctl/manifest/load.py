@@ -12,6 +12,7 @@ import msgspec
 
 from declctl.errors import ManifestErrors
 from declctl.manifest import codes
+from declctl.manifest.checks.cycles import check_cycles
 from declctl.manifest.checks.finalizers import check_finalizers
 from declctl.manifest.checks.rules import (
     check_cache,
@@ -127,6 +128,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_cache(findings, CONTROLLER)
     check_failure_policies(findings)
     check_finalizers(findings)
+    check_cycles(findings)
     check_refusals(findings)
     return findings.diagnostics
 

@@ -402,9 +402,10 @@ def check_cron(text: str) -> str:
     try:
         return check_line(text)
     except ValueError as error:
-        raise BadValue(
-            f'"{text}" is not a cron line: {error}', suggestion=_cron_advice(text, str(error))
-        ) from error
+        why = str(error)
+        never = "never fires" in why
+        message = f'"{text}": {why}' if never else f'"{text}" is not a cron line: {why}'
+        raise BadValue(message, suggestion=_cron_advice(text, why)) from error
 
 
 def check_time_zone(text: str) -> str:

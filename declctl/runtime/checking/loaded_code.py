@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, cast
 
@@ -370,12 +371,14 @@ class _Builder:
         for wanted in self._wanted_indexes:
             known = [each.name for each in self.loaded_code.indexers.get(wanted.resource, ())]
             if wanted.name not in known:
+                similar = get_close_matches(wanted.name, known, n=1)
+                meant = f'did you mean "{similar[0]}"? Otherwise ' if similar else ""
                 self.faults.append(
                     Fault(
                         _UNKNOWN_INDEX,
                         f"there is no index {wanted.name!r} of {wanted.resource}",
                         wanted.path,
-                        f"add it to the indexers of {wanted.resource} in spec.resources",
+                        f"{meant}add it to the indexers of {wanted.resource} in spec.resources",
                     )
                 )
 

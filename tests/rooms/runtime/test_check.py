@@ -157,6 +157,29 @@ def test_a_config_value_that_is_not_there_is_told(source, words, bundle) -> None
     assert words in fault.message
 
 
+@pytest.mark.parametrize(
+    ("index", "advice"),
+    [
+        ("byNodes", 'did you mean "byNode"? Otherwise add it to the indexers of pods in spec.resources'),
+        ("other", "add it to the indexers of pods in spec.resources"),
+    ],
+)
+def test_a_mapping_by_an_index_that_is_not_there_is_told(index, advice, bundle) -> None:
+    """Of the handler's own resource: indexes of the manifest and of hooks count."""
+    indexers = "indexers: [{name: byNode, fieldPath: spec.nodeName}]"
+    nodes = "    - {name: nodes, apiVersion: v1, kind: Node}\n"
+    bundle.edit("manifest.yaml", "kind: Pod}\n", f"kind: Pod, {indexers}}}\n{nodes}")
+    watch = f"mode: Reconcile, watches: [{{resourceRef: {{name: nodes}}, mapTo: {{index: {index}}}}}]"
+    bundle.edit("manifest.yaml", 'entryPoint: "handlers:notify"', f'entryPoint: "handlers:notify", {watch}')
+    bundle.write("handlers.py", "def notify(request): ...\n")
+    (fault,) = check(str(bundle.path)).errors
+    assert (fault.code, fault.line) == ("DCL020", 9)
+    assert fault.message == f"there is no index {index!r} of pods"
+    assert fault.suggestion == advice
+    bundle.edit("manifest.yaml", f"index: {index}", "index: byNode")
+    assert check(str(bundle.path)).errors == []
+
+
 def test_a_handler_file_that_cannot_be_read_is_told(bundle) -> None:
     """A handler package holds a broken link: a fault, not a traceback."""
     bundle.remove("handlers.py")
