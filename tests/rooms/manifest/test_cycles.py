@@ -17,7 +17,8 @@ def handler(name: str, resource: str, *applies: str, watches: str = "") -> str:
     """One reconciler."""
     more = f", watches: [{watches}]" if watches else ""
     written = f", applies: [{', '.join(applies)}]" if applies else ""
-    return f"  - {{name: {name}, mode: Reconcile, resourceRef: {{name: {resource}}}, entryPoint: h{written}{more}}}\n"
+    head = f"name: {name}, mode: Reconcile, resourceRef: {{name: {resource}}}, entryPoint: h"
+    return f"  - {{{head}{written}{more}}}\n"
 
 
 def test_two_handlers_that_write_each_others_objects_are_a_cycle(only_fault) -> None:

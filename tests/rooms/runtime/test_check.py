@@ -177,7 +177,7 @@ def test_a_mapping_by_an_index_that_is_not_there_is_told(index, advice, bundle) 
     assert fault.message == f"there is no index {index!r} of pods"
     assert fault.suggestion == advice
     bundle.edit("manifest.yaml", f"index: {index}", "index: byNode")
-    assert check(str(bundle.path)).errors == []
+    assert not check(str(bundle.path)).errors
 
 
 def test_a_handler_file_that_cannot_be_read_is_told(bundle) -> None:
