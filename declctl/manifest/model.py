@@ -1023,13 +1023,10 @@ class ControllerSpec(LocatedSpec):
         )
     )
 
-    def has_indexer(self, resource: str, index: str) -> bool:
-        """Whether a resource declares an index."""
-        return any(
-            indexer.name == index
-            for each in self.resources
-            if each.name == resource
-            for indexer in each.indexers
+    def indexes_of(self, resource: str) -> tuple[str, ...]:
+        """The names of the indexes that a resource declares."""
+        return tuple(
+            indexer.name for each in self.resources if each.name == resource for indexer in each.indexers
         )
 
 

@@ -308,8 +308,12 @@ def _watch_entries(handler: HandlerSpec, controller: ControllerSpec) -> Iterable
         if watch.filter is not None and watch.filter.entry_point is not None:
             path = (*watch.filter.path, "entryPoint")
             yield _entry("filter", name, watch.resource, watch.filter.entry_point, path)
-        if way.index is not None and not controller.has_indexer(handler.resource, way.index):
-            yield DeclaredEntry("index", way.index, handler.resource, None, None, (*way.path, "index"))
+        if way.index is None:
+            continue
+        declared = controller.indexes_of(handler.resource)
+        if way.index not in declared:
+            path = (*way.path, "index")
+            yield DeclaredEntry("index", way.index, handler.resource, None, None, path, declared)
 
 
 def _entry(use: Use, name: str, resource: str, entry_point: EntryPoint, path: ManifestPath) -> DeclaredEntry:

@@ -46,6 +46,7 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     entry_point: str | None
     plugin: str | None  # instead of an entry point
     path: ManifestPath
+    others: tuple[str, ...] = ()  # of an index: those that the manifest declares
 
 
 class DeclaredPlugin(msgspec.Struct, frozen=True):

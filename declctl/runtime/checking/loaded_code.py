@@ -371,7 +371,7 @@ class _Builder:
         for wanted in self._wanted_indexes:
             known = [each.name for each in self.loaded_code.indexers.get(wanted.resource, ())]
             if wanted.name not in known:
-                similar = get_close_matches(wanted.name, known, n=1)
+                similar = get_close_matches(wanted.name, [*wanted.others, *known], n=1)
                 meant = f'did you mean "{similar[0]}"? Otherwise ' if similar else ""
                 self.faults.append(
                     Fault(
