@@ -24,7 +24,7 @@ from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
-from declctl.runtime.reporting.why import Explanation
+from declctl.runtime.reporting.why import WriteExplanation
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
@@ -80,7 +80,7 @@ class ControlledRuntime(Protocol):
         """
         ...
 
-    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+    async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         """Who wrote the fields of an object; raises ApiError, UsageError and FieldPathError."""
         ...
 

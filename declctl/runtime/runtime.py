@@ -44,7 +44,7 @@ from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeS
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
-from declctl.runtime.reporting.why import Explanation, explain_object
+from declctl.runtime.reporting.why import WriteExplanation, explain_object
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
@@ -460,7 +460,7 @@ class Runtime:
         """
         return None if self._stopping.is_set() else self.parts.slots.requeue(handler, key)
 
-    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+    async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         """Who wrote the fields of an object, and why.
 
         `resource` is the name of a resource of the manifest, or one that kubectl takes. `field` limits the

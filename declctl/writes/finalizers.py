@@ -89,6 +89,7 @@ class FinalizerWriter:
                 target.key,
                 body={"metadata": metadata},
                 manager=target.manager,
+                awaits_event=True,
             )
             try:
                 return await self._gate.send(write, target.origin)

@@ -71,7 +71,8 @@ class ApiWrite:
     """One write before it is sent.
 
     `repeats_conflict` repeats the request after a 409: only for an apply without preconditions, whose result
-    does not depend on what somebody else wrote meanwhile.
+    does not depend on what somebody else wrote meanwhile. With `awaits_event`, the writer goes on when the
+    watch brings the object back.
     """
 
     verb: WriteVerb
@@ -81,6 +82,7 @@ class ApiWrite:
     manager: str = ""
     subresource: str = ""
     repeats_conflict: bool = False
+    awaits_event: bool = False
 
     @property
     def method(self) -> str:
@@ -230,6 +232,9 @@ class WriteGate:
         metadata = answer.get("metadata") or {}
         details = answer.get("details") or {}
         name = metadata.get("name") or write.key.name
+        based_on = (
+            "" if write.awaits_event else ((write.body or {}).get("metadata") or {}).get("resourceVersion")
+        )
         return Written(
             verb=write.verb,
             kind=write.resource.gvk,
@@ -240,7 +245,7 @@ class WriteGate:
             changed=changed,
             dry_run=self.dry_run,
             manager=write.manager,
-            based_on=str(((write.body or {}).get("metadata") or {}).get("resourceVersion") or ""),
+            based_on=str(based_on or ""),
             digest=0 if self._on_written is None else _digest(write.body),
         )
 

@@ -69,7 +69,7 @@ class Written:
     `uid` and `resource_version` are empty if the answer has none, as for a delete of some kinds. `obj` is the
     answer of the server. With `changed` False nothing was sent. With `dry_run` the server has stored nothing.
     `manager` is the field manager. `based_on` is the version that the write was conditional on; empty for
-    none. `digest` is equal for writes that sent the same.
+    none, and for a write whose event has to lead to a call. `digest` is equal for writes that sent the same.
     """
 
     verb: WriteVerb

@@ -53,7 +53,7 @@ class OwnedField:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class WriteExplanation:
     """The answer about one object, or about some of its fields."""
 
     kind: str
@@ -75,7 +75,7 @@ def explain_object(
     key: str,
     managers: Mapping[str, str],
     field: str = "",
-) -> Explanation:
+) -> WriteExplanation:
     """Explain an object as the server has it; None if it is gone.
 
     `records` are the writes of the ledger for it, the oldest first. `managers` has the handlers of the
@@ -107,7 +107,7 @@ def explain_object(
             for steps in owned_fields(entry.get("fieldsV1") or {})
             if _concerns(steps, wanted)
         ]
-    return Explanation(
+    return WriteExplanation(
         kind,
         resource,
         key,

@@ -23,7 +23,7 @@ from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
-from declctl.runtime.reporting.why import Explanation
+from declctl.runtime.reporting.why import WriteExplanation
 from declctl.transport import ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 
@@ -177,7 +177,7 @@ class FakeRuntime:
         default_factory=lambda: {RequeueResult.REQUEUED: 1}
     )
     requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
-    told_why: Explanation | Exception | None = None
+    told_why: WriteExplanation | Exception | None = None
     asked_why: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     reloads: int = 0
     forced: int = 0
@@ -229,7 +229,7 @@ class FakeRuntime:
         self.requeued.append((handler, key))
         return self.requeue_results
 
-    async def why(self, resource: str, key: str, field: str = "") -> Explanation:
+    async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         self.asked_why.append((resource, key, field))
         if isinstance(self.told_why, Exception):
             raise self.told_why

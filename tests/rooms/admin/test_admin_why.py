@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import Forbidden, NotFound, UsageError
 from declctl.objects import FieldPathError
-from declctl.runtime.reporting.why import ExplainedWrite, Explanation, OwnedField
+from declctl.runtime.reporting.why import ExplainedWrite, OwnedField, WriteExplanation
 from tests.rooms.admin.conftest import EVERYWHERE
 
 WRITE = ExplainedWrite(
@@ -26,7 +26,7 @@ WRITE = ExplainedWrite(
     retries=0,
     error="",
 )
-FOUND = Explanation(
+FOUND = WriteExplanation(
     kind="v1 ConfigMap",
     resource="configmaps",
     key="team-a/settings",

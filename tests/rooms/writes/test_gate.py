@@ -248,3 +248,27 @@ def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
     asyncio.run(cancel())
     assert results(scene) == ["cancelled"]
     assert len(scene.server.requests) == (0 if waits == "for a token" else 1)
+
+
+@pytest.mark.parametrize(("awaits", "based_on"), [(False, "50"), (True, "")])
+def test_a_write_tells_the_version_that_it_is_based_on(scene, clock, awaits, based_on) -> None:
+    """Unless its event has to lead to a call, as that of a new finalizer: it is not recognised then."""
+    gate = WriteGate(scene.server, scene.ledger, clock=clock)
+    body = {"metadata": {"resourceVersion": "50"}}
+    key = ObjectKey.of("team-a", "m")
+    write = ApiWrite(WriteVerb.PATCH, scene.resources["ConfigMap"], key, body=body, awaits_event=awaits)
+    assert scene.run(gate.send(write, WriteOrigin("web", 1))).based_on == based_on
+
+
+def test_writes_of_the_same_content_have_one_digest(scene, clock) -> None:
+    """A fight is found by it: the version and the times of transitions are no content."""
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, on_written=lambda written, origin: None)
+
+    def digest(version: str, since: str, status: str) -> int:
+        conditions = [{"type": "Ready", "status": status, "lastTransitionTime": since}]
+        body = {"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}}
+        key = ObjectKey.of("team-a", "m")
+        write = ApiWrite(WriteVerb.PATCH_STATUS, scene.resources["Deployment"], key, body=body)
+        return scene.run(gate.send(write, WriteOrigin("web", 1))).digest
+
+    assert digest("1", "a", "True") == digest("2", "b", "True") != digest("3", "c", "False")
