@@ -88,11 +88,19 @@ _KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
     "maximum": lambda high, value, _: not _is_number(value) or value <= high,
     "minLength": lambda least, value, _: not isinstance(value, str) or len(value) >= least,
     "minItems": lambda least, value, _: not isinstance(value, list) or len(value) >= least,
-    # Decided for lists of texts only; jsonschema compares mappings.
-    "uniqueItems": lambda _, value, __: (
-        not isinstance(value, list) or len({item for item in value if isinstance(item, str)}) == len(value)
-    ),
+    "uniqueItems": lambda _, value, __: not isinstance(value, list) or _all_differ(value),
 }
+
+
+def _all_differ(items: list[Json]) -> bool:
+    """Whether texts, and mappings of texts, differ; False for other items, which jsonschema compares."""
+    found: set[object] = set()
+    for item in items:
+        if isinstance(item, dict) and all(isinstance(value, str) for value in item.values()):
+            found.add(frozenset(item.items()))
+        elif isinstance(item, str):
+            found.add(item)
+    return len(found) == len(items)
 
 
 def _wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:

@@ -183,6 +183,7 @@ def test_the_scraper_chooses_the_format(ask: Callable):
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.client_go("Work queue metrics")
 def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
     """Dashboards for controllers work: the names and the label are those of client-go."""
     clock = ManualClock()

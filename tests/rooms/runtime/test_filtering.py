@@ -449,3 +449,30 @@ def test_a_retry_is_not_judged_again_by_an_expression(bench):
     bench.clock.set(10.0)
     bench.work()
     assert heard[:2] == ["Added", "Deleted"]
+
+
+def test_what_is_taken_back_within_a_debounce_is_no_change_of_the_path(bench, tell, heard, clock):
+    """The filter judges the first state and the last: a value that is as before has not changed."""
+    slot = filtered(bench, tell, paths=["spec"], debounce=1.0)
+    states = [pod(spec={"nodeName": node}) for node in ("n1", "n2", "n1")]
+    for old, new in itertools.pairwise(states):
+        slot.add_all([modified(old, new)])
+    clock.set(1.0)
+    bench.work()
+    assert heard == []
+    assert _adds_up(slot).filtered == 1
+    slot.add_all([modified(states[-1], pod(spec={"nodeName": "n3"}))])
+    clock.set(1.0)
+    bench.work()
+    assert [what[0] for what in heard] == ["Modified"]
+
+
+def test_an_object_that_enters_and_leaves_within_a_debounce_is_not_told(bench, tell, heard, clock):
+    """The handler has not known it before, and need not know it now."""
+    slot = filtered(bench, tell, labels="app=web", debounce=1.0)
+    out, within, again = pod(API), pod(WEB), pod(API)
+    slot.add_all([modified(out, within), modified(within, again)])
+    clock.set(1.0)
+    bench.work()
+    assert heard == []
+    assert _adds_up(slot).filtered == 1
