@@ -19,7 +19,7 @@ async def reconcile(request, ctx):
     except StatusError as refused:
         if refused.code not in (403, 422):
             raise
-        # Such as a size that is no quantity, or a volume that can't be resized: only an edit helps.
+        # Such as a volume that can't be resized, or a quota: only an edit helps.
         await ctx.patch_status(conditions=[ready(False, "Refused", refused.message)])
         raise Terminal(f"the server refuses a claim of {size}") from refused
     found = ctx.listers["claims"].get(request.key)

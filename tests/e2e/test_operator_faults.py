@@ -1,0 +1,144 @@
+"""The operator of examples/09 on bad days: whatever fails, nothing is stuck, and all is as declared."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import operators
+import pytest
+from clusters import Cluster, drop_namespace
+from front import front
+from operators import Operator
+from processes import Declctl, environment
+from waiting import until
+
+OBJECTS = 50
+SHARE = 0.3  # of the writes that are answered 409 or 500
+LONG = 80.0  # seconds that a step may take on a busy machine
+QUIET = 5.0  # seconds without a write and without a call
+
+
+@pytest.fixture
+def operator(cluster: Cluster) -> Iterator[Operator]:
+    """The kinds of the example."""
+    with operators.installed(cluster) as found:
+        yield found
+
+
+def test_nothing_is_stuck_whatever_fails(
+    operator: Operator, cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """50 objects: writes fail, the server restarts, code changes, objects and a namespace are deleted."""
+    other = clusters.new_namespace(cluster)
+    places = [namespace if number % 5 else other for number in range(OBJECTS)]
+    names = [f"cache-{number}" for number in range(OBJECTS)]
+    bundle = operators.bundle(tmp_path, retry="{initialBackoff: 50ms, maxBackoff: 500ms}")
+    with front(cluster.rest) as between:
+        between.harm_writes(SHARE)
+        with Declctl(bundle, kubeconfig=between.kubeconfig(tmp_path)) as declctl:
+            declctl.wait_until_synced()
+            for name, place in zip(names, places, strict=True):
+                operator.create(name, place, size=1)
+
+            # The server goes while the first objects are worked on, and comes back.
+            until("some are made", lambda: len(operator.replicas(namespace)) >= 5, seconds=LONG)
+            cluster.outage()
+            for name, place in zip(names, places, strict=True):
+                operator.patch(name, place, size=2)
+            wanted = _by_place(names, places)
+            for place, members in wanted.items():
+                every = dict.fromkeys(members, 2)
+                until("all are as declared", lambda p=place, e=every: operator.replicas(p) == e, seconds=LONG)
+            until(
+                "all have an entry",
+                lambda: set(operator.entries()) == {f"{p}.{n}" for n, p in zip(names, places, strict=True)},
+                seconds=LONG,
+            )
+
+            # Half of a namespace goes while the code changes.
+            gone = wanted[namespace][::2]
+            for name in gone:
+                operator.delete(name, namespace)
+            code = bundle / "memcached.py"
+            code.write_text(
+                code.read_text("utf-8").replace(
+                    'print(f"{request.key}: out', 'print(f"{request.key}: now out'
+                )
+            )
+            declctl.wait_for_generation(2)
+            left = [name for name in wanted[namespace] if name not in gone]
+            until("they are gone", lambda: set(operator.observed(namespace)) == set(left), seconds=LONG)
+            if cluster.has_controllers:
+                until(
+                    "their Deployments, too",
+                    lambda: operator.replicas(namespace) == dict.fromkeys(left, 2),
+                    seconds=LONG,
+                )
+
+            # The other namespace goes, with all that is in it.
+            drop_namespace(cluster, other)
+            entries = {f"{namespace}.{name}" for name in left}
+            until("their entries are gone", lambda: set(operator.entries()) == entries, seconds=LONG)
+            assert sum(between.harmed.values()) > OBJECTS, between.harmed
+            assert len(between.harmed) == 3, "each kind of harm was done"
+
+            # At rest nothing is called, and nothing is written.
+            between.harm_writes(0.0)
+            until(
+                "all statuses are written", lambda: all(operator.observed(namespace).values()), seconds=LONG
+            )
+            _wait_until_quiet(declctl)
+            status = declctl.status()
+            assert all(not handler["queued"] and not handler["running"] for handler in status["handlers"])
+            assert status["ready"], status["conditions"]
+            assert declctl.stop() == 0
+
+    # The operator is uninstalled, and its objects go without it.
+    released = _declctl(
+        "finalizers", "release", str(bundle), "--yes", "--kubeconfig", str(cluster.kubeconfig)
+    )
+    assert len(released.splitlines()) == len(left)
+    shown = _declctl("finalizers", "list", str(bundle), "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
+    assert json.loads(shown) == {"objects": []}
+    for name in left:
+        operator.delete(name, namespace)
+    until("all are gone", lambda: operator.all() == [], seconds=LONG)
+
+
+def _by_place(names: list[str], places: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, place in zip(names, places, strict=True):
+        found.setdefault(place, []).append(name)
+    return found
+
+
+def _activity(declctl: Declctl) -> Any:
+    """What grows with each call and each write."""
+    status = declctl.status()
+    writes = sum(each["count"] for each in status["writes"] if each["result"] != "skipped")
+    return writes, [handler["delivered"] for handler in status["handlers"]]
+
+
+def _wait_until_quiet(declctl: Declctl) -> None:
+    """Return after some seconds without a write and without a call."""
+    last: list[Any] = [None, 0.0]
+
+    def quiet() -> bool:
+        now = _activity(declctl)
+        if now != last[0]:
+            last[:] = [now, time.monotonic()]
+        return time.monotonic() - last[1] >= QUIET
+
+    until(f"it rests for {QUIET:g} s", quiet, seconds=LONG)
+
+
+def _declctl(*arguments: str) -> str:
+    command = [sys.executable, "-m", "declctl", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
