@@ -67,6 +67,12 @@ def print_status(document: Document, *, now: datetime) -> None:
     )
     writes = [(w["handler"], w["verb"], w["result"], w["count"]) for w in document.get("writes") or ()]
     _section("WRITES OF", ("VERB", "RESULT", "COUNT"), writes)
+    finalizers = [
+        (h["name"], h["finalizer"], h["finalized"], h["leftovers"])
+        for h in document["handlers"]
+        if h.get("finalizer")
+    ]
+    _section("FINALIZER OF", ("NAME", "FINALIZED", "OUT OF SCOPE"), finalizers)
     # Sections of what is rare appear when there is any.
     removed = [(r["name"], r["dropped"]) for r in document.get("removedHandlers") or ()]
     _section("REMOVED HANDLER", ("DROPPED",), removed)

@@ -78,6 +78,9 @@ class HandlerStatistics:
     cache_lags: int = 0  # writes that a cache did not have after 10 s
     workqueue: QueueStatistics | None = None  # of a reconciler
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them
+    finalizer: str | None = None  # its name, if the handler has one
+    finalized: int = 0  # objects from which it was removed after `declctl_finalize`
+    leftovers: int = 0  # objects outside of the scope of the handler that have it
 
 
 @dataclass(slots=True)

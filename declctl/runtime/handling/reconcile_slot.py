@@ -431,6 +431,11 @@ class LeftoverCache(Protocol):
         """The newest state of an object; None if it is not known. From any thread."""
         ...
 
+    @property
+    def count(self) -> int:
+        """The number of objects that are known. From any thread."""
+        ...
+
     def object_left(self, key: str) -> None:
         """Notice that an object with the finalizer has left the scope, or is gone. On the machinery loop."""
         ...
@@ -778,6 +783,9 @@ class ReconcileSlot(HandlerSlot[Causes]):
             cache_lags=self._keys.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
             own_writes=self._keys.own_writes,
+            finalizer=self.binding.plan.finalizer or None,
+            finalized=self.finalizers.finalized,
+            leftovers=0 if self.leftovers is None else self.leftovers.count,
         )
 
     def continues_as(self, binding: HandlerBinding) -> bool:

@@ -268,6 +268,18 @@ HANDLER_FIGURES = (
         "declctl_handler_cache_lags",
         "Writes of the handler that a cache did not have after 10 s.",
     ),
+    Figure("finalizer"),
+    Figure(
+        "finalized",
+        "declctl_handler_finalized",
+        "Objects from which the finalizer was removed after declctl_finalize.",
+    ),
+    Figure(
+        "leftovers",
+        "declctl_handler_leftovers",
+        "Objects outside of the scope of the handler that have its finalizer.",
+        counts=False,
+    ),
     Figure("queued", "declctl_handler_queue_depth", "Changes that wait.", counts=False),
     Figure("running"),
     Figure("p95_seconds"),
