@@ -434,14 +434,14 @@ class StatusReporter:
     def _log_namespaces(self, resource: ResourceStatus) -> None:
         """Log which namespaces have come in and left since the last look, in one line."""
         selected = resource.namespaces
-        if selected is None:
+        # The first set, and that of another selector, are no news: the line of the sync has their objects.
+        if selected is None or not resource.synced:
             self._logged_namespaces.pop(resource.name, None)
             return
         names = frozenset(selected.names)
         before = self._logged_namespaces.get(resource.name)
         self._logged_namespaces[resource.name] = (selected.selector, names)
-        # The first set, and that of another selector, are no news: the line of the sync has their objects.
-        if before is None or before[0] != selected.selector or before[1] == names or not resource.synced:
+        if before is None or before[0] != selected.selector or before[1] == names:
             return
         parts = [
             f"{_listed(found)} {verb}"
