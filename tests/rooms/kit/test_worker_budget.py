@@ -125,6 +125,21 @@ def test_a_queue_without_work_gives_up_its_turn(clock: ManualClock) -> None:
     assert c.queue.take() is not None
 
 
+def test_a_queue_that_loses_its_work_after_it_was_woken_passes_its_turn_on(clock: ManualClock) -> None:
+    """It was woken, and finds nothing: the next one is woken then."""
+    _, (a, b, c) = _members(clock, 1, 3)
+    for member in (a, b, c):
+        member.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert b.queue.take() is None
+    assert c.queue.take() is None
+    a.queue.done(item)
+    assert (b.woken, c.woken) == (1, 0)
+    b.queue.clear()
+    assert c.woken == 1
+
+
 def test_a_retry_and_a_stuck_call_return_their_permits(clock: ManualClock) -> None:
     """An item in back-off, and a call that is not waited for any longer, take no worker from others."""
     _, (a, b) = _members(clock, 1, 2)
