@@ -35,6 +35,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
+_FINALIZER_VERBS = ("get", "patch")  # of the kind itself
 _APPLIED_VERBS = ("create", "delete", "get", "list", "patch")  # of a kind in `applies`
 _EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 _NAMESPACES = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
@@ -291,10 +292,10 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
 async def _unwritable(
     loaded: LoadedManifest, server: Server, selected: _Selected
 ) -> AsyncIterator[Diagnostic]:
-    """The kinds and statuses that handlers declare to write, and that they may not or can't write."""
+    """The kinds, statuses and finalizers that handlers declare, and that they may not or can't write."""
     resources = {resource.name: resource for resource in plan(loaded.controller).resources}
     for handler in loaded.controller.handlers:
-        if not handler.applies and not handler.status:
+        if not handler.applies and not handler.status and not handler.finalizer:
             continue
         resource = resources[handler.resource]
         watch = resource.watches[0]
@@ -308,6 +309,7 @@ async def _unwritable(
         for fault in (
             *[each async for each in _unapplied(loaded, handler, spaces, server)],
             *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
+            *[each async for each in _finalizer_faults(loaded, handler, own, spaces, server)],
         ):
             yield fault
 
@@ -348,6 +350,22 @@ async def _status_faults(
                 lacking = await _lacking(server, own, (verb,), namespace, subresource=below)
                 if lacking is not None:
                     yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+
+
+async def _finalizer_faults(
+    loaded: LoadedManifest,
+    handler: HandlerSpec,
+    own: Resource,
+    spaces: Sequence[str | None],
+    server: Server,
+) -> AsyncIterator[Diagnostic]:
+    if not handler.finalizer:
+        return
+    for namespace in spaces:
+        lacking = await _lacking(server, own, _FINALIZER_VERBS, namespace)
+        if lacking is not None:
+            path = (*handler.path, "finalizer")
+            yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,6 +319,20 @@ def test_a_kind_without_a_status_or_that_is_not_served_is_told():
     assert found["DCL055", 16] == "pods have no status subresource, and h writes their status"
 
 
+def test_a_finalizer_needs_a_right_to_the_object():
+    """Two verbs of the kind itself; the fault stands at the finalizer."""
+    text = WRITER.replace("RESOURCE", "pods").replace("      status: true", "      finalizer: example.dev/h")
+    text = text.replace("entryPoint", "mode: Reconcile\n      entryPoint")
+    server = Server(refuses={("patch", "pods", "team-a")})
+    server.kinds["Deployment"] = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
+    loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
+    (fault,) = asyncio.run(check_against_cluster(loaded, server))
+    assert (fault.code, fault.line) == ("DCL051", 17)
+    assert fault.message == "you may not patch pods in the namespace team-a"
+    assert fault.suggestion is not None
+    assert 'resources: ["pods"], verbs: ["get", "patch"]' in fault.suggestion
+
+
 SELECTING = MANIFEST.replace(b"[team-a, team-b]", b"{labelSelector: 'team in (web,api)'}")
 
 
