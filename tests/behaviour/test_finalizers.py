@@ -1,9 +1,13 @@
 """Finalizers: added before the first reconcile, removed after `declctl_finalize`, and only our own."""
 
+import threading
+
 import pytest
 
+from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox.faults import Match
 from declctl.testing import until
+from declctl.transport import Client
 
 NAME = "example.dev/cleanup"
 ASYNC = """
@@ -269,11 +273,14 @@ def test_an_edit_that_is_taken_back_adds_it_again(rig, config_map, sandbox) -> N
     rig.handlers.clear()
     rig.write()
     assert runs.reload().reason == "FinalizersLeft"
+    sandbox.create(config_map("new"))
+    until("it is reconciled without one", lambda: rig.told("reconcile", "default/new", []))
     rig.handlers = handlers
     rig.write()
     assert str(runs.reload().result) == "Unchanged"
-    sandbox.create(config_map("new"))
     until("it gets one", lambda: finalizers(sandbox, "new") == [NAME])
+    sandbox.create(config_map("newer"))
+    until("the next one, too", lambda: finalizers(sandbox, "newer") == [NAME])
 
 
 def test_a_new_finalizer_goes_to_all_objects(rig, config_map, sandbox) -> None:
@@ -324,3 +331,28 @@ def test_a_namespace_that_the_selector_does_not_match_any_more(rig, config_map, 
     sandbox.delete("ConfigMap", "m", namespace="team-b")
     until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
     assert rig.told("finalize") == [("finalize", "team-b/m", 1)]
+
+
+def test_a_dry_run_stores_no_finalizer(rig, config_map, sandbox) -> None:
+    """The server checks the write, and the object is reconciled at once; a deleted one stays."""
+    deleted = config_map("deleted")
+    deleted["metadata"]["finalizers"] = [NAME]
+    sandbox.create(config_map("m"))
+    sandbox.create(deleted)
+    sandbox.delete("ConfigMap", "deleted")
+    rig.handler("keys", rest=REST)
+    options = RunOptions(manifest=str(rig.write(ASYNC)), watch=False, dry_run=True)
+    runtime = Runtime(options, connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()))
+    thread = threading.Thread(target=runtime.run)
+    thread.start()
+    try:
+        until("it is reconciled", lambda: rig.told("reconcile", "default/m", []))
+        until("the other one is finalized", lambda: rig.told("finalize", "default/deleted"))
+        written = {("patch", "dry_run"): 2}
+        totals = lambda: {(each.verb, each.result): each.count for each in runtime.status().writes}  # noqa: E731
+        until("both writes were checked", lambda: totals() == written)
+        assert finalizers(sandbox, "m") == []
+        assert finalizers(sandbox, "deleted") == [NAME]
+    finally:
+        runtime.stop()
+        thread.join()

@@ -673,7 +673,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         }
         self._skips_initial = binding.policy.skips_initial
         self._keys.max_running = binding.policy.max_running
-        self.finalizers.paused = ""
+        self.pause_finalizer("")
         self._keys.debounce = binding.policy.debounce
         self.wake()  # without a debounce, no key rests any longer
 
@@ -691,8 +691,18 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self.wake()
 
     def pause_finalizer(self, finalizer: str) -> None:
-        """Add this finalizer to no object any more; an empty one ends the pause."""
-        self.finalizers.paused = finalizer
+        """Add this finalizer to no object any more; an empty one ends the pause.
+
+        After the pause all keys are due: their objects may have been reconciled without the finalizer.
+        """
+        before, self.finalizers.paused = self.finalizers.paused, finalizer
+        if before and not finalizer:
+            resource = self.binding.plan.resource
+            for managed in _own_informers(self.binding):
+                for key in tuple(managed.informer.indexer.known()):
+                    cause = Cause(str(_RESYNC), resource, key, str(_REPLAY))
+                    self._keys.add(key, cause, Priority.BACKGROUND)
+            self.wake()
 
     def add_leftover(self, notification: Notification) -> None:
         """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
