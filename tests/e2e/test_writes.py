@@ -36,6 +36,26 @@ spec:
       retry: {{initialBackoff: 50ms, maxBackoff: 200ms}}
   reload: {{settle: 50ms, preflight: "Off"}}
 """
+RECONCILER = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: guard}}
+spec:
+  namespaces: [{namespace}]
+  resources:
+    - {{name: webapps, apiVersion: example.dev/v1, kind: WebApp}}
+    - {{name: maps, apiVersion: v1, kind: ConfigMap}}
+  handlers:
+    - name: operator
+      resourceRef: {{name: webapps}}
+      mode: Reconcile
+      watches: [{{resourceRef: {{name: maps}}, mapTo: {{owner: Controller}}}}]
+      applies: [{{apiVersion: v1, kind: ConfigMap}}]
+      status: true
+      queue: {{concurrency: 4}}
+      entryPoint: "handlers:operator"
+  reload: {{settle: 50ms, preflight: "Off"}}
+"""
 HANDLERS = """\
 def children(obj):
     for name, text in (obj["spec"].get("files") or {}).items():
@@ -62,6 +82,15 @@ def web_sync(obj, ctx):
     written = ctx.sync.apply(beside)
     status = ctx.sync.patch_status(files=len(done.applied))
     print("done", written.key, status.changed, flush=True)
+
+
+async def operator(request, ctx):
+    if request.obj is None:
+        return
+    there = [each for each in ctx.listers["maps"].list() if each.name.startswith(f"{request.name}-")]
+    done = await ctx.apply_set(children(request.obj))
+    await ctx.patch_status(files=len(done.applied))
+    print("read", request.name, len(there), flush=True)
 
 
 async def forbidden(obj, ctx):
@@ -253,6 +282,49 @@ def test_a_dry_run_stores_nothing_and_prints_the_differences(
     assert _maps(cluster, namespace) == {}
     after = cluster.rest.request("GET", f"{webapps}/shop")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """No call misses the children of the call before it, and what is as declared is written once."""
+    folder = bundle()
+    (folder / "manifest.yaml").write_text(RECONCILER.format(namespace=namespace), "utf-8")
+    names = [f"shop{number}" for number in range(12)]
+    for name in names:
+        _create(cluster, webapps, name, a="1", b="2")
+    with Declctl(folder, kubeconfig=cluster.kubeconfig) as declctl:
+
+        def versions(path: str) -> dict[str, str]:
+            found = [each["metadata"] for each in cluster.rest.request("GET", path)["items"]]
+            return {f"{namespace}/{each['name']}": each["resourceVersion"] for each in found}
+
+        def is_settled() -> bool:
+            maps = f"/api/v1/namespaces/{namespace}/configmaps"
+            # First the caches: what they bring is in the queue when it is looked at.
+            if len(_maps(cluster, namespace)) < 24 or declctl.cache("maps") != versions(maps):
+                return False
+            if declctl.cache("webapps") != versions(webapps):
+                return False
+            handlers = declctl.status()["handlers"]
+            return all(each["synced"] and not each["queued"] and not each["running"] for each in handlers)
+
+        until("all children are there", is_settled)
+        totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
+        assert (totals["patch", "succeeded"], totals["patch_status", "succeeded"]) == (12, 12)
+        for name in names:
+            reads = [int(line.split()[2]) for line in _lines(declctl, f"read {name} ")]
+            # The first call finds nothing. Each later one, if its children have caused one, finds both.
+            assert (reads[0], set(reads[1:])) in ((0, set()), (0, {2})), (name, reads)
+        # A change of an object that is none of its own leads to nothing.
+        before = declctl.status()["handlers"][0]["delivered"], sum(totals.values())
+        other = {"name": "other", "namespace": namespace}
+        cluster.rest.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": other})
+        until("the cache has it", lambda: f"{namespace}/other" in declctl.cache("maps"))
+        after = declctl.status()
+        assert (after["handlers"][0]["delivered"], sum(e["count"] for e in after["writes"])) == before
+        assert declctl.condition("Degraded")["status"] == "False"
+        assert declctl.stop() == 0
 
 
 def test_an_event_is_a_series_from_the_second_one_on(
