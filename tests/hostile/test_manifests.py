@@ -110,9 +110,9 @@ def _paths_that_are_dropped(number: int) -> str:
 
 
 def _features_that_are_not_done(number: int) -> str:
-    handler = '  - {{name: h-{0}, resourceRef: {{name: r}}, entryPoint: "h:f", includeSnapshotsFrom: [r]}}\n'
-    handlers = "".join(handler.format(n) for n in range(number))
-    return f"{HEAD}  resources: [{{name: r, apiVersion: v1, kind: Pod}}]\n  handlers:\n{handlers}"
+    value = "    - {{name: v{0}, secretKeyRef: {{name: s, key: k}}}}\n"
+    values = "".join(value.format(n) for n in range(number))
+    return f"{HEAD}  plugins:\n  - name: p\n    configFrom:\n{values}"
 
 
 @pytest.mark.parametrize("text", [_paths_that_are_dropped, _features_that_are_not_done])
