@@ -1,6 +1,6 @@
 """An EphemeralVolumeClaim is a PersistentVolumeClaim that goes with it."""
 
-from declctl.errors import StatusError, Terminal
+from declctl import StatusError, Terminal
 
 
 async def reconcile(request, ctx):

@@ -223,7 +223,7 @@ class ReconcileQueue:
             is_own = delay > 0 or any(write.writer == key for write in writes)
             held = self._held[key] = _HeldKey(writes, is_own, self._clock.monotonic() + delay)
             others += not held.waits_for_own
-            self._held_back += 1
+            self._held_back += bool(writes)
         return None
 
     def _look_rested(self) -> None:
