@@ -356,3 +356,20 @@ def test_a_dry_run_stores_no_finalizer(rig, config_map, sandbox) -> None:
     finally:
         runtime.stop()
         thread.join()
+
+
+def test_a_process_that_ends_between_the_hook_and_the_removal(rig, config_map, sandbox) -> None:
+    """The next one calls the hook again, and removes the finalizer."""
+    runs = _run(rig, objects=[config_map("m")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    runs.wait_idle()
+    sandbox.faults.refuse(500, Match("patch", "configmaps"))
+    sandbox.delete("ConfigMap", "m")
+    until("the removal has failed", lambda: runs.handler("keys").retried)
+    runs.stop()
+    assert finalizers(sandbox, "m") == [NAME]
+    assert len(rig.told("finalize")) == 1
+    sandbox.faults.clear()
+    rig.run(ASYNC)
+    until("it is gone", lambda: finalizers(sandbox, "m") is None)
+    assert [row[:2] for row in rig.told("finalize")] == [("finalize", "default/m")] * 2

@@ -1,0 +1,269 @@
+"""Objects that have left the scope of a handler: found, watched, queued, and forgotten at the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from declctl.decoding.projection import Projection
+from declctl.errors import Forbidden, NotFound, StatusError
+from declctl.informer import FakeControllerSource
+from declctl.kit import Latch, ManualClock
+from declctl.manifest.plan import WatchKey
+from declctl.objects import GroupVersionKind
+from declctl.runtime.handling.finalizers import HandlerFinalizer
+from declctl.runtime.handling.leftovers import HandlerLeftovers
+from declctl.testing import Logged
+
+NAME = "example.dev/x"
+KIND = GroupVersionKind.of("v1", "ConfigMap")
+
+
+def config_map(name: str, namespace: str, *finalizers: str, deleted: bool = False) -> dict[str, Any]:
+    """One, which may be on its way out."""
+    metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "finalizers": [*finalizers]}
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+class Scene:
+    """A server with objects of two namespaces, and a handler of one of them."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self.clock, self.log = ManualClock(), Logged()
+        self.servers: dict[str, FakeControllerSource] = {}
+        self.listed: list[str | None] = []  # the namespaces whose metadata were listed
+        self.faults: list[Exception] = []  # of the next lists of metadata
+        self.in_scope: set[str] = set()  # the keys in the caches of the handler
+        self.queued: list[str] = []
+        self.synced = Latch("own")
+        self.slot = SimpleNamespace(name="x", add_leftover=lambda change: self.queued.append(change.key))
+        self.leftovers = HandlerLeftovers(
+            self.slot,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            tasks=tasks,
+            clock=self.clock,
+            log=self.log,
+        )
+
+    def server(self, namespace: str) -> FakeControllerSource:
+        """The objects of a namespace."""
+        return self.servers.setdefault(namespace, FakeControllerSource(api_version="v1", kind="ConfigMap"))
+
+    def source(self, gvk: Any, *, namespace: str, projection: Any, **_: Any) -> FakeControllerSource:
+        """The source of a client, for an informer."""
+        self.server(namespace).projection = projection
+        return self.server(namespace)
+
+    def list_watch(self, api_version: str, kind: str, *, namespace: Any, transform: Any, **_: Any) -> Any:
+        """The source of a client, for a list of metadata."""
+        self.listed.append(namespace)
+        scene = self
+
+        class Source:
+            async def list(self, options: Any) -> Any:
+                if scene.faults:
+                    raise scene.faults.pop(0)
+                projection = Projection(api_version="v1", kind="ConfigMap", transform=transform)
+                found = [
+                    obj
+                    for name, server in scene.servers.items()
+                    if namespace in (None, name)
+                    for obj in server.objects.values()
+                ]
+                records = [projection.record(msgspec.json.encode(obj)) for obj in found]
+                return SimpleNamespace(records=[each for each in records if each], continue_token="")
+
+        return Source()
+
+    def begin(self, *watches: WatchKey, may_leave: bool = True, name: str = NAME) -> None:
+        """Commit a binding with these watches."""
+        finalizer = HandlerFinalizer(
+            name,
+            KIND,
+            writes=lambda scope: pytest.fail("nothing is written here"),
+            reads_first=False,
+            dry_run=False,
+            may_leave=may_leave,
+        )
+        informers = [
+            SimpleNamespace(
+                identity=SimpleNamespace(watch=watch), informer=SimpleNamespace(synced=self.synced)
+            )
+            for watch in watches
+        ]
+        binding = SimpleNamespace(
+            finalizer=finalizer,
+            sources=[SimpleNamespace(informers=informers)],
+            read=lambda key: key if key in self.in_scope else None,
+        )
+        self.leftovers.begin(binding)  # type: ignore[arg-type]
+
+    async def rest(self, seconds: float = 0.0) -> None:
+        """Let everything happen that happens in so many seconds."""
+        for _ in range(5):
+            await self.clock.settle()
+        await self.clock.advance(seconds)
+        for _ in range(5):
+            await self.clock.settle()
+
+    @property
+    def watched(self) -> set[str]:
+        """The namespaces with an open watch."""
+        return {name for name, server in self.servers.items() if server.open_watches}
+
+
+IN_A = WatchKey("v1", "ConfigMap", "a")
+
+
+@pytest.fixture
+def play() -> Callable[[Callable[[Scene], Awaitable[None]]], None]:
+    """Run a scenario; nothing runs after `close`."""
+
+    def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                scene = Scene(tasks)
+                await scenario(scene)
+                scene.leftovers.close()
+            assert scene.watched == set()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_only_namespaces_with_leftovers_are_watched_until_none_is_left(play) -> None:
+    """One list of metadata at the start; a deleted leftover is queued, and later nothing is watched."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.server("a").add(config_map("in", "a", NAME))
+        scene.server("b").add(config_map("left", "b", NAME))
+        scene.server("b").add(config_map("never", "b"))
+        scene.server("c").add(config_map("never", "c", "other.dev/x"))
+        scene.in_scope = {"a/in"}
+        scene.begin(IN_A)
+        await scene.rest()
+        assert scene.listed == [], "objects of an unsynced cache would count as leftovers"
+        scene.synced.open()
+        await scene.rest()
+        assert (scene.listed, scene.watched, scene.leftovers.count) == ([None], {"b"}, 1)
+        assert scene.leftovers.get("b/left") is not None
+        assert scene.leftovers.get("b/never") is None
+        assert scene.queued == []
+        scene.server("b").modify(config_map("left", "b", NAME, deleted=True))
+        await scene.rest()
+        assert scene.queued == ["b/left"]
+        scene.server("b").delete("b/left")
+        await scene.rest(200.0)
+        assert (scene.watched, scene.leftovers.count) == (set(), 0)
+        assert scene.listed == [None]
+
+    play(scenario)
+
+
+def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> None:
+    """Also when nothing was left before; if it is gone, the watch ends by itself."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.begin(IN_A)
+        scene.synced.open()
+        scene.server("a")
+        await scene.rest()
+        assert scene.watched == set()
+        scene.server("a").add(config_map("m", "a", NAME))
+        scene.leftovers.object_left("a/m")
+        await scene.rest()
+        assert (scene.watched, scene.leftovers.count) == ({"a"}, 1)
+        # It comes back: the handler's own cache has it again.
+        scene.in_scope = {"a/m"}
+        await scene.rest(200.0)
+        assert scene.watched == set()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda scene: scene.begin(IN_A, WatchKey("v1", "ConfigMap", "b")),
+        lambda scene: scene.begin(IN_A, name="example.dev/y"),
+    ],
+)
+def test_another_scope_is_looked_at_again(play, change) -> None:
+    """An edit of namespaces or of the finalizer; any other edit sends no request."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.synced.open()
+        scene.begin(IN_A)
+        await scene.rest()
+        scene.begin(IN_A)
+        await scene.rest()
+        assert scene.listed == [None]
+        change(scene)
+        await scene.rest()
+        assert scene.listed == [None, None]
+
+    play(scenario)
+
+
+def test_the_whole_cluster_has_no_leftovers(play) -> None:
+    """Nothing is listed."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.synced.open()
+        scene.begin(WatchKey("v1", "ConfigMap"), may_leave=False)
+        await scene.rest(1000.0)
+        assert scene.listed == []
+
+    play(scenario)
+
+
+def test_without_the_right_the_namespaces_of_the_handler_are_looked_at(play) -> None:
+    """Those that it has had, too; the log says what cannot be found."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.synced.open()
+        scene.server("b").add(config_map("left", "b", NAME))
+        scene.server("z").add(config_map("unknown", "z", NAME))
+        scene.in_scope = {"b/left"}
+        scene.faults = [Forbidden(403, "Forbidden", "no")]
+        scene.begin(WatchKey("v1", "ConfigMap", "b"))
+        await scene.rest()
+        assert (scene.listed, scene.watched) == ([None, "b"], set())
+        scene.listed.clear()
+        scene.in_scope.clear()
+        scene.faults = [Forbidden(403, "Forbidden", "no")]
+        scene.begin(IN_A)
+        await scene.rest()
+        assert scene.listed == [None, "a", "b"]
+        assert scene.watched == {"b"}
+        assert scene.log.find("grant list of ConfigMap in the whole cluster") is not None
+
+    play(scenario)
+
+
+def test_a_server_that_fails_is_asked_again(play) -> None:
+    """With a growing wait, and one line in the log; a kind that is not served has no objects."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.synced.open()
+        scene.server("b").add(config_map("left", "b", NAME))
+        scene.faults = [StatusError(500, "InternalError", "no")] * 3
+        scene.begin(IN_A)
+        await scene.rest()
+        assert scene.watched == set()
+        for _ in range(3):
+            await scene.rest(10.0)
+        assert (scene.listed, scene.watched) == ([None] * 4, {"b"})
+        assert len([text for text in scene.log.events("warning") if "not known yet" in text]) == 1
+        scene.faults = [NotFound(404, "NotFound", "no such kind")]
+        scene.begin(IN_A, WatchKey("v1", "ConfigMap", "c"))
+        await scene.rest(100.0)
+        assert len(scene.listed) == 5
+
+    play(scenario)
