@@ -4,6 +4,7 @@ The objects are made from samples, or have little more than metadata. During a m
 steady rate, and each change is recorded.
 """
 
+import hashlib
 import itertools
 import threading
 import time
@@ -48,6 +49,14 @@ def definitions(plan: Plan, samples: Sequence[KubeObject]) -> Iterator[KubeObjec
             yield _definition(GroupVersionKind.of(*named))
 
 
+def selected_namespaces(plan: Plan) -> Iterator[KubeObject]:
+    """Two namespaces for each selector of namespaces, with labels that it matches."""
+    for selector in dict.fromkeys(filter(None, (each.namespace_selector for each in plan.resources))):
+        for name in _namespaces_with(selector):
+            metadata = {"name": name, "labels": _selected(selector)}
+            yield {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
 class ObjectMaker:
     """Makes objects of one resource, each with a new name if the resource allows it.
 
@@ -64,7 +73,7 @@ class ObjectMaker:
         self._samples = named or [_made_up(*_kind(resource))]
         self._is_pod = not named and _kind(resource) == ("v1", "Pod")
         self._names = iter(_names(resource)) if _names(resource) else None
-        self._namespaces = (None,) if _is_cluster_scoped(resource) else resource.namespaces or (None,)
+        self._namespaces = (None,) if _is_cluster_scoped(resource) else _namespaces_of(resource)
         self._labels = _selected(resource.watches[0].label_selector)
         self._numbers = itertools.count()
 
@@ -98,6 +107,18 @@ def _kind(resource: ResourcePlan) -> tuple[str, str]:
 
 def _is_cluster_scoped(resource: ResourcePlan) -> bool:
     return any((k.api_version, k.kind) == _kind(resource) and not k.namespaced for k in BUILT_IN)
+
+
+def _namespaces_of(resource: ResourcePlan) -> Sequence[str | None]:
+    if resource.namespace_selector:
+        return _namespaces_with(resource.namespace_selector)
+    return resource.namespaces or (None,)
+
+
+def _namespaces_with(selector: str) -> Sequence[str]:
+    """The names of the namespaces that are made for a selector."""
+    digest = hashlib.sha256(selector.encode()).hexdigest()[:8]
+    return tuple(f"bench-{digest}-{number}" for number in range(2))
 
 
 def _names(resource: ResourcePlan) -> list[str]:
@@ -297,6 +318,7 @@ class BenchCluster:
         self._server = server
         self._makers = [ObjectMaker(resource, samples) for resource in plan.resources]
         server.load(definitions(plan, samples))
+        server.load(selected_namespaces(plan))
         filled = list(_taken(self._makers, objects))
         server.load(obj for _, obj in filled)
         self.objects = len(filled)

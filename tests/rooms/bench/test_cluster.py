@@ -123,6 +123,18 @@ def test_objects_are_what_the_resource_selects(server: SandboxThread):
     assert len(server.load(made)) == 4 + 2  # with the namespaces
 
 
+def test_namespaces_of_a_selector_are_made_with_its_labels(server: SandboxThread, tmp_path: Path):
+    """Otherwise nothing would be measured: no namespace matched, and no object was listed."""
+    pods = PODS.replace("}", ", namespaces: {labelSelector: 'team in (web,api),tier'}}")
+    made = planned(pods)
+    BenchCluster(server, made, (), objects=0, folder=tmp_path)
+    spaces = [each for each in server.objects("Namespace") if each["metadata"]["name"].startswith("bench-")]
+    assert [each["metadata"]["labels"] for each in spaces] == [{"team": "api", "tier": "bench"}] * 2
+    names = [each["metadata"]["name"] for each in spaces]
+    objects = list(itertools.islice(maker(pods), 4))
+    assert [each["metadata"]["namespace"] for each in objects] == names * 2
+
+
 def test_a_resource_that_names_its_objects_gets_those():
     """And no more of them."""
     resource = "{name: maps, apiVersion: v1, kind: ConfigMap, names: [settings, limits]}"
