@@ -67,8 +67,12 @@ async def _ask_cluster(
         for one in checked:
             if one.inputs is not None:
                 loaded = one.inputs.loaded
+                files = one.inputs.bundle.files
                 found = await ask_cluster(
-                    loaded, client, records_events=_records_events(one.inputs.bundle.files)
+                    loaded,
+                    client,
+                    records_events=_names(files, b"record_event"),
+                    applies_sets=_names(files, b"apply_set"),
                 )
                 faults += found.faults
                 notes |= found.notes
@@ -77,9 +81,9 @@ async def _ask_cluster(
         await client.close()
 
 
-def _records_events(files: Mapping[str, bytes]) -> bool:
-    """Whether a handler file names `record_event`; what installed plugins do is not known."""
-    return any(b"record_event" in source for source in files.values())
+def _names(files: Mapping[str, bytes], method: bytes) -> bool:
+    """Whether a handler file names a method of `ctx`; what installed plugins do is not known."""
+    return any(method in source for source in files.values())
 
 
 def print_faults(
@@ -137,14 +141,16 @@ class Server(Protocol):
 
 
 async def check_against_cluster(
-    loaded: LoadedManifest, server: Server, *, records_events: bool = False
+    loaded: LoadedManifest, server: Server, *, records_events: bool = False, applies_sets: bool = False
 ) -> Sequence[Diagnostic]:
     """What the server has against a manifest, each fault at the resource that it is about.
 
-    `records_events` says that handlers call `ctx.record_event`, which needs a right of its own. When the
-    server doesn't answer that is one fault, and the only one.
+    `records_events` says that handlers call `ctx.record_event`, which needs a right of its own, and
+    `applies_sets` that they call `ctx.apply_set`, which marks the owner of the set. When the server doesn't
+    answer that is one fault, and the only one.
     """
-    return (await ask_cluster(loaded, server, records_events=records_events)).faults
+    found = await ask_cluster(loaded, server, records_events=records_events, applies_sets=applies_sets)
+    return found.faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,7 @@ class ClusterFindings:
 
 
 async def ask_cluster(
-    loaded: LoadedManifest, server: Server, *, records_events: bool = False
+    loaded: LoadedManifest, server: Server, *, records_events: bool = False, applies_sets: bool = False
 ) -> ClusterFindings:
     """What the server has against a manifest, and the namespaces that its selectors match now."""
     specs = {spec.name: spec for spec in loaded.controller.resources}
@@ -168,7 +174,7 @@ async def ask_cluster(
             found += [fault async for fault in _faults(loaded, resource, spec, server, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
-        found += [fault async for fault in _unwritable(loaded, server, selected)]
+        found += [fault async for fault in _unwritable(loaded, server, selected, applies_sets=applies_sets)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         if records_events:
             found += [fault async for fault in _events(loaded, server, selected)]
@@ -290,7 +296,7 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
 
 
 async def _unwritable(
-    loaded: LoadedManifest, server: Server, selected: _Selected
+    loaded: LoadedManifest, server: Server, selected: _Selected, *, applies_sets: bool
 ) -> AsyncIterator[Diagnostic]:
     """The kinds, statuses and finalizers that handlers declare, and that they may not or can't write."""
     resources = {resource.name: resource for resource in plan(loaded.controller).resources}
@@ -309,6 +315,7 @@ async def _unwritable(
         for fault in (
             *[each async for each in _unapplied(loaded, handler, spaces, server)],
             *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
+            *[each async for each in _unmarkable(loaded, handler, own, spaces, server) if applies_sets],
             *[each async for each in _finalizer_faults(loaded, handler, own, spaces, server)],
         ):
             yield fault
@@ -330,6 +337,22 @@ async def _unapplied(
             lacking = await _lacking(server, found, _APPLIED_VERBS, namespace)
             if lacking is not None:
                 yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+
+
+async def _unmarkable(
+    loaded: LoadedManifest,
+    handler: HandlerSpec,
+    own: Resource,
+    spaces: Sequence[str | None],
+    server: Server,
+) -> AsyncIterator[Diagnostic]:
+    """Warnings where the owner of a set can't be marked: it is known that handlers apply sets, not which."""
+    for namespace in spaces if handler.applies else ():
+        lacking = await _lacking(server, own, ("get", "patch"), namespace)
+        if lacking is not None:
+            message = f"{lacking.message}, and handlers call ctx.apply_set, which marks the owner"
+            fault = loaded.fault(FORBIDDEN, (*handler.path, "applies"), message, suggestion=lacking.advice)
+            yield replace(fault, severity="warning")
 
 
 async def _status_faults(

@@ -255,12 +255,12 @@ spec:
 """
 
 
-def written_faults(server: Server, resource: str = "pods") -> list[Diagnostic]:
+def written_faults(server: Server, resource: str = "pods", **calls: bool) -> list[Diagnostic]:
     """What the server has against a handler that declares its writes."""
     server.kinds["Deployment"] = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
     text = WRITER.replace("RESOURCE", resource).encode()
     loaded = load(ManifestSource("manifest.yaml", text), environ={})
-    return list(asyncio.run(check_against_cluster(loaded, server)))
+    return list(asyncio.run(check_against_cluster(loaded, server, **calls)))
 
 
 def _with_status(server: Server) -> Server:
@@ -390,3 +390,14 @@ def test_of_many_namespaces_some_are_named_and_the_first_are_asked_about():
         ["namespaces with team in (api,web): 1,000 now (n0000, n0001, n0002, n0003, n0004, …)"],
     )
     assert len([asked for asked in server.asked if asked[1] == "pods"]) == 100
+
+
+def test_the_owner_of_a_set_has_to_be_marked():
+    """`apply_set` patches the parent: a warning, as it is not known which handler calls it."""
+    refuses = {("patch", "pods", "team-a")}
+    assert written_faults(_with_status(Server(refuses=refuses))) == []
+    (fault,) = written_faults(_with_status(Server(refuses=refuses)), applies_sets=True)
+    assert (fault.code, fault.severity, fault.line) == ("DCL051", "warning", 13)
+    assert "handlers call ctx.apply_set, which marks the owner" in fault.message
+    assert fault.suggestion is not None
+    assert 'resources: ["pods"], verbs: ["get", "patch"]' in fault.suggestion
