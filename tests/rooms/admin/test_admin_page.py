@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+
+from tests.rooms.admin.conftest import NOTIFY
 
 
 def test_the_page_shows_the_status(ask: Callable):
@@ -31,3 +34,11 @@ def test_not_ready_is_seen(ask: Callable, runtime):
     """A controller that isn't ready says so beside its name."""
     runtime.say(ready=False)
     assert "not ready" in ask("/").text
+
+
+def test_dead_letters_are_counted_for_each_handler(ask: Callable, runtime):
+    """Their number stands in the row of the handler."""
+    runtime.say(handlers=(replace(NOTIFY, dead_letters=4321),))
+    text = ask("/").text
+    assert "<th>Dead letters</th>" in text
+    assert "<td>4,321</td>" in text
