@@ -315,7 +315,10 @@ async def _unwritable(
         for fault in (
             *[each async for each in _unapplied(loaded, handler, spaces, server)],
             *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
-            *[each async for each in _unmarkable(loaded, handler, own, spaces, server) if applies_sets],
+            *[
+                each
+                async for each in _unmarkable(loaded, handler, own, spaces if applies_sets else (), server)
+            ],
             *[each async for each in _finalizer_faults(loaded, handler, own, spaces, server)],
         ):
             yield fault

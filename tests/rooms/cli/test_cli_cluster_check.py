@@ -397,7 +397,7 @@ def test_the_owner_of_a_set_has_to_be_marked():
     refuses = {("patch", "pods", "team-a")}
     assert written_faults(_with_status(Server(refuses=refuses))) == []
     (fault,) = written_faults(_with_status(Server(refuses=refuses)), applies_sets=True)
-    assert (fault.code, fault.severity, fault.line) == ("DCL051", "warning", 13)
+    assert (fault.code, fault.severity, fault.line) == ("DCL051", "warning", 14)
     assert "handlers call ctx.apply_set, which marks the owner" in fault.message
     assert fault.suggestion is not None
     assert 'resources: ["pods"], verbs: ["get", "patch"]' in fault.suggestion
