@@ -693,10 +693,11 @@ class ReconcileSlot(HandlerSlot[Causes]):
     def pause_finalizer(self, finalizer: str) -> None:
         """Add this finalizer to no object any more; an empty one ends the pause.
 
-        After the pause all keys are due: their objects may have been reconciled without the finalizer.
+        If the handler still has it after the pause, all keys are due: their objects may have been reconciled
+        without it.
         """
         before, self.finalizers.paused = self.finalizers.paused, finalizer
-        if before and not finalizer:
+        if before and not finalizer and self.binding.plan.finalizer == before:
             resource = self.binding.plan.resource
             for managed in _own_informers(self.binding):
                 for key in tuple(managed.informer.indexer.known()):
