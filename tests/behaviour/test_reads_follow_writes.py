@@ -104,3 +104,42 @@ def test_the_status_names_the_waits(rig, config_map, sandbox) -> None:
     assert (handler["cacheWaits"], handler["cacheLags"], handler["queued"]) == (1, 0, 1)
     sandbox.faults.speak()
     controller.wait_idle()
+
+
+def test_a_reload_while_a_key_waits_changes_only_the_code(rig, config_map, sandbox) -> None:
+    """The key goes on waiting; the new code is called with it, and reads what the old code has written."""
+    rig.resources.append(SECRETS)
+    rig.handler("counts", rest=f"mode: Reconcile, {OWNED}")
+    controller = rig.run(COUNTS)
+    sandbox.faults.silence("secrets")
+    sandbox.create(config_map("a"))
+    until("the first child is there", lambda: sandbox.objects("Secret"))
+    sandbox.update(config_map("a", n="1"))
+    until("the key waits", lambda: controller.handler("counts").cache_waits)
+    rig.write(COUNTS.replace('note("counted"', 'note("counted anew"'))
+    assert str(controller.reload().result) == "Applied"
+    assert not rig.told("counted anew")
+    sandbox.faults.speak()
+    until("both are there", lambda: len(sandbox.objects("Secret")) == 2)
+    controller.wait_idle()
+    assert rig.told("counted") == [("counted", "a", 0)]
+    assert [row[2] for row in rig.told("counted anew")][:2] == [1, 2]
+
+
+def test_a_handler_that_goes_while_its_key_waits_leaves_nothing(rig, config_map, sandbox) -> None:
+    """The key is dropped and counted; the controller goes on."""
+    rig.resources.append(SECRETS)
+    rig.handler("counts", rest=f"mode: Reconcile, {OWNED}")
+    controller = rig.run(COUNTS)
+    sandbox.faults.silence("secrets")
+    sandbox.create(config_map("a"))
+    until("the first child is there", lambda: sandbox.objects("Secret"))
+    sandbox.update(config_map("a", n="1"))
+    until("the key waits", lambda: controller.handler("counts").cache_waits)
+    rig.handlers.clear()
+    rig.reload_policy = rig.reload_policy.replace("drainTimeout: 5s", "drainTimeout: 100ms")
+    rig.write()
+    assert str(controller.reload().result) == "Applied"
+    sandbox.faults.speak()
+    controller.wait_idle()
+    assert len(sandbox.objects("Secret")) == 1
