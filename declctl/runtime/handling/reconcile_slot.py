@@ -242,9 +242,12 @@ class ReconcileQueue:
 
     def _is_own(self, key: str) -> bool:
         """Whether a key that was just taken is due because of its own writes alone. Under the lock."""
-        if key in self._failed or any(cause.type == "Requeue" for cause in self._queue.causes_of(key)):
+        reasons = self._reasons.get(key)
+        if not reasons or key in self._failed:
             return False
-        return self.guard.is_own(key, self._reasons.get(key))
+        if any(cause.type == "Requeue" for cause in self._queue.causes_of(key)):
+            return False
+        return self.guard.is_own(key, reasons)
 
     def _released_key(self) -> str | None:
         """A key that was held back, and need not wait for caches any longer. Under the lock."""
