@@ -167,6 +167,8 @@ class UnseenWrites:
 
     def before(self, key: str) -> tuple[UnseenWrite, ...]:
         """The writes that a call for a key has to wait for."""
+        if not self._by_writer and not self._shared:
+            return ()
         now = self._clock.monotonic()
         with self._lock:
             own = self._left(self._by_writer.get(key, ()), now, OWN_SECONDS)

@@ -116,7 +116,8 @@ class WriteLoops:
         self._report = report
         self._lock = threading.Lock()  # guards all of the following
         self._written: OrderedDict[VersionId, _OwnWrite] = OrderedDict()
-        self._calls: OrderedDict[_CallKey, _Call] = OrderedDict()
+        self._calls: dict[_CallKey, _Call] = {}  # of reconcilers; written without the lock
+        self._event_calls: OrderedDict[_CallKey, _Call] = OrderedDict()  # of handlers of changes
         # By handler, object and verb: the digest of the last write, and the time of its managed fields.
         self._last: OrderedDict[tuple[str, str, WriteVerb], tuple[int, str]] = OrderedDict()
         self._feeding: dict[_CallKey, _Feeding] = {}
@@ -156,20 +157,25 @@ class WriteLoops:
 
     def is_own(self, handler: str, key: str, reasons: Reasons) -> bool:
         """Whether a key is due because of its own conditional writes alone."""
-        if not reasons:
+        if not reasons or not self._written:
             return False
-        with self._lock:
-            known = [self._written.get(reason) for reason in reasons]
-        return all(each is not None and each.exact and each.by == (handler, key) for each in known)
+        # Without the lock: each lookup is one step, and an entry is never changed.
+        for reason in reasons:
+            write = self._written.get(reason)
+            if write is None or not write.exact or write.by != (handler, key):
+                return False
+        return True
 
     def begin(self, handler: str, key: str, reasons: Reasons) -> None:
         """Note that a call for a key begins."""
-        with self._lock:
-            _remember(self._calls, (handler, key), _Call(reasons))
+        # Without the lock, in single steps. A call that is forgotten counts as one with causes from outside.
+        if len(self._calls) >= _MOST_REMEMBERED:
+            self._calls = {}
+        self._calls[handler, key] = _Call(reasons)
 
     def delay(self, handler: str, key: str) -> float:
         """Seconds until a key that loops may be reconciled."""
-        feeding = self._feeding.get((handler, key))
+        feeding = self._feeding.get((handler, key)) if self._feeding else None
         return 0.0 if feeding is None else max(0.0, feeding.until - self._clock.monotonic())
 
     def _noted(
@@ -237,10 +243,10 @@ class WriteLoops:
         if origin.reads is None:
             return self._calls.setdefault(at, _Call(None))
         # A handler of changes: the version of its object is the reason, and makes the call.
-        call = self._calls.get(at)
+        call = self._event_calls.get(at)
         if call is None or call.reasons != (origin.reads,):
             call = _Call((origin.reads,))
-            _remember(self._calls, at, call)
+            _remember(self._event_calls, at, call)
         return call
 
     def _depth(self, reasons: Reasons) -> int:
