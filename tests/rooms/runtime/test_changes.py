@@ -138,7 +138,12 @@ def test_steps_back_are_as_many_as_steps_forth() -> None:
 
 
 # These are computed from what the manifest says, and stands in other fields of a plan.
-_COMPUTED = {"Plan.watches", "ResourcePlan.namespaces", "ResourcePlan.namespaces_inherited"}
+_COMPUTED = {
+    "Plan.watches",
+    "ResourcePlan.namespaces",
+    "ResourcePlan.namespaces_inherited",
+    "ResourcePlan.namespace_selector",
+}
 # What may stand where nothing does, and in a list.
 _ABSENT = {
     "HandlerPlan.plugin": "p",
