@@ -47,11 +47,12 @@ SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 OWNED = "watches: [{resourceRef: {name: secrets}, mapTo: {label: of}}]"
 
 
+@pytest.mark.parametrize("queue", ["concurrency: 4", "name: shared, concurrency: 2"])
 @pytest.mark.parametrize("entry", ["counts", "blocks"])
-def test_a_lagging_watch_makes_no_duplicates(rig, config_map, sandbox, entry) -> None:
+def test_a_lagging_watch_makes_no_duplicates(rig, config_map, sandbox, entry, queue) -> None:
     """The watch of the children is held back, and the key comes again and again: it has two children then."""
     rig.resources.append(SECRETS)
-    rig.handler(entry, rest=f"mode: Reconcile, queue: {{concurrency: 4}}, {OWNED}")
+    rig.handler(entry, rest=f"mode: Reconcile, queue: {{{queue}}}, {OWNED}")
     controller = rig.run(COUNTS)
     sandbox.faults.silence("secrets")
     sandbox.create(config_map("a"))
