@@ -11,6 +11,8 @@ from typing import NamedTuple
 KINDS = {"maps": "ConfigMap", "secrets": "Secret"}
 PLURALS = {"maps": "configmaps", "secrets": "secrets"}
 NAMESPACES = ("a", "b")
+LABELLED = ("team=web",)
+"""The scope of a resource that selects namespaces by their label."""
 COLORS = ("red", "blue")
 
 
@@ -48,29 +50,42 @@ class HandlerOf:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A manifest and its code. `scopes` has the namespaces of each resource; none means all."""
+    """A manifest and its code. `scopes` has the namespaces of each resource; none means all.
+
+    `labelled` are the namespaces of the cluster that have the label now.
+    """
 
     version: int = 1
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"maps": ()})
     handlers: Mapping[str, HandlerOf] = field(default_factory=lambda: {"one": HandlerOf("maps")})
     index: str = ""
+    labelled: frozenset[str] = frozenset()
+
+    def has(self, resource: str, namespace: str) -> bool:
+        """Whether a namespace is in the scope of a resource."""
+        scope = self.scopes[resource]
+        return namespace in self.labelled if scope == LABELLED else not scope or namespace in scope
 
     def sees(self, handler: str, obj: Obj | None) -> bool:
         """Whether an object is the handler's business."""
         of = self.handlers[handler]
         if obj is None or of.resource != obj.resource:
             return False
-        scope = self.scopes[of.resource]
-        return (not scope or obj.namespace in scope) and of.color in (None, obj.color)
+        return self.has(of.resource, obj.namespace) and of.color in (None, obj.color)
 
     @property
     def has_code(self) -> bool:
         """Whether the handlers' file is read at all."""
         return bool(self.handlers) or "entryPoint" in self.index
 
-    def watches(self) -> set[tuple[str, str]]:
-        """What is watched: plurals and namespaces, "" for all."""
-        return {(PLURALS[r], namespace) for r, scope in self.scopes.items() for namespace in scope or ("",)}
+    def watches(self) -> set[tuple[str, str, bool]]:
+        """What is watched: plurals, namespaces ("" for all), and whether a label selects these."""
+        found = {("namespaces", "", True)} if LABELLED in self.scopes.values() else set()
+        for resource, scope in self.scopes.items():
+            by_label = scope == LABELLED
+            for namespace in self.labelled if by_label else scope or ("",):
+                found.add((PLURALS[resource], namespace, by_label))
+        return found
 
     def without(self, resource: str) -> "Bundle":
         """The same without a resource, and without its handlers."""
@@ -121,9 +136,8 @@ class Ideal:
     def indexed(self, resource: str) -> dict[str, set[str]]:
         """The keys of each value of the index that the bundle defines; nothing without one."""
         found: dict[str, set[str]] = {}
-        scope = self.bundle.scopes[resource]
         for obj in self.objects.values() if self.bundle.index else ():
-            if obj.resource == resource and (not scope or obj.namespace in scope):
+            if obj.resource == resource and self.bundle.has(resource, obj.namespace):
                 value = str(obj.seq) if "data.seq" in self.bundle.index else obj.color
                 found.setdefault(value, set()).add(f"{obj.namespace}/{obj.name}")
         return found

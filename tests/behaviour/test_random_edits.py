@@ -22,7 +22,18 @@ from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 from declctl.testing import BundleDir, ControllerUnderTest, until
 from tests.behaviour.fingerprint import fingerprint
-from tests.behaviour.ideal import COLORS, KINDS, NAMESPACES, PLURALS, Bundle, HandlerOf, Heard, Ideal, Obj
+from tests.behaviour.ideal import (
+    COLORS,
+    KINDS,
+    LABELLED,
+    NAMESPACES,
+    PLURALS,
+    Bundle,
+    HandlerOf,
+    Heard,
+    Ideal,
+    Obj,
+)
 
 _HISTORIES = 200 if os.environ.get("DECLCTL_SOAK") else 12
 _HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: random}\nspec:\n"
@@ -56,6 +67,8 @@ def _write(
     text = f"{_HEAD}  resources:\n"
     for name, scope in bundle.scopes.items():
         more = f", namespaces: [{', '.join(scope)}]" if scope else ""
+        if scope == LABELLED:
+            more = ", namespaces: {labelSelector: team=web}"
         more += f", indexers: [{bundle.index}]" if bundle.index else ""
         text += f"    - {{name: {name}, apiVersion: v1, kind: {KINDS[name]}{more}}}\n"
     text += resource
@@ -94,6 +107,8 @@ class RandomEdits(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The process that has seen all this looks like one that has just been started."""
         try:
+            for namespace in set(NAMESPACES) - self.ideal.bundle.labelled:
+                self.relabel(namespace)
             for resource in KINDS:
                 for color in COLORS:  # so that each handler has heard something: who waits has no thread
                     for namespace in NAMESPACES:
@@ -164,11 +179,20 @@ class RandomEdits(RuleBasedStateMachine):
 
     @rule(
         resource=st.sampled_from(sorted(KINDS)),
-        scope=st.sampled_from([(), ("a",), ("b",), ("a", "b")]),
+        scope=st.sampled_from([(), ("a",), ("b",), ("a", "b"), LABELLED, LABELLED]),
     )
     def put_resource(self, resource: str, scope: tuple[str, ...]) -> None:
         """A resource comes, or gets other namespaces."""
         self._edit(replace(self.ideal.bundle, scopes={**self.ideal.bundle.scopes, resource: scope}))
+
+    @rule(namespace=st.sampled_from(NAMESPACES))
+    def relabel(self, namespace: str) -> None:
+        """A namespace gets the label, or loses it: no reload, and the differences are heard as of an edit."""
+        labelled = self.ideal.bundle.labelled ^ {namespace}
+        team = "web" if namespace in labelled else None
+        self.sandbox.patch("Namespace", namespace, {"metadata": {"labels": {"team": team}}})
+        self._check(self.ideal.edit(replace(self.ideal.bundle, labelled=labelled)))
+        assert self.controller.status().generation == self.generation
 
     @precondition(lambda self: len(self.ideal.bundle.scopes) > 1)
     @rule(resource=st.sampled_from(sorted(KINDS)))
@@ -231,7 +255,8 @@ class RandomEdits(RuleBasedStateMachine):
     def _edit(self, bundle: Bundle) -> None:
         """Make it the next generation: what is watched already is asked for nothing."""
         self._settle()
-        kept = self.ideal.bundle.watches() & bundle.watches()
+        both = self.ideal.bundle.watches() & bundle.watches()
+        kept = {(plural, namespace) for plural, namespace, _ in both if plural != "namespaces"}
         asked = {watch: found for watch, found in self._asked().items() if watch in kept}
         same = bundle == self.ideal.bundle and not bundle.has_code
         bundle = replace(bundle, version=self.ideal.bundle.version + 1)

@@ -313,11 +313,7 @@ class NamespaceReflectors:
         return replace(
             _sum([self._former, *each]),
             state=state if each else "NoNamespaces" if self._expected else "Starting",
-            # That of the set is one of them: a namespace that came in later is not known yet.
-            resource_version=min(
-                (self.source.namespaces.resource_version, *(one.resource_version for one in each)),
-                key=version_order,
-            ),
+            resource_version=self._lowest_version(each),
             last_event_at=max((at for one in each if (at := one.last_event_at) is not None), default=None),
             error=set_error or (f"{faulty[0].error}{more}" if faulty else None),
             error_type=error_type if fault is None else type(fault).__name__,
@@ -326,6 +322,14 @@ class NamespaceReflectors:
             forbidden=isinstance(fault, Forbidden | Unauthorized) or any(one.forbidden for one in each),
             items_listed=sum(one.items_listed for one in each),
         )
+
+    def _lowest_version(self, each: Sequence[ReflectorStatistics]) -> str:
+        """The version up to which all changes have come; empty while namespaces come in or leave."""
+        namespaces = self.source.namespaces
+        if self._running.keys() != namespaces.names:
+            return ""
+        # That of the set is one of them: a namespace that came in later is not known yet.
+        return min((namespaces.resource_version, *(one.resource_version for one in each)), key=version_order)
 
     def namespaces(self) -> NamespaceStatistics:
         """The figures of the set. From any thread."""
