@@ -1,5 +1,6 @@
 """Namespaces by label, against both servers: they come and go, and a user has rights in some of them only."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,13 @@ import pytest
 import yaml
 from clusters import Cluster, new_namespace
 from processes import Declctl
+from rest import documents
 from waiting import until
 
 from declctl.testing import BundleDir
 
 ACCOUNT = "follower"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "10-namespaces-by-label"
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -153,3 +156,42 @@ def _missing(declctl: Declctl) -> str | None:
     """The fault of a namespace, once the namespaces are known."""
     resource = declctl.resource("maps")
     return resource["error"] if resource["namespaces"]["error"] is None else None
+
+
+@pytest.fixture
+def objects_of_the_example(cluster: Cluster) -> Iterator[None]:
+    """Its namespaces and what is in them; they are gone after the test."""
+    found = list(documents(EXAMPLE / "objects.yaml"))
+    for each in found:
+        cluster.rest.create(each)
+    yield
+    cluster.rest.delete("configmaps", "pod-limits", "default")
+    for each in found:
+        name = each["metadata"]["name"]
+        if each["kind"] == "Namespace" and cluster.rest.is_there("namespaces", name):
+            cluster.rest.delete("namespaces", name)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("objects_of_the_example")
+def test_the_example_does_what_its_readme_says(cluster: Cluster) -> None:
+    """The namespaces of the README come, leave and are deleted; the limits are those of the ConfigMap."""
+    with Declctl(EXAMPLE / "manifest.yaml", kubeconfig=cluster.kubeconfig) as declctl:
+        first = {
+            "shop/web-0: 2 of 3 pods",
+            "shop/web-1: 2 of 3 pods",
+            "blog/web-0: 2 of 1 pods, too many",
+            "blog/web-1: 2 of 1 pods, too many",
+        }
+        until("all pods are counted", lambda: set(declctl.out) == first)
+        _relabel(cluster, "lab", "web")
+        until("lab comes in", lambda: "lab/trial: 1 of 3 pods" in declctl.out)
+        _relabel(cluster, "shop", None)
+        left = {f"shop/web-{number} left with its namespace" for number in (0, 1)}
+        until("shop leaves", lambda: left <= set(declctl.out))
+        cluster.rest.delete("namespaces", "blog")
+        if cluster.has_controllers or not cluster.rest.is_there("namespaces", "blog"):
+            gone = {f"blog/web-{number} is gone" for number in (0, 1)}
+            until("blog is gone", lambda: gone <= set(declctl.out), seconds=60)
+        assert declctl.status()["generation"] == 1
+        assert declctl.stop() == 0
