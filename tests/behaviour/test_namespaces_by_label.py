@@ -57,6 +57,12 @@ class Selecting:
         self.rig.board.clear()
         return rows
 
+    def cut(self) -> None:
+        """From now on nothing is heard of namespaces."""
+        self.sandbox.faults.refuse(503, Match(resource="namespaces"))
+        self.sandbox.faults.cut_watches("namespaces")
+        until("their watch fails", lambda: "503" in (self.selected().error or ""))
+
     def names(self) -> list[str]:
         """The namespaces that are watched."""
         return list(self.selected().names)
@@ -138,8 +144,7 @@ def test_a_namespace_that_is_made_again_goes_on(selecting, sandbox) -> None:
     """Deleted and made again under the same name: what was in it is Deleted, what is in it is Added."""
     selecting.run(space("a"), selecting.map("one", "a"))
     selecting.heard()
-    sandbox.faults.refuse(503, Match(resource="namespaces"))  # both happen while nobody looks
-    sandbox.faults.cut_watches("namespaces")
+    selecting.cut()  # both happen while nobody looks
     sandbox.delete("Namespace", "a")
     sandbox.create(space("a"))
     sandbox.create(selecting.map("one", "a"))
@@ -159,12 +164,10 @@ def test_changes_of_namespaces_during_an_outage_are_caught_up_with(selecting, sa
         space("stays"), space("goes"), space("comes", "api"), map_("one", "goes"), map_("two", "comes")
     )
     selecting.heard()
-    sandbox.faults.refuse(503, Match(resource="namespaces"))
-    sandbox.faults.cut_watches("namespaces")
+    selecting.cut()
     relabel(sandbox, "goes", None)
     relabel(sandbox, "comes", "web")
     sandbox.faults.compact()
-    until("it fails", lambda: "503" in (selecting.selected().error or ""))
     # What is known goes on meanwhile.
     sandbox.create(map_("three", "stays"))
     until("it is heard of", lambda: ("tell", "Added", "stays/three", "Watch") in selecting.rig.told())
