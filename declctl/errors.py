@@ -21,6 +21,7 @@ DeclctlError
 ├── SandboxError             the sandbox can't store an object
 ├── WriteError               a write of a handler was not sent
 │   ├── NotLeader            another process leads
+│   ├── UndeclaredWrite      the manifest does not declare that the handler writes this resource
 │   ├── InvalidWrite         the object or an argument can't be written; the message says what to do
 │   ├── CrossNamespaceOwner  an object can't own a child in another namespace, or outside of namespaces
 │   └── NoStatusSubresource  the kind has no status subresource
