@@ -3,10 +3,11 @@
 import os
 import threading
 
-from protocol import SENT, Burner, Counter, serve
+from protocol import SENT, Burner, Counter, Reconciliations, serve
 
 counter = Counter(int(os.environ.get("BENCH_OBJECTS", "0")), lambda obj: obj.annotations[SENT])
 burner = Burner()
+reconciliations = Reconciliations(counter)
 
 
 def listen() -> None:

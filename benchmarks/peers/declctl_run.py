@@ -26,11 +26,13 @@ from declctl import __version__
 HERE = Path(__file__).resolve().parent
 INDEX = "byField"
 LOOK_SECONDS = 0.1
+RECONCILERS = ("reconcile", "reconcile-status")
+WORKERS = 8  # objects that are reconciled at once, as in the other peers
 
 
 def main() -> None:
     """Runs `declctl run`, reports its sync, and forwards commands until the end of standard input."""
-    options = arguments(__doc__, listeners=("none", "sync", "async"))
+    options = arguments(__doc__, listeners=("none", "sync", "async", *RECONCILERS))
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder)
         for file in (HERE / "bundle").glob("*.py"):
@@ -97,11 +99,14 @@ def manifest(options: Any, admin: str) -> dict[str, Any]:
         "kind": kind.kind,
         "indexers": [{"name": INDEX, "fieldPath": kind.field_path}],
     }
-    entries = [] if options.listener == "none" else [("counting", f"{options.listener}_handlers")]
+    module = options.listener.replace("-", "_") + "_handlers"
+    entries = [] if options.listener == "none" else [("counting", module)]
     entries += [("burning", "burning")] if options.burn else []
-    handlers = [
+    handlers: list[dict[str, Any]] = [
         {"name": name, "resourceRef": {"name": options.kind}, "entryPoint": entry} for name, entry in entries
     ]
+    if options.listener in RECONCILERS:
+        handlers[0] |= {"mode": "Reconcile", "queue": {"concurrency": WORKERS}}
     spec = {"resources": [resource], "reload": {"watch": "Off"}, "admin": {"bindAddress": admin}}
     return {
         "apiVersion": "declctl.dev/v1alpha1",

@@ -79,10 +79,13 @@ class Counter:
         if self._added == self._objects:
             say("added", objects=self._added)
 
-    def changed(self, obj: Any) -> None:
-        """Counts a change. A listener calls it before all other work."""
+    def changed(self, obj: Any, called: int | None = None) -> None:
+        """Counts a change. A listener calls it before all other work.
+
+        A reconciler calls it after its write, with the time at which it was `called` (`time.time_ns`).
+        """
         if self._delays is not None:
-            now = time.time_ns()
+            now = time.time_ns() if called is None else called
             self._delays.append(now - int(self._sent(obj)))
         self._calls += 1
         if self._calls == self._wanted:
@@ -113,6 +116,27 @@ class Counter:
             fields["p99"] = delays[int(len(delays) * 0.99)] / 1e6
             fields["most"] = delays[-1] / 1e6
         say("received", **fields)
+
+
+class Reconciliations:
+    """Counts for a reconciler: an object once, and then each of its changes at the first call that sees it."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._seen: dict[str, str] = {}  # the last `bench/sent` of each object
+
+    def knows(self, key: str, sent: str) -> bool:
+        """Whether this state of an object was counted: then there is nothing to do."""
+        return self._seen.get(key) == sent
+
+    def count(self, key: str, obj: Any, sent: str, called: int) -> None:
+        """Counts a state, after its writes. `called` is the begin of the call (`time.time_ns`)."""
+        is_first = key not in self._seen
+        self._seen[key] = sent
+        if is_first:
+            self._counter.added()
+        else:
+            self._counter.changed(obj, called)
 
 
 def serve(*, counter: Counter | None, read: Callable[[], int] | None) -> None:

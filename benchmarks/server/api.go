@@ -18,14 +18,15 @@ import (
 
 // api is one resource as an API server serves it: all namespaces, no selectors.
 type api struct {
-	kind  *kind
-	seed  uint64
-	order []uint32 // the number of each object, in the order of lists
-	store *store
-	token string
-	json  func() (*prepared, error)
-	proto func() (*prepared, error)
-	quiet time.Duration // how long a watch says nothing before it sends a bookmark
+	kind    *kind
+	seed    uint64
+	order   []uint32                // the number of each object, in the order of lists
+	numbers func() map[identity]int // the place of each object in that order
+	store   *store
+	token   string
+	json    func() (*prepared, error)
+	proto   func() (*prepared, error)
+	quiet   time.Duration // how long a watch says nothing before it sends a bookmark
 	counters
 }
 
@@ -38,6 +39,7 @@ func newAPI(kind *kind, count int, seed uint64, token string) *api {
 	once := func(format format) func() (*prepared, error) {
 		return sync.OnceValues(func() (*prepared, error) { return prepare(format, count, object) })
 	}
+	served.numbers = sync.OnceValue(served.places)
 	served.json, served.proto = once(jsonFormat{kind}), once(protobufFormat{kind})
 	return served
 }
@@ -47,6 +49,9 @@ func (a *api) handler() http.Handler {
 	mux := http.NewServeMux()
 	a.discovery(mux)
 	mux.HandleFunc("GET "+a.kind.path(), a.serve)
+	if a.kind.status {
+		mux.HandleFunc("PATCH "+a.kind.statusPath(), a.patchStatus)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 	})

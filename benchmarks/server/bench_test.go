@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,14 +51,28 @@ func (b *bench) get(query string) *http.Response {
 
 func (b *bench) ask(path, accept, token string) *http.Response {
 	b.t.Helper()
+	return b.request(http.MethodGet, path, nil, map[string]string{"Accept": accept, "Authorization": "Bearer " + token})
+}
+
+// patchStatus is a controller's write.
+func (b *bench) patchStatus(of seen, body string) *http.Response {
+	b.t.Helper()
+	path := strings.NewReplacer("{namespace}", of.Metadata.Namespace, "{name}", of.Metadata.Name).Replace(b.api.kind.statusPath())
+	headers := map[string]string{"Content-Type": "application/merge-patch+json", "Authorization": "Bearer secret"}
+	return b.request(http.MethodPatch, path, strings.NewReader(body), headers)
+}
+
+func (b *bench) request(method, path string, body io.Reader, headers map[string]string) *http.Response {
+	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
 	b.t.Cleanup(cancel)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.server.URL+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, b.server.URL+path, body)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	request.Header.Set("Accept", accept)
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
 	answer, err := b.client.Do(request)
 	if err != nil {
 		b.t.Fatal(err)
@@ -92,6 +107,7 @@ type seen struct {
 		Namespace   string
 		Annotations map[string]string
 	}
+	Status  any
 	Code    int
 	Reason  string
 	Details *metav1.StatusDetails

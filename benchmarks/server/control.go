@@ -39,7 +39,7 @@ func (c *control) handler() http.Handler {
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, plain, map[string]any{
 			"lists": c.api.lists.Load(), "pages": c.api.pages.Load(), "streams": c.api.streams.Load(), "watches": c.api.watches.Load(),
-			"open": c.api.open.Load(), "bytes": c.api.bytes.Load(), "modified": c.api.store.changed(),
+			"open": c.api.open.Load(), "bytes": c.api.bytes.Load(), "modified": c.api.store.changed(), "statuses": c.api.store.statuses(),
 		})
 	})
 	return mux

@@ -40,11 +40,15 @@ func (a *api) discovery(mux *http.ServeMux) {
 	groups := metav1.APIGroupList{TypeMeta: listMeta("APIGroupList"), Groups: []metav1.APIGroup{}}
 	served := metav1.APIResource{Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: verbs}
 	inCore := []metav1.APIResource{theNamespaces, served}
+	own := []metav1.APIResource{served}
+	if a.kind.status {
+		own = append(own, metav1.APIResource{Name: a.kind.resource + "/status", Namespaced: true, Kind: a.kind.name, Verbs: statusVerbs})
+	}
 	if !core {
 		inCore = inCore[:1]
 		groups.Groups = append(groups.Groups, a.group())
 		tell("/apis/"+a.kind.group, groups.Groups[0], nil)
-		tell("/apis/"+a.kind.apiVersion(), resourceList(a.kind.apiVersion(), served), nil)
+		tell("/apis/"+a.kind.apiVersion(), resourceList(a.kind.apiVersion(), own...), nil)
 	}
 	tell("/api/v1", resourceList("v1", inCore...), nil)
 	tell("/apis", groups, a.aggregated(!core))
@@ -57,7 +61,7 @@ func resourceList(groupVersion string, resources ...metav1.APIResource) metav1.A
 	return metav1.APIResourceList{TypeMeta: listMeta("APIResourceList"), GroupVersion: groupVersion, APIResources: resources}
 }
 
-var verbs = []string{"list", "watch"}
+var verbs, statusVerbs = []string{"list", "watch"}, []string{"patch"}
 
 func listMeta(kind string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: "v1"} }
 
@@ -76,15 +80,25 @@ func (a *api) aggregated(here bool) apidiscovery.APIGroupDiscoveryList {
 	if !here {
 		return told
 	}
+	var subresources []apidiscovery.APISubresourceDiscovery
+	if a.kind.status {
+		subresources = append(subresources, apidiscovery.APISubresourceDiscovery{
+			Subresource: "status", Verbs: statusVerbs, ResponseKind: a.responseKind(),
+		})
+	}
 	told.Items = append(told.Items, apidiscovery.APIGroupDiscovery{
 		ObjectMeta: metav1.ObjectMeta{Name: a.kind.group},
 		Versions: []apidiscovery.APIVersionDiscovery{{
 			Version: a.kind.version, Freshness: apidiscovery.DiscoveryFreshnessCurrent,
 			Resources: []apidiscovery.APIResourceDiscovery{{
 				Resource: a.kind.resource, SingularResource: a.kind.singular, Scope: apidiscovery.ScopeNamespace, Verbs: verbs,
-				ResponseKind: &metav1.GroupVersionKind{Group: a.kind.group, Version: a.kind.version, Kind: a.kind.name},
+				ResponseKind: a.responseKind(), Subresources: subresources,
 			}},
 		}},
 	})
 	return told
+}
+
+func (a *api) responseKind() *metav1.GroupVersionKind {
+	return &metav1.GroupVersionKind{Group: a.kind.group, Version: a.kind.version, Kind: a.kind.name}
 }

@@ -82,6 +82,11 @@ func object(t *testing.T, kind *kind, number int, state change) runtime.Object {
 	annotations := accessor.GetAnnotations()
 	annotations[sentAnnotation] = fmt.Sprintf("%019d", state.sent)
 	accessor.SetAnnotations(annotations)
+	if custom, ok := made.(*unstructured.Unstructured); ok {
+		if err := unstructured.SetNestedField(custom.Object, fmt.Sprintf("%019d", state.seen), "status", "seen"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return made.(runtime.Object)
 }
 
@@ -113,7 +118,7 @@ func TestAWatchEventIsWhatTheAPIServerWrites(t *testing.T) {
 	everyFormat(t, func(t *testing.T, kind *kind, format format) {
 		objects, events := encoders(t, format)
 		prepared := prepareSome(t, kind, format, 3)
-		state := change{firstVersion + 4711, 1795281027757365553}
+		state := change{firstVersion + 4711, 1795281027757365553, 1795281027757365444}
 		var encoded, event bytes.Buffer
 		if err := objects.Encode(withKind(kind, object(t, kind, 2, state)), &encoded); err != nil {
 			t.Fatal(err)
@@ -160,7 +165,7 @@ func listed(prepared *prepared, said metav1.ListMeta, count int) []byte {
 	got := prepared.format.listBegin(nil, said, size)
 	for at := range count {
 		got = prepared.format.listItem(got, prepared.size(at), at == 0)
-		got = prepared.append(got, at, change{firstVersion + uint64(at), int64(at)})
+		got = prepared.append(got, at, change{firstVersion + uint64(at), int64(at), 0})
 	}
 	return prepared.format.listEnd(got, said)
 }
@@ -169,7 +174,7 @@ func listed(prepared *prepared, said metav1.ListMeta, count int) []byte {
 func list(t *testing.T, kind *kind, said metav1.ListMeta, count int) runtime.Object {
 	items := make([]runtime.Object, count)
 	for at := range items {
-		items[at] = object(t, kind, at, change{firstVersion + uint64(at), int64(at)})
+		items[at] = object(t, kind, at, change{firstVersion + uint64(at), int64(at), 0})
 	}
 	made := map[string]func() runtime.Object{
 		"Pod": func() runtime.Object { return &corev1.PodList{} }, "ConfigMap": func() runtime.Object { return &corev1.ConfigMapList{} },

@@ -34,6 +34,8 @@ type kind struct {
 	typed    bool
 	identify func(number int, c chance) identity
 	make     func(id identity, number int, c chance) any
+	// status is whether it has the subresource.
+	status bool
 	// empty is what a bookmark carries.
 	empty func(meta metav1.ObjectMeta) any
 }
@@ -64,6 +66,12 @@ func (k *kind) path() string {
 	return "/apis/" + k.group + "/" + k.version + "/" + k.resource
 }
 
+// statusPath is that of the status of one object, as a pattern.
+func (k *kind) statusPath() string {
+	collection := k.path()
+	return strings.TrimSuffix(collection, k.resource) + "namespaces/{namespace}/" + k.resource + "/{name}/status"
+}
+
 var kinds = map[string]*kind{
 	"pods": {
 		version: "v1", resource: "pods", singular: "pod", name: "Pod", typed: true,
@@ -87,7 +95,7 @@ var kinds = map[string]*kind{
 	},
 	"customs": {
 		group: "bench.declctl.dev", version: "v1", resource: "customs", singular: "custom", name: "Custom",
-		identify: named("custom"), make: custom, empty: emptyCustom,
+		status: true, identify: named("custom"), make: custom, empty: emptyCustom,
 	},
 }
 

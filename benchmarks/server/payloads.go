@@ -45,13 +45,13 @@ func secret(id identity, _ int, c chance) any {
 
 // custom is a custom resource with a nested spec, numbers, conditions and a status, as operators write them: about 2 KB.
 func custom(id identity, number int, c chance) any {
-	created := c.moment().UTC().Format("2006-01-02T15:04:05Z")
+	created, generation := c.moment().UTC().Format("2006-01-02T15:04:05Z"), 1+c.IntN(9)
 	return map[string]any{
 		"apiVersion": "bench.declctl.dev/v1",
 		"kind":       "Custom",
 		"metadata": map[string]any{
 			"name": id.name, "namespace": id.namespace, "uid": string(c.uid()), "creationTimestamp": created,
-			"resourceVersion": versionHole, "generation": 1 + c.IntN(9),
+			"resourceVersion": versionHole, "generation": generation,
 			"labels":      map[string]any{"app": fmt.Sprintf("app-%d", number%deployments), "tier": c.pick("web", "work")},
 			"annotations": map[string]any{sentAnnotation: sentHole, "bench/checksum": c.hex(64)},
 			"managedFields": []any{map[string]any{
@@ -66,7 +66,7 @@ func custom(id identity, number int, c chance) any {
 			"members": members(c),
 		},
 		"status": map[string]any{
-			"observedGeneration": 1 + c.IntN(9), "phase": c.pick("Ready", "Ready", "Updating"),
+			"observedGeneration": generation, "seen": seenHole, "phase": c.pick("Ready", "Ready", "Updating"),
 			"conditions": []any{condition("Available", c), condition("Progressing", c)},
 		},
 	}

@@ -10,16 +10,19 @@ import (
 )
 
 const (
-	// Where the two things are that change with each event: no object says this elsewhere.
+	// Where the things are that change with each event: no object says this elsewhere.
 	versionHole = "RRRRRRRRRR"
 	sentHole    = "SSSSSSSSSSSSSSSSSSS"
+	// seenHole is in the status of objects that can be written: what the controller has seen of bench/sent.
+	seenHole = "WWWWWWWWWWWWWWWWWWW"
 	// firstVersion has as many digits as all versions that follow, and no leading zero: clients compare them as numbers.
 	firstVersion = 1_000_000_000
 	blockSize    = 1024
 )
 
 // span is where an object is in its block, and where its holes are in the object.
-type span struct{ offset, size, version, sent uint32 }
+// An object without a status that can be written has no hole for it: `seen` is 0.
+type span struct{ offset, size, version, sent, seen uint32 }
 
 // block is the bytes of up to blockSize objects, one after the other. They are outside of the heap: a million pods are of no interest to
 // the garbage collector, and its reserve of as much memory again isn't needed.
@@ -76,7 +79,8 @@ func fill(format format, buffer []byte, begin, end int, object func(at int) any)
 		if version < 0 || sent < 0 {
 			return block{}, buffer, fmt.Errorf("object %d has nowhere to say its version and when it was sent", at)
 		}
-		filled.spans = append(filled.spans, span{uint32(len(buffer)), uint32(len(encoded)), uint32(version), uint32(sent)})
+		seen := max(0, bytes.Index(encoded, []byte(seenHole)))
+		filled.spans = append(filled.spans, span{uint32(len(buffer)), uint32(len(encoded)), uint32(version), uint32(sent), uint32(seen)})
 		buffer = append(buffer, encoded...)
 	}
 	var err error
@@ -96,6 +100,9 @@ func (p *prepared) append(buffer []byte, at int, state change) []byte {
 	buffer = append(buffer, from.bytes[where.offset:where.offset+where.size]...)
 	digits(buffer[start+int(where.version):][:len(versionHole)], state.version)
 	digits(buffer[start+int(where.sent):][:len(sentHole)], uint64(state.sent))
+	if where.seen > 0 {
+		digits(buffer[start+int(where.seen):][:len(seenHole)], uint64(state.seen))
+	}
 	return buffer
 }
 

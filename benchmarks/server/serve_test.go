@@ -213,7 +213,7 @@ func TestStatisticsTellWhatWasAsked(t *testing.T) {
 		t.Errorf("%d bytes", told["bytes"])
 	}
 	delete(told, "bytes")
-	if want := fmt.Sprint(map[string]int{"lists": 1, "pages": 3, "streams": 1, "watches": 2, "open": 2, "modified": 7}); fmt.Sprint(told) != want {
+	if want := fmt.Sprint(map[string]int{"lists": 1, "pages": 3, "streams": 1, "watches": 2, "open": 2, "modified": 7, "statuses": 0}); fmt.Sprint(told) != want {
 		t.Errorf("%v, not %s", told, want)
 	}
 }

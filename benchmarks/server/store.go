@@ -19,7 +19,8 @@ const (
 // change is the state of an object: all that ever changes of it.
 type change struct {
 	version uint64
-	sent    int64
+	sent    int64 // when the server changed it, in nanoseconds since 1970
+	seen    int64 // what its controller has written into status.seen
 }
 
 // entry is a change of one object, in the order of versions.
@@ -44,6 +45,7 @@ type store struct {
 	followers map[*follower]struct{}
 	snapshots []*snapshot
 	modified  uint64
+	written   uint64 // changes of a status
 	progress  chan struct{}
 }
 
@@ -119,10 +121,40 @@ func (s *store) wrote(f *follower, version uint64) {
 
 // modify changes one object, once no watch is too far behind.
 func (s *store) modify(ctx context.Context, at int) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.mutex.Unlock()
+	s.modified++
+	s.states[at].sent = time.Now().UnixNano()
+	s.publish(at)
+	return nil
+}
+
+// writeStatus writes what a controller has seen of an object, and returns the object's state. Nothing is written if that is there already,
+// or if the object has another version than `version`; 0 is every version.
+func (s *store) writeStatus(ctx context.Context, at int, version uint64, seen int64) (state change, conflict bool, err error) {
+	if err := s.lock(ctx); err != nil {
+		return change{}, false, err
+	}
+	defer s.mutex.Unlock()
+	if version != 0 && version != s.states[at].version {
+		return s.states[at], true, nil
+	}
+	if s.states[at].seen != seen {
+		s.written++
+		s.states[at].seen = seen
+		s.publish(at)
+	}
+	return s.states[at], false, nil
+}
+
+// lock locks the mutex, once no watch is too far behind.
+func (s *store) lock(ctx context.Context) error {
 	for {
 		s.mutex.Lock()
 		if s.version-s.slowest() < window {
-			break
+			return nil
 		}
 		s.mutex.Unlock()
 		select {
@@ -131,16 +163,17 @@ func (s *store) modify(ctx context.Context, at int) error {
 			return ctx.Err()
 		}
 	}
-	defer s.mutex.Unlock()
+}
+
+// publish gives a changed object the next version, and tells the watches.
+func (s *store) publish(at int) {
 	s.version++
-	s.modified++
 	s.oldest = max(s.oldest, s.version-min(s.version, journalSize))
-	s.states[at] = change{s.version, time.Now().UnixNano()}
+	s.states[at].version = s.version
 	s.journal[s.version%journalSize] = entry{at, s.states[at]}
 	for f := range s.followers {
 		signal(f.wake)
 	}
-	return nil
 }
 
 // settle waits until every watch has written what there is.
@@ -195,6 +228,13 @@ func (s *store) changed() uint64 {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.modified
+}
+
+// statuses is how often a status was changed.
+func (s *store) statuses() uint64 {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.written
 }
 
 // snapshot is the state of now.

@@ -1,4 +1,4 @@
-// Client_go is client-go's shared informer as a peer of the benchmark (PROTOCOL.md, two folders up).
+// Client_go is client-go's shared informer as a peer of the benchmark (PROTOCOL.md, three folders up).
 //
 // It is what a controller written with client-go runs: a SharedIndexInformer from a factory, with one index and an event handler, all
 // settings at their defaults (so it takes streaming lists). The modes are the three ways in which controllers use it: typed over protobuf
@@ -11,14 +11,16 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"runtime/debug"
-	"strings"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"declctl.dev/benchmarks/peers/protocol"
 )
 
 func main() {
@@ -36,7 +38,10 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	counter := newCounter(*objects, *listener != "none")
+	var counter *protocol.Counter
+	if *listener != "none" {
+		counter = protocol.NewCounter(*objects)
+	}
 	if err := listen(informer, counter, *burn); err != nil {
 		log.Fatal(err)
 	}
@@ -44,8 +49,10 @@ func main() {
 	if !cache.WaitForCacheSync(wait.NeverStop, informer.HasSynced) || len(informer.GetStore().ListKeys()) != *objects {
 		log.Fatalf("synced with %d objects of %d", len(informer.GetStore().ListKeys()), *objects)
 	}
-	say(line{"event": "synced", "objects": *objects, "version": version()})
-	if err := obey(os.Stdin, informer.GetIndexer(), counter); err != nil {
+	version := protocol.Version("client-go", "k8s.io/client-go")
+	protocol.Say(protocol.Line{"event": "synced", "objects": *objects, "version": version})
+	read := func() (int, error) { return readIndex(informer.GetIndexer()) }
+	if err := protocol.Obey(os.Stdin, counter, read); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -68,9 +75,9 @@ func config(path, mode string) (*rest.Config, error) {
 }
 
 // listen registers the handlers: one that counts, one that keeps a core busy. Each has a goroutine of its own in the informer.
-func listen(informer cache.SharedIndexInformer, counter *counter, burn bool) error {
-	if counter.listens {
-		if _, err := informer.AddEventHandler(counter); err != nil {
+func listen(informer cache.SharedIndexInformer, counter *protocol.Counter, burn bool) error {
+	if counter != nil {
+		if _, err := informer.AddEventHandler(handler{counter}); err != nil {
 			return err
 		}
 	}
@@ -88,15 +95,24 @@ func listen(informer cache.SharedIndexInformer, counter *counter, burn bool) err
 // burnt keeps the compiler from leaving the burning out.
 var burnt uint64
 
-// version is that of the library, as it was built in.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		for _, module := range info.Deps {
-			if module.Path == "k8s.io/client-go" {
-				return fmt.Sprintf("client-go %s", strings.TrimPrefix(module.Version, "v"))
-			}
-		}
+// handler counts. The clock is read first.
+type handler struct{ counter *protocol.Counter }
+
+// OnAdd is called for what is in the first list, and never again: objects don't come or go.
+func (h handler) OnAdd(any, bool) { h.counter.Added() }
+
+// OnUpdate is called for changes, and after a relist for every object, changed or not.
+func (h handler) OnUpdate(_, object any) { h.counter.Changed(time.Now(), object) }
+
+// OnDelete is called for none.
+func (h handler) OnDelete(object any) { log.Fatalf("deleted: %v", object) }
+
+// readIndex asks the index for its lowest value, and returns how many objects have it.
+func readIndex(indexer cache.Indexer) (int, error) {
+	known := indexer.ListIndexFuncValues(index)
+	if len(known) == 0 {
+		return 0, fmt.Errorf("the index is empty")
 	}
-	return "client-go"
+	found, err := indexer.ByIndex(index, slices.Min(known))
+	return len(found), err
 }

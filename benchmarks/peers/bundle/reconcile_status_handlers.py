@@ -1,0 +1,24 @@
+"""A reconciler that writes what it has seen into the status of its object."""
+
+import time
+
+from counting import listen, reconciliations
+from protocol import SENT
+
+from declctl import HandlerContext, Request, hookimpl
+
+
+@hookimpl
+def declctl_startup() -> None:
+    """Starts the counter once in the life of the process; it survives reloads."""
+    listen()
+
+
+@hookimpl
+async def declctl_reconcile(request: Request, ctx: HandlerContext) -> None:
+    """Writes the status, and counts the change once."""
+    called, obj = time.time_ns(), request.obj
+    if obj is None or reconciliations.knows(request.key.name, sent := obj.annotations[SENT]):
+        return
+    await ctx.patch_status(seen=sent)
+    reconciliations.count(request.key.name, obj, sent, called)
