@@ -939,6 +939,29 @@ class ReloadSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class WritesSpec(Spec):
+    """The client-side rate limit of all writes together: `burst` at once, then `qps` each second.
+
+    There is no limit if `qps` is 0.
+    """
+
+    ABOUT = about("The rate of all writes of the process.")
+    qps: float = field(
+        {
+            "type": "number",
+            "minimum": 0,
+            "default": 50,
+            "description": (
+                "The writes that may be sent each second; 0 means no limit. The API server protects itself "
+                "by priority and fairness."
+            ),
+        },
+        read=float,
+    )
+    burst: int = field(whole("The writes that may be sent at once.", minimum=1, default=100))
+
+
+@dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
     """The address that serves probes, status, metrics and the page.
 
@@ -993,6 +1016,7 @@ class ControllerSpec(LocatedSpec):
         ScheduleSpec, "Functions that are called at given times.", kw_only=True
     )
     lifecycle: LifecycleSpec = nested(LifecycleSpec)
+    writes: WritesSpec = nested(WritesSpec)
     reload: ReloadSpec = nested(ReloadSpec)
     leader_election: ClassVar[Schema] = restart(
         record(

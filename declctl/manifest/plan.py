@@ -19,6 +19,7 @@ from declctl.manifest.model import (
     ReloadSpec,
     ResourceSpec,
     ScheduleSpec,
+    WritesSpec,
 )
 from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
@@ -128,6 +129,7 @@ class Plan:
     lifecycle: LifecycleSpec
     reload: ReloadSpec
     admin: AdminSpec
+    writes: WritesSpec
     schedules: tuple[ScheduleSpec, ...] = ()
 
 
@@ -150,6 +152,7 @@ def plan(controller: ControllerSpec) -> Plan:
         lifecycle=controller.lifecycle,
         reload=controller.reload,
         admin=controller.admin,
+        writes=controller.writes,
         schedules=controller.schedules,
     )
 

@@ -312,7 +312,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         log=log,
     )
     leftovers = Leftovers(client, tasks=tasks, clock=clock, log=log)
-    reloader.on_commit.append(lambda: leftovers.commit(slots.all()))
+    reloader.on_commit.append(lambda _: leftovers.commit(slots.all()))
+    reloader.on_commit.append(lambda plan: writers.limit(plan.writes.qps, plan.writes.burst))
     # The reporter only reads, so a cache that syncs wakes it.
     reloader.on_synced.append(observer.wake)
     announcer = Announcer(

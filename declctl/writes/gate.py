@@ -140,10 +140,20 @@ class WriteGate:
         self._ledger = ledger
         self._clock = clock
         self._may_write = may_write
-        self._bucket = bucket or TokenBucket(QPS, BURST, clock=clock)
+        self._rate = (QPS, BURST)
+        self._bucket: TokenBucket | None = bucket or TokenBucket(QPS, BURST, clock=clock)
         self._on_written = on_written
         self._on_dry_run = on_dry_run
         self.dry_run = dry_run
+
+    def limit(self, qps: float, burst: int) -> None:
+        """Send `burst` writes at once, and then `qps` each second; no limit with `qps` 0.
+
+        Another rate begins with a full bucket. Writes that wait already keep their places.
+        """
+        if (qps, burst) != self._rate:
+            self._rate = (qps, burst)
+            self._bucket = TokenBucket(qps, burst, clock=self._clock) if qps else None
 
     async def send(self, write: ApiWrite, origin: WriteOrigin) -> Written:
         """Send a write; returns its result.
@@ -201,7 +211,7 @@ class WriteGate:
 
     async def _sent(self, write: ApiWrite, attempts: "_Attempts") -> Written:
         self._check_leader(write)
-        wait = self._bucket.reserve()
+        wait = self._bucket.reserve() if self._bucket is not None else 0.0
         if wait:
             await self._clock.sleep(wait)
         while True:

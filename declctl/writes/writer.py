@@ -250,6 +250,7 @@ class WriterFactory:
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
         sets = ApplySets(gate, discover, version=version, on_marked=statuses.learn)
         finalizers = FinalizerWriter(gate, ledger, clock)
+        self._gate = gate
         self._parts = WriterParts(gate, sets, statuses, finalizers, discover)
 
     def writer(
@@ -268,6 +269,10 @@ class WriterFactory:
             manager=manager or field_manager(self._controller, handler),
             declared=declared,
         )
+
+    def limit(self, qps: float, burst: int) -> None:
+        """Limit the rate of all writes; see `WriteGate.limit`."""
+        self._gate.limit(qps, burst)
 
     def forget_sets(self) -> None:
         """List the members of sets again: another process may have written them, such as another leader."""

@@ -63,6 +63,20 @@ def test_a_request_that_is_throttled_is_waited_for(rig, config_map, sandbox) -> 
     assert controller.handler("tell").retried == 0
 
 
+def test_the_rate_of_writes_changes_with_a_reload(rig, config_map, sandbox) -> None:
+    """With one write in 1,000 seconds, the second one would come after the end of the test."""
+    rig.handler("tell")
+    rig.more = "  writes: {qps: 0.001, burst: 1}\n"
+    controller = rig.run(ASYNC.replace('== "a"', 'in "ab"').replace('"made"', 'f"of-{change.obj.name}"'))
+    sandbox.create(config_map("a"))
+    until("the first one is written", lambda: totals(controller).get(("apply", "succeeded")) == 1)
+    rig.more = "  writes: {qps: 0}\n"
+    rig.write()
+    assert [str(step) for step in controller.reload().steps] == ["~writes"]
+    sandbox.create(config_map("b"))
+    until("the second one is written", lambda: totals(controller).get(("apply", "succeeded")) == 2)
+
+
 @pytest.mark.parametrize(("code", "result"), [(409, "conflict"), (403, "refused"), (500, "failed")])
 def test_a_refusal_is_the_handlers_failure_and_is_retried(rig, config_map, sandbox, code, result) -> None:
     """The handler is called again until the write succeeds; a conflict is repeated before."""

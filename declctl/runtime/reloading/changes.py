@@ -331,8 +331,9 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
     for name in ("startup", "shutdown"):
         if getattr(old.lifecycle, name) != getattr(new.lifecycle, name):
             yield Step(StepKind.SWAP, f"lifecycle {name}")
-    if old.reload != new.reload:
-        yield Step(StepKind.SWAP, "reload")
+    for name in ("reload", "writes"):
+        if getattr(old, name) != getattr(new, name):
+            yield Step(StepKind.SWAP, name)
     if old.admin.allowed_hosts != new.admin.allowed_hosts:
         yield Step(StepKind.SWAP, "admin.allowedHosts")
     yield from needing_restart(old, new)

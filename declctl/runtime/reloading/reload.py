@@ -18,6 +18,7 @@ from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
+from declctl.manifest.plan import Plan
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -64,7 +65,7 @@ class Reloader:
         self.probation = Probation(slots, clock=clock)  # of the active generation
         # Called when a cache of the active generation has synced.
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
-        self.on_commit: list[Callable[[], object]] = []  # called after each commit; may not raise
+        self.on_commit: list[Callable[[Plan], object]] = []  # called after each commit; may not raise
         self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
         self._files = files
         self._services = services
@@ -322,7 +323,7 @@ class Reloader:
                 if not cached.informer.has_synced:
                     cached.informer.synced.on_open(self._cache_synced)
         for call in self.on_commit:
-            call()
+            call(new.plan)
         self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1

@@ -221,6 +221,35 @@ def test_writes_are_limited_on_this_side(scene, clock) -> None:
     assert counts == [3, 4, 5, 6, 7]
 
 
+def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
+    """`spec.writes` of a reload: writes that wait keep their places, later ones have the new rate."""
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
+    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
+    counts: list[int] = []
+
+    async def flood(number: int) -> list[asyncio.Future[object]]:
+        tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(number)]
+        await clock.settle()
+        counts.append(len(scene.server.requests))
+        return tasks
+
+    async def run() -> None:
+        tasks = await flood(2)
+        gate.limit(0, 1)
+        tasks += await flood(20)
+        await clock.advance(1)
+        gate.limit(1, 3)
+        tasks += await flood(4)
+        gate.limit(1, 3)  # the same again gives no new burst
+        tasks += await flood(1)
+        await clock.advance(2)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert counts == [1, 21, 25, 25]
+    assert len(scene.server.requests) == 27
+
+
 @pytest.mark.parametrize("waits", ["for a token", "for the answer", "for Retry-After"])
 def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
     """The handler's time is over: the request ends with it, and what became of it is not known."""
