@@ -119,7 +119,7 @@ class Counter:
 
 
 class Reconciliations:
-    """Counts for a reconciler: an object once, and then each of its changes at the first call that sees it."""
+    """Counts an object once for a reconciler, and then each change at the first call that sees it."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
