@@ -7,7 +7,8 @@ from harness.building import PEERS, cargo, checkout, go, peer_file, python
 
 KINDS = ("pods", "configmaps", "secrets", "leases", "customs")
 TYPED = ("pods", "configmaps", "secrets", "leases")
-BASE = "declctl"
+RECONCILERS = ("reconcile", "reconcile-status")
+BASE, RUN = "declctl", "declctl-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,11 @@ def _declctl(name: str) -> Callable[[], Sequence[str]]:
 
 
 def _client_go(mode: str) -> Callable[[], Sequence[str]]:
-    return lambda: [str(go(PEERS / "client_go", "client-go")), "--mode", mode]
+    return lambda: [str(go(PEERS / "go" / "client_go", "client-go")), "--mode", mode]
+
+
+def _controller_runtime() -> Sequence[str]:
+    return [str(go(PEERS / "go" / "controller_runtime", "controller-runtime"))]
 
 
 def _kube_rs(mode: str) -> Callable[[], Sequence[str]]:
@@ -57,7 +62,7 @@ CANDIDATES = (
         "declctl run",
         _declctl("declctl_run"),
         "the same, with the manifest, the admin address and reloads",
-        listeners=("none", "sync", "async"),
+        listeners=("none", "sync", "async", *RECONCILERS),
     ),
     Candidate(
         "client-go",
@@ -80,6 +85,14 @@ CANDIDATES = (
         _client_go("dynamic"),
         "decoded maps of any kind",
     ),
+    Candidate(
+        "controller-runtime",
+        "controller-runtime",
+        _controller_runtime,
+        "decoded Go structs, and a framework for controllers around them",
+        listeners=RECONCILERS,
+        kinds=("customs",),
+    ),
     Candidate("kube-rs", "kube-rs", _kube_rs("paged"), "decoded Rust structs"),
     Candidate(
         "kube-rs-streaming",
@@ -100,7 +113,7 @@ CANDIDATES = (
         "kopf",
         _python("kopf", "kopf_peer"),
         "dicts, and a framework for operators around them",
-        listeners=("none", "sync", "async"),
+        listeners=("none", "sync", "async", *RECONCILERS),
         slow=True,
     ),
     Candidate(
@@ -118,4 +131,4 @@ CANDIDATES = (
         "decoded typed structs",
     ),
 )
-OURS = (BASE, "declctl-run")
+OURS = (BASE, RUN)

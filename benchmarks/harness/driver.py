@@ -103,7 +103,7 @@ def _session(scenario: Scenario, command: Sequence[str], server: Server, sizes: 
     words = [*command, "--kubeconfig", str(server.kubeconfig), "--kind", scenario.kind]
     words += ["--objects", str(scenario.objects), "--listener", scenario.listener]
     with Peer([*words, *(["--burn"] if scenario.burn else [])]) as peer:
-        session = Session(peer, server, sizes)
+        session = Session(peer, server, sizes, writes=scenario.listener == "reconcile-status")
         for step in scenario.steps:
             try:
                 STEPS[step](session)

@@ -56,6 +56,7 @@ def quick(objects: int = 20_000, runs: int = 1) -> Plan:
         Scenario("sync", _SYNC, objects, listen[:-1], _SLOW, listener="sync", sizes=less),
         Scenario("async", _ASYNC, objects, listen, OURS, listener="async", runs=runs),
         *_behaviour(objects, (*OURS, "client-go", "kube-rs")),
+        *_reconciling(objects, runs=runs),
     )
     return Plan("quick", sizes, scenarios, command_line=3)
 
@@ -68,6 +69,7 @@ def full(objects: int = 100_000, runs: int = 3) -> Plan:
         Scenario("sync", _SYNC, objects, listen, _ALL, listener="sync", runs=runs),
         Scenario("async", _ASYNC, objects, listen, _ALL, listener="async", runs=runs),
         *_behaviour(objects, _ALL, runs=runs),
+        *_reconciling(objects, runs=runs),
         *(
             Scenario("sizes", _SIZES, size, ("sync", "settle", "read"), OURS)
             for size in (1_000, 10_000, 100_000, 1_000_000)
@@ -86,6 +88,29 @@ def full(objects: int = 100_000, runs: int = 3) -> Plan:
         ),
     )
     return Plan("full", Sizes(), scenarios, command_line=9)
+
+
+def _reconciling(objects: int, *, runs: int) -> tuple[Scenario, ...]:
+    """The scenarios of reconcilers. Each object changes once at most in a step: so no change is merged."""
+    objects = min(objects, 10_000)
+    sizes = Sizes(settle=2, flood=objects, paced=min(objects, 2_000), rate=200)
+    return tuple(
+        Scenario(
+            listener,
+            says,
+            objects,
+            ("sync", "added", "settle", "flood", "latency"),
+            ("declctl-run", "controller-runtime", "kopf"),
+            kind="customs",
+            listener=listener,
+            runs=runs,
+            sizes=sizes,
+        )
+        for listener, says in (
+            ("reconcile", "a reconciler that has nothing to do"),
+            ("reconcile-status", "a reconciler that writes the status of each changed object"),
+        )
+    )
 
 
 _CACHE = "one index, no handler; then a relist in which nothing has changed"

@@ -17,6 +17,7 @@ _QUIET_SECONDS = 1.0
 _QUIET_CPU = 0.1  # the most seconds of CPU within the quiet seconds
 _QUIET_BYTES = 64 * 1024  # the most bytes within them, which are bookmarks
 _LOOK_SECONDS = 0.1
+_WRITTEN_SECONDS = 0.02  # between two questions whether all statuses are written
 _RELOAD_AFTER = 2.0
 
 
@@ -39,12 +40,14 @@ class Session:
     CPU and wall times are in seconds, memory in megabytes, latencies in milliseconds.
     """
 
-    def __init__(self, peer: Peer, server: Server, sizes: Sizes) -> None:
+    def __init__(self, peer: Peer, server: Server, sizes: Sizes, *, writes: bool = False) -> None:
+        """With `writes`, the peer writes a status for each change: changes are over when all are written."""
         self.figures: dict[str, float] = {}
         self.version = ""
         self._peer = peer
         self._server = server
         self._sizes = sizes
+        self._writes = writes
         self._before = server.stats()
         self._listed_bytes = 0
 
@@ -151,13 +154,24 @@ class Session:
     ) -> tuple[Figures, Mapping[str, float], Figures]:
         self._peer.send(f"expect {count}{' latency' if latency else ''}")
         time.sleep(_HEED_SECONDS)
-        before = self._peer.now()
+        before, written = self._peer.now(), self._server.stats()["statuses"]
         limit = self._sizes.limit + (count / rate if rate else 0)
         ordering = threading.Thread(target=self._order, args=(count, rate, hot, limit), daemon=True)
         ordering.start()
         line = self._peer.wait("received", limit)
         ordering.join(limit)
-        return before, line.said, line.then
+        then = self._written(written + count) if self._writes else line.then
+        return before, line.said, then
+
+    def _written(self, statuses: int) -> Figures:
+        """Waits until the server has stored so many statuses; returns the figures of that time."""
+        deadline = time.monotonic() + self._sizes.limit
+        while time.monotonic() < deadline:
+            self._peer.watch()
+            if self._server.stats()["statuses"] >= statuses:
+                return self._peer.now()
+            time.sleep(_WRITTEN_SECONDS)
+        raise TimeLimitExceeded(f"> {self._sizes.limit:.0f} s")
 
     def _order(self, count: int, rate: int, hot: bool, limit: float) -> None:
         with contextlib.suppress(OSError):  # the wait for the peer has its own limit and error

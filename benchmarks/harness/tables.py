@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.catalogue import BASE, CANDIDATES, KINDS, OURS
+from harness.catalogue import BASE, CANDIDATES, KINDS, OURS, RUN
 from harness.results import Results
 from harness.text import Table
 
@@ -25,6 +25,7 @@ class Column:
 def tables(results: Results) -> list[Table]:
     """All tables that have figures."""
     made = [_cache(results), _listening(results), _burning(results), _hot(results), _unchanged(results)]
+    made += [_reconciling(results)]
     made += [_kinds(results), _sizes(results), _reload(results), _command_line(results), _left_out(results)]
     return [table for table in made if table.rows]
 
@@ -109,6 +110,25 @@ def _unchanged(results: Results) -> Table:
     )
 
 
+def _reconciling(results: Results) -> Table:
+    """The rows of reconcilers without work, and below them those that write a status."""
+    columns = (
+        Column("reconciles a second", "flood_rate", compared=True),
+        Column("CPU µs a reconcile", "flood_cpu", 1e6, compared=True),
+        Column("p50 ms", "latency_p50"),
+        Column("p99 ms", "latency_p99"),
+        Column("first reconciles, CPU s", "added_cpu"),
+        Column("settled MB", "settled_resident", compared=True),
+    )
+    parts: list[Sequence[str]] = []
+    for scenario, what in (("reconcile", "nothing to do"), ("reconcile-status", "one status")):
+        found = _table(results, scenario, "", columns, base=RUN)
+        parts += [[f"{row[0]}, {what}", *row[1:]] for row in found.rows]
+    objects = f"{results.size('reconcile'):,} custom resources"
+    title = f"{objects}, one reconciler with eight workers; latencies at 200 changes a second"
+    return Table(title, ["", *(column.head for column in columns)], parts)
+
+
 def _kinds(results: Results) -> Table:
     objects = results.size("kinds")
     rows: list[list[str]] = []
@@ -183,16 +203,19 @@ def _left_out(results: Results) -> Table:
     )
 
 
-def _table(results: Results, scenario: str, says: str, columns: Sequence[Column]) -> Table:
+def _table(
+    results: Results, scenario: str, says: str, columns: Sequence[Column], *, base: str = BASE
+) -> Table:
+    """The figures of a scenario; compared ones have their ratio to those of the peer `base`."""
     objects = results.size(scenario)
     measured = [candidate for candidate in CANDIDATES if results.of(scenario, candidate.key)]
-    rows = [[c.title, *_cells(results, scenario, c.key, columns)] for c in measured]
+    rows = [[c.title, *_cells(results, scenario, c.key, columns, base)] for c in measured]
     kind = next((record.kind for record in results.records if record.scenario == scenario), "")
     notes = [f"{c.title}: {why}" for c in measured if (why := results.failed(scenario, c.key))]
     return Table(f"{objects:,} {kind}, {says}", ["", *(column.head for column in columns)], rows, notes)
 
 
-def _cells(results: Results, scenario: str, peer: str, columns: Sequence[Column]) -> list[str]:
+def _cells(results: Results, scenario: str, peer: str, columns: Sequence[Column], base: str) -> list[str]:
     cells: list[str] = []
     failed = results.failed(scenario, peer).split(": ")[
         1:2
@@ -204,7 +227,7 @@ def _cells(results: Results, scenario: str, peer: str, columns: Sequence[Column]
             continue
         compared = column.compared and peer not in OURS
         cells.append(
-            _cell(value, _value(results, scenario, BASE, column) if compared else None, column.scale)
+            _cell(value, _value(results, scenario, base, column) if compared else None, column.scale)
         )
     return cells
 

@@ -47,7 +47,8 @@ def main() -> None:
             "--log-level",
             "error",
         ]
-        environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_OBJECTS": str(options.objects)}
+        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "BENCH_OBJECTS": str(options.objects)}
         child = subprocess.Popen(
             [sys.executable, "-m", "declctl", *words], stdin=subprocess.PIPE, text=True, env=environment
         )
@@ -107,7 +108,12 @@ def manifest(options: Any, admin: str) -> dict[str, Any]:
     ]
     if options.listener in RECONCILERS:
         handlers[0] |= {"mode": "Reconcile", "queue": {"concurrency": WORKERS}}
-    spec = {"resources": [resource], "reload": {"watch": "Off"}, "admin": {"bindAddress": admin}}
+    spec = {
+        "resources": [resource],
+        "writes": {"qps": 0},  # no limit, as the other peers
+        "reload": {"watch": "Off"},
+        "admin": {"bindAddress": admin},
+    }
     return {
         "apiVersion": "declctl.dev/v1alpha1",
         "kind": "Controller",

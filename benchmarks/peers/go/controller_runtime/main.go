@@ -26,12 +26,13 @@ import (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "where the server is")
-	kind := flag.String("kind", "customs", "customs alone")
-	objects := flag.Int("objects", 0, "how many there are")
-	listener := flag.String("listener", "reconcile", "reconcile, or reconcile-status: with a patch of the status")
-	workers := flag.Int("workers", 8, "how many objects are reconciled at once")
-	flag.Parse()
+	flags := flag.NewFlagSet("controller_runtime", flag.ExitOnError) // the default set has a flag of controller-runtime's with the same name
+	kubeconfig := flags.String("kubeconfig", "", "where the server is")
+	kind := flags.String("kind", "customs", "customs alone")
+	objects := flags.Int("objects", 0, "how many there are")
+	listener := flags.String("listener", "reconcile", "reconcile, or reconcile-status: with a patch of the status")
+	workers := flags.Int("workers", 8, "how many objects are reconciled at once")
+	_ = flags.Parse(os.Args[1:])
 	if *kind != "customs" || (*listener != "reconcile" && *listener != "reconcile-status") {
 		log.Fatalf("no reconciler of %s with %s", *kind, *listener)
 	}
