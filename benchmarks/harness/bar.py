@@ -75,6 +75,17 @@ def _over(name: str, base: str, scenario: str = "cache") -> Measure:
     return measure
 
 
+def _time(peer: str, scenario: str) -> Measure:
+    """The time of a reconcile of ours, divided by that of another peer."""
+
+    def measure(results: Results, ours: str) -> float | None:
+        mine = results.figure(scenario, ours, "flood_rate")
+        theirs = results.figure(scenario, peer, "flood_rate")
+        return theirs / mine if mine and theirs is not None else None
+
+    return measure
+
+
 def _plain(scenario: str, name: str, *, objects: int = 0, scale: float = 1) -> Measure:
     def measure(results: Results, ours: str) -> float | None:
         value = results.figure(scenario, ours, name, objects=objects)
@@ -111,6 +122,19 @@ BARS = (
     Bar("wire to handler at 1,000/s, p50", 1.0, _plain("sync", "latency_p50"), "ms"),
     Bar("wire to handler at 1,000/s, p99", 4.0, _plain("sync", "latency_p99"), "ms"),
     Bar("the same with a core burning, p99", 25.0, _plain("burning", "latency_p99"), "ms"),
+    Bar("time of an idle reconcile, of kopf's on.update", 1 / 10, _time("kopf-update", "reconcile"), "1/"),
+    Bar(
+        "time of an idle reconcile, of controller-runtime's",
+        2.0,
+        _time("controller-runtime", "reconcile"),
+        "x",
+    ),
+    Bar(
+        "time of a reconcile with one status, of controller-runtime's",
+        2.0,
+        _time("controller-runtime", "reconcile-status"),
+        "x",
+    ),
     Bar("hot Leases: changes not delivered", 0, _late),
     Bar("hot Leases: memory after, of before", 1.1, _over("hot_after", "hot_before", "hot"), "x"),
     Bar("unchanged relist: CPU, of the first sync's", 1.1, _over("relist_cpu", "sync_cpu"), "x"),

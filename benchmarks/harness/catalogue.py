@@ -117,6 +117,15 @@ CANDIDATES = (
         slow=True,
     ),
     Candidate(
+        "kopf-update",
+        "kopf, on.update",
+        lambda: [*_python("kopf", "kopf_peer")(), "--mode", "update"],
+        "the same",
+        listeners=RECONCILERS,
+        kinds=("customs",),
+        slow=True,
+    ),
+    Candidate(
         "kr8s",
         "kr8s",
         _python("kr8s", "kr8s_peer"),

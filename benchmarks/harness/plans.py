@@ -100,7 +100,7 @@ def _reconciling(objects: int, *, runs: int) -> tuple[Scenario, ...]:
             says,
             objects,
             ("sync", "added", "settle", "flood", "latency"),
-            ("declctl-run", "controller-runtime", "kopf"),
+            ("declctl-run", "controller-runtime", "kopf", "kopf-update"),
             kind="customs",
             listener=listener,
             runs=runs,

@@ -1,8 +1,9 @@
 """kopf: `@kopf.on.event` into a dict and an index, by hand.
 
-A reconciler is the same with a function that counts states, and writes the status through `patch`. kopf has
-other decorators for that, `@kopf.on.update` and `@kopf.on.create`, which cost more: they keep the last state
-of each object in an annotation, so a call without work writes as well.
+A reconciler counts states, and writes the status through `patch`. By default it has `@kopf.on.event`, which
+costs least: kopf calls it once for each event, and never again. With `--mode update` it has `@kopf.on.create`
+and `@kopf.on.update`, which kopf retries until they succeed, as the other peers do. kopf then stores the last
+state of each object in an annotation, so each call would write. Here that state stays in memory.
 
 It does not use `@kopf.index`, as its time grows with the square of the number of objects (kopf 1.45: 6 s for
 1,000): until all objects are indexed, each indexed object wakes all tasks that wait.
@@ -19,7 +20,7 @@ import kopf
 from protocol import KINDS, SENT, Burner, Counter, Reconciliations, arguments, say, serve, value_at
 
 RECONCILERS = ("reconcile", "reconcile-status")
-options = arguments(__doc__, listeners=("none", "sync", "async", *RECONCILERS))
+options = arguments(__doc__, listeners=("none", "sync", "async", *RECONCILERS), modes=("event", "update"))
 os.environ["KUBECONFIG"] = options.kubeconfig
 group, _, api_version = KINDS[options.kind].api_version.rpartition("/")
 RESOURCE = {"group": group, "version": api_version, "plural": options.kind}
@@ -71,7 +72,34 @@ async def reconcile(body: kopf.Body, name: str, patch: kopf.Patch, **_: Any) -> 
     reconciliations.count(name, body, sent, called)
 
 
-if options.listener in RECONCILERS:
+class States(kopf.DiffBaseStorage):
+    """The last states of objects, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._essences: dict[str, Any] = {}
+
+    def fetch(self, *, body: kopf.Body) -> Any:
+        """The last state of an object; None for a new one."""
+        return self._essences.get(body.metadata.uid)
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
+        """Keeps the state, and writes nothing."""
+        del patch
+        self._essences[body.metadata.uid] = essence
+
+
+if options.listener in RECONCILERS and options.mode == "update":
+    kopf.on.create(**RESOURCE, id="reconcile")(reconcile)
+    kopf.on.update(**RESOURCE, id="reconcile")(reconcile)
+
+    @kopf.on.startup()
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        """Keeps the states in memory, and posts no Events."""
+        settings.persistence.diffbase_storage = States()
+        settings.posting.enabled = False
+
+elif options.listener in RECONCILERS:
     kopf.on.event(**RESOURCE, id="reconcile")(reconcile)
 elif options.listener != "none":
     kopf.on.event(**RESOURCE, id="count")(count if options.listener == "sync" else count_async)

@@ -37,14 +37,18 @@ KINDS = {
 }
 
 
-def arguments(description: str | None, *, listeners: Sequence[str] = ("none", "sync")) -> argparse.Namespace:
-    """Parses the arguments of a peer; `listeners` are the ones that this peer supports."""
+def arguments(
+    description: str | None, *, listeners: Sequence[str] = ("none", "sync"), modes: Sequence[str] = ()
+) -> argparse.Namespace:
+    """Parses the arguments of a peer. It supports these `listeners`, and `modes`, the first by default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--kind", choices=list(KINDS), default="pods")
     parser.add_argument("--objects", type=int, required=True)
     parser.add_argument("--listener", choices=list(listeners), default="none")
     parser.add_argument("--burn", action="store_true")
+    if modes:
+        parser.add_argument("--mode", choices=list(modes), default=modes[0])
     return parser.parse_args()
 
 

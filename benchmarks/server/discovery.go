@@ -38,7 +38,7 @@ func (a *api) discovery(mux *http.ServeMux) {
 	core := a.kind.group == ""
 	tell("/api", metav1.APIVersions{TypeMeta: listMeta("APIVersions"), Versions: []string{"v1"}}, a.aggregated(core))
 	groups := metav1.APIGroupList{TypeMeta: listMeta("APIGroupList"), Groups: []metav1.APIGroup{}}
-	served := metav1.APIResource{Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: verbs}
+	served := metav1.APIResource{Name: a.kind.resource, SingularName: a.kind.singular, Namespaced: true, Kind: a.kind.name, Verbs: a.verbs()}
 	inCore := []metav1.APIResource{theNamespaces, served}
 	own := []metav1.APIResource{served}
 	if a.kind.status {
@@ -62,6 +62,14 @@ func resourceList(groupVersion string, resources ...metav1.APIResource) metav1.A
 }
 
 var verbs, statusVerbs = []string{"list", "watch"}, []string{"patch"}
+
+// verbs has "patch" for a kind with a status: kopf handles changes only of what it can patch, though it patches the status alone.
+func (a *api) verbs() []string {
+	if a.kind.status {
+		return []string{"list", "watch", "patch"}
+	}
+	return verbs
+}
 
 func listMeta(kind string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: "v1"} }
 
@@ -91,7 +99,7 @@ func (a *api) aggregated(here bool) apidiscovery.APIGroupDiscoveryList {
 		Versions: []apidiscovery.APIVersionDiscovery{{
 			Version: a.kind.version, Freshness: apidiscovery.DiscoveryFreshnessCurrent,
 			Resources: []apidiscovery.APIResourceDiscovery{{
-				Resource: a.kind.resource, SingularResource: a.kind.singular, Scope: apidiscovery.ScopeNamespace, Verbs: verbs,
+				Resource: a.kind.resource, SingularResource: a.kind.singular, Scope: apidiscovery.ScopeNamespace, Verbs: a.verbs(),
 				ResponseKind: a.responseKind(), Subresources: subresources,
 			}},
 		}},
