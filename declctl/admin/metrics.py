@@ -20,6 +20,7 @@ from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import (
     DECODING_FIGURES,
+    ELECTION_FIGURES,
     HANDLER_FIGURES,
     PROCESS_FIGURES,
     RESOURCE_FIGURES,
@@ -75,6 +76,9 @@ class StatusCollector(Collector):
             yield from _families(SCHEDULE_FIGURES, schedules, by=("schedule",))
         writes = [((total.handler, total.verb, total.result), total) for total in status.writes]
         yield from _families(WRITE_FIGURES, writes, by=("handler", "verb", "result"))
+        if status.leader_election is not None:
+            name = status.leader_election.lease.partition("/")[2]
+            yield from _families(ELECTION_FIGURES, [((name,), status.leader_election)], by=("name",))
         ready = GaugeMetricFamily(
             "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
         )

@@ -52,6 +52,9 @@ def print_status(document: Document, *, now: datetime) -> None:
     """Print the document of `GET /status` on stdout; ages are counted from `now`."""
     line(headline(document, now=now))
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
+    election = document.get("leaderElection")
+    rows = [] if not election else [_election(election, now)]
+    _section("LEASE", ("STATE", "LEADER", "SINCE", "TRANSITIONS", "REFUSED WRITES", "ERROR"), rows)
     _section(
         "RESOURCE",
         ("SYNCED", "OBJECTS", "BYTES", "LISTS", "WATCHES", "RELISTS", "LAST EVENT", "STATE"),
@@ -209,6 +212,14 @@ def _section(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]
     if rows:
         line()
         print_table((name, *headers), rows)
+
+
+def _election(election: Document, now: datetime) -> tuple[object, ...]:
+    holder, since = election["holder"], election["since"]
+    leader = f"{holder} (this process)" if holder == election["identity"] else holder or "-"
+    shown = age(since, now=now) if since else "-"
+    counts = election["transitions"], election["refusedWrites"]
+    return election["lease"], election["state"], leader, shown, *counts, election["error"]
 
 
 def _conditions(document: Document, now: datetime) -> list[tuple[object, ...]]:

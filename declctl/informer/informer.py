@@ -34,7 +34,7 @@ from declctl.informer.processor import ProcessorStatistics, Registration, Shared
 from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
 from declctl.informer.reflector.namespaces import NamespaceReflectors, NamespaceStatistics, SourcesByNamespace
-from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, ReflectorOptions
+from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import Decoding, Source
 from declctl.informer.stores.indices import (
@@ -322,6 +322,20 @@ class SharedIndexInformer:
         """
         reflectors = self.controller.reflector
         return not isinstance(reflectors, NamespaceReflectors) or reflectors.follows(namespace)
+
+    def reflectors(self) -> Mapping[str | None, Reflector]:
+        """The reflectors by namespace; without a set of namespaces, one under None. On the loop."""
+        reflector = self.controller.reflector
+        if isinstance(reflector, NamespaceReflectors):
+            return {**reflector.by_namespace}
+        assert isinstance(reflector, Reflector)
+        return {None: reflector}
+
+    @property
+    def follows_all(self) -> bool:
+        """Whether each namespace of a set has a reflector; True without a set."""
+        reflectors = self.controller.reflector
+        return not isinstance(reflectors, NamespaceReflectors) or reflectors.follows_all
 
     def version_in(self, namespace: str | None) -> str | None:
         """The version up to which the cache has all changes in a namespace. From any thread.

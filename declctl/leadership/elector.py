@@ -117,6 +117,8 @@ class LeadershipStatus:
     state: str = "Leading"  # what this process does meanwhile
     transitions: int = 0  # how often the lease was taken from another process
     terms: int = 0  # how often this process has begun to lead
+    slow_paths: int = 0  # renewals without a read that failed, as client-go's slowpath counter
+    refused_writes: int = 0  # writes that were not sent, as this process did not lead; counted by its owner
     error: str | None = None  # why the last request failed; None after a success
 
 
@@ -153,6 +155,7 @@ class Election:
         self.times = times
         self.transitions = 0  # of the lease, at the last observation
         self.terms = 0
+        self.slow_paths = 0  # updates without a read before them that have failed
         self.error: BaseException | None = None  # of the last request
         self.failed_verb: LeaseVerb | None = None  # of the last request, if it has failed
         self.is_released = False  # the lease was given up, or was not ours; only after `begin_release`
@@ -335,6 +338,8 @@ class Election:
         self._check_deadline(now)
         # Whatever was known of the lease is in doubt: it is read before the next write.
         self._lease, self._is_missing = None, False
+        if request.is_fast and request.verb is LeaseVerb.UPDATE:
+            self.slow_paths += 1
         if request.verb is LeaseVerb.GET and isinstance(error, NotFound):
             self._lease_is_gone(now)
         elif request.is_fast and not isinstance(error, TooManyRequests | Forbidden):
@@ -503,6 +508,7 @@ class LeaderElector:
             state="Leading" if leads else "Following" if holder not in ("", self.identity) else "Waiting",
             transitions=election.transitions,
             terms=election.terms,
+            slow_paths=election.slow_paths,
             error=self._error(),
         )
 

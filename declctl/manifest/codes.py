@@ -128,7 +128,6 @@ FINALIZER_LEFT: Final = _code(
 )
 
 INCLUDE_SNAPSHOTS: Final = _code("DCL062", "`includeSnapshotsFrom` is not done yet by this version.")
-LEADER_ELECTION: Final = _code("DCL068", "`leaderElection` is not done yet by this version.")
 METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
 SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
 SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")

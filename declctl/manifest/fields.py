@@ -367,11 +367,12 @@ def option(kind: type[Enum], description: str, *, default: Enum) -> Any:
     return field(piece, read=kind)
 
 
-def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
+def nested(kind: type[_Spec], *, optional: bool = False, live: bool = True) -> Any:
     """A field that is a mapping of type `kind`; if it is absent, its fields have their defaults.
 
     All fields of `kind` have defaults; for a mapping with required fields, use `record`. With `optional`, the
-    value is None in the model if all fields have their defaults.
+    value is None in the model if all fields have their defaults. Without `live`, a change of the mapping
+    takes effect when the process starts again.
     """
     # A spec is frozen, so that all documents without the mapping can share one value.
     usual = kind()
@@ -380,7 +381,8 @@ def nested(kind: type[_Spec], *, optional: bool = False) -> Any:
         found = build(kind, value, path)
         return None if optional and found == usual else found
 
-    return _declared(schema_of(kind), read, default=None if optional else usual)
+    piece = schema_of(kind)
+    return _declared(piece if live else restart(piece), read, default=None if optional else usual)
 
 
 def nested_required(kind: type[_Spec]) -> Any:

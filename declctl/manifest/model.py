@@ -132,6 +132,13 @@ class WatchFiles(StrEnum):
     OFF = "Off"
 
 
+class Followers(StrEnum):
+    """What a process does while another one leads: it keeps its caches current, or starts no informer."""
+
+    WARM = "Warm"
+    COLD = "Cold"
+
+
 class DrainPolicy(StrEnum):
     """The code that gets the changes which are queued at a commit: the old (Fence) or the new (Handover)."""
 
@@ -962,6 +969,70 @@ class WritesSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderElectionSpec(LocatedSpec):
+    """The election of one among several processes. Durations are in seconds.
+
+    `lease_name` is None for the name of the controller. `namespace` is None for that of the pod or of the
+    kubeconfig's context.
+    """
+
+    ABOUT = about(
+        "The election of one among several processes by a Lease. The leader alone calls handlers and "
+        "schedules, and writes.",
+        hints={
+            "resourceName": "leaseName",
+            "resourceNamespace": "namespace",
+            "leaderElect": "enabled",
+            "id": "leaseName",
+        },
+    )
+    enabled: bool = field(flag("Whether there is an election.", default=False))
+    lease_duration: float = field(
+        duration(
+            "The time after the last renewal that another process has seen, after which it takes the lease.",
+            minimum=1,
+            default="15s",
+        )
+    )
+    renew_deadline: float = field(
+        duration(
+            "The time after its last renewal for which the leader acts and writes. Shorter than "
+            "leaseDuration.",
+            minimum=0.5,
+            default="10s",
+        )
+    )
+    retry_period: float = field(
+        duration(
+            "The time between two requests for the lease. renewDeadline is longer than 1.2 of them.",
+            minimum=0.1,
+            default="2s",
+        )
+    )
+    followers: Followers = option(
+        Followers,
+        "What a process does while another one leads. Warm fills its caches and keeps them current; Cold "
+        "starts no watch before it leads.",
+        default=Followers.WARM,
+    )
+    lease_name: str | None = field(
+        text(
+            "The name of the Lease; by default that of the controller.",
+            value="subdomain",
+            examples=["pod-guard"],
+        )
+    )
+    namespace: str | None = field(
+        text(
+            "The namespace of the Lease; by default that of the pod, or of the kubeconfig's context, else "
+            "default.",
+            value="label",
+            examples=["team-a"],
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
     """The address that serves probes, status, metrics and the page.
 
@@ -1018,19 +1089,7 @@ class ControllerSpec(LocatedSpec):
     lifecycle: LifecycleSpec = nested(LifecycleSpec)
     writes: WritesSpec = nested(WritesSpec)
     reload: ReloadSpec = nested(ReloadSpec)
-    leader_election: ClassVar[Schema] = restart(
-        record(
-            "The election of one among several processes, which alone calls handlers.",
-            {
-                "enabled": refused(
-                    flag("Whether there is an election.", default=False),
-                    codes.LEADER_ELECTION,
-                    accepts=(False,),
-                ),
-                "leaseDuration": duration("The time for which a lease is valid.", minimum=1, default="15s"),
-            },
-        )
-    )
+    leader_election: LeaderElectionSpec = nested(LeaderElectionSpec, live=False)
     sharding: ClassVar[Schema] = restart(
         refused(mapping("How several processes share the objects."), codes.SHARDING, accepts=({},))
     )

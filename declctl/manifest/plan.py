@@ -14,6 +14,7 @@ from declctl.manifest.model import (
     ControllerSpec,
     HandlerSpec,
     IndexerSpec,
+    LeaderElectionSpec,
     LifecycleSpec,
     PluginSpec,
     ReloadSpec,
@@ -24,6 +25,7 @@ from declctl.manifest.model import (
 from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
 
+NO_ELECTION = LeaderElectionSpec()
 _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
 
 
@@ -131,6 +133,7 @@ class Plan:
     admin: AdminSpec
     writes: WritesSpec
     schedules: tuple[ScheduleSpec, ...] = ()
+    leader_election: LeaderElectionSpec = NO_ELECTION
 
 
 def plan(controller: ControllerSpec) -> Plan:
@@ -154,6 +157,7 @@ def plan(controller: ControllerSpec) -> Plan:
         admin=controller.admin,
         writes=controller.writes,
         schedules=controller.schedules,
+        leader_election=controller.leader_election,
     )
 
 

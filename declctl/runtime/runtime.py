@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 import structlog
@@ -22,7 +22,7 @@ from declctl.errors import ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import ResourceSpec
+from declctl.manifest.model import Followers, LeaderElectionSpec, ResourceSpec
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
@@ -51,6 +51,7 @@ from declctl.transport import Client
 from declctl.writes import (
     EventRecorder,
     OnDryRun,
+    RequestSender,
     WriteGate,
     WriteLedger,
     WriteOrigin,
@@ -62,10 +63,14 @@ from declctl.writes import (
     field_manager,
 )
 
+if TYPE_CHECKING:  # imported only for a manifest with an election
+    from declctl.runtime.leading import Candidate
+
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
 DRAIN_SECONDS = 25.0  # for running calls after SIGTERM; a kubelet kills after 30 s
 _HOOK_SECONDS = 60.0  # time limit of a hook at the end of the process
+_RELEASE_SECONDS = 2.0  # for giving up the lease
 _FLUSH_SECONDS = 2.0  # for posting the recorded events that are left
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 """A server that is entered and left with the runtime, such as the admin server."""
@@ -159,12 +164,13 @@ async def shut_down(
     lifecycle: Lifecycle,
     services: RuntimeServices,
     *,
+    drain_seconds: float = DRAIN_SECONDS,
     log: Log,
 ) -> None:
     """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation."""
     generation = reloader.active
     (running, waited), scheduled = await asyncio.gather(
-        slots.stop(DRAIN_SECONDS), schedules.stop(DRAIN_SECONDS)
+        slots.stop(drain_seconds), schedules.stop(drain_seconds)
     )
     if running := [*running, *scheduled]:
         log.warning(f"not waited for any longer: {', '.join(running)}")
@@ -201,6 +207,8 @@ async def _first(*waits: Awaitable[Any]) -> None:
 class RuntimeParts:
     """The parts of a process that outlive generations. Each part refers only to parts above it."""
 
+    candidate: "Candidate | None"  # None without an election
+    writers: WriterFactory
     recorder: EventRecorder
     writes: WriteLedger
     caches: InformerPool
@@ -221,6 +229,21 @@ class RuntimeParts:
     ]  # receives each outcome, and whether a person asked for it
 
 
+def make_candidate(
+    name: str, client: Client, election: LeaderElectionSpec, *, options: RunOptions, clock: Clock, log: Log
+) -> "Candidate | None":
+    """This process as a candidate; None without an election.
+
+    A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
+    """
+    if not election.enabled or options.dry_run:
+        return None
+    from declctl.runtime.leading import Candidate  # late: most controllers have no election
+
+    namespace = client.identity.namespace or "default"
+    return Candidate(election, client, default_name=name, default_namespace=namespace, clock=clock, log=log)
+
+
 def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the process owns
     name: str,
     files: InputFiles,
@@ -232,6 +255,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     children: PreflightPool,
     history: ReloadHistory,
     restart: Callable[[str], None],
+    election: LeaderElectionSpec,
     clock: Clock,
     log: Log,
     user_log: Any = None,
@@ -242,6 +266,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     - `tasks`: informers run in it.
     - `loops`: asynchronous hooks run on them.
     - `restart`: called with the reasons when a reload needs a new process.
+    - `election`: that of the manifest at the start of the process.
     - `user_log`: the structlog logger that `ctx.log` is bound from.
     - `on_dry_run`: called on the machinery loop with each write of a dry run.
     """
@@ -249,11 +274,16 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     def on_written(written: Written, origin: WriteOrigin) -> None:
         slots.written(written, origin, caches.all())
 
+    candidate = make_candidate(name, client, election, options=options, clock=clock, log=log)
     policy = WritePolicy(dry_run=options.dry_run, on_written=on_written, on_dry_run=on_dry_run)
+    sender: RequestSender = client
+    if candidate is not None:
+        policy = replace(policy, may_write=candidate.permits_write)
+        sender = candidate.sender
     client.guard_writes(policy.may_write, dry_run=policy.dry_run)
     ledger = WriteLedger()
     writers = WriterFactory(
-        client,
+        sender,
         ledger,
         controller=name,
         discover=client.discover,
@@ -264,7 +294,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     events = WriteGate(
-        client, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
+        sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
     )
     recorder = EventRecorder(events, controller=name, instance=socket.gethostname(), clock=clock, log=log)
     caches = InformerPool(client, tasks=tasks, clock=clock)
@@ -308,6 +338,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         server=server,
         retries=retries,
         file_watch=file_watch.status,
+        candidate=candidate,
         clock=clock,
         log=log,
     )
@@ -327,6 +358,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
 
     attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
     return RuntimeParts(
+        candidate,
+        writers,
         recorder,
         ledger,
         caches,
@@ -587,6 +620,11 @@ class Runtime:
             # The servers first: an address that is in use ends the process before any handler is called.
             for front in self._fronts:
                 await stack.enter_async_context(front(self))
+            if parts.candidate is not None:
+                parts.slots.stand_by()
+                parts.schedules.pause()
+                if parts.candidate.spec.followers is Followers.COLD:
+                    parts.caches.defer_starts()
             first = await unless_stopped(parts.reloader.start(checked), self._stopping)
             recording = tasks.create_task(parts.recorder.run(), name="events")
             watched = self.handler_loops.watch(parts.slots.time_out_blocked)
@@ -594,9 +632,13 @@ class Runtime:
             if first is not None:
                 self._history.add(first)
                 background = self._background(files, parts, tasks)
+                if parts.candidate is not None:
+                    tasks.create_task(self._stand_for_election(parts, parts.candidate), name="election")
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
+            if parts.candidate is not None:
+                parts.candidate.stop_taking()
             # No new generation, then no new call, then the hooks: they may read caches and record events.
             await parts.attempts.close()
             await shut_down(
@@ -605,10 +647,15 @@ class Runtime:
                 parts.schedules,
                 parts.lifecycle,
                 parts.services,
+                drain_seconds=self._drain_seconds(parts.candidate),
                 log=self._log,
             )
             await parts.mutations.look()
             await parts.recorder.flush(_FLUSH_SECONDS)
+            # The last calls and hooks may have written, so the lease goes after them.
+            if parts.candidate is not None:
+                await parts.candidate.release(_RELEASE_SECONDS)
+                failed = failed or int(parts.candidate.is_lost)
             recording.cancel()
             parts.leftovers.close()
             await parts.caches.close()
@@ -630,6 +677,7 @@ class Runtime:
             children=self._children,
             history=self._history,
             restart=self._start_again,
+            election=self._first_plan.leader_election,
             clock=self._clock,
             log=self._log,
             user_log=self._user_log,
@@ -659,10 +707,12 @@ class Runtime:
 
         # With `--once`, handlers handle what is there: no schedule is called.
         scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
+        if parts.candidate is None:
+            begun = tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers")
+            scheduled.append(begun)
         return [
             *scheduled,
             tasks.create_task(parts.observer.run(), name="observer"),
-            tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
@@ -670,6 +720,35 @@ class Runtime:
             tasks.create_task(parts.retries.run(parts.attempts), name="reload retries"),
             tasks.create_task(self._children.linger(self._clock), name="children"),
         ]
+
+    async def _stand_for_election(self, parts: RuntimeParts, candidate: "Candidate") -> None:
+        from declctl.runtime.leading import TakeoverSteps
+
+        def begin() -> None:
+            parts.writers.forget_sets()  # the leader before has written members that are not known here
+            parts.reloader.begin()
+
+        def end() -> int:
+            return parts.slots.cancel() + parts.schedules.cancel()
+
+        await candidate.run(
+            TakeoverSteps(
+                fill_caches=parts.caches.start_deferred,
+                wait_for_caches=parts.reloader.wait_for_caches,
+                make_room=parts.reloader.make_room,
+                namespace_sets=parts.caches.namespace_sets,
+                synced_caches=parts.reloader.synced_caches,
+                begin=begin,
+                end=end,
+                lost=lambda _: self._stopping.set(),
+            )
+        )
+
+    def _drain_seconds(self, candidate: "Candidate | None") -> float:
+        """The time for running calls. After a lost lease, it ends before another process can lead."""
+        if candidate is not None and candidate.is_lost:
+            return min(DRAIN_SECONDS, candidate.seconds_to_end)
+        return DRAIN_SECONDS
 
     async def _until_stopped(self, observer: StatusReporter) -> int:
         if self.options.once:

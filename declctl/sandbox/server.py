@@ -192,7 +192,7 @@ class Api:
         if timeout is None:
             timeout = _SHORTEST_WATCH * (1 + self._clock.random())
         try:
-            return await stream.run(watcher, self._clock, timeout=timeout)
+            return await stream.run(watcher, self._clock, timeout=timeout, bookmark=self._hub.bookmark_of)
         finally:
             self._hub.close(watcher)
 

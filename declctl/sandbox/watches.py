@@ -26,6 +26,7 @@ from declctl.sandbox.requests import AnyForm
 
 EventName = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_LAST_BOOKMARK_SECONDS: Final = 2.0  # before the end of a watch
 _LONGEST_OUTBOX: Final = 200_000  # lines; a client that is further behind is cut off, as the real server does
 
 
@@ -192,6 +193,11 @@ class Hub:
                 count += 1
         return count
 
+    def bookmark_of(self, watcher: Watcher) -> None:
+        """Send one watch a bookmark, if it allows them."""
+        if watcher.bookmarks:
+            watcher.put(self._bookmark(watcher.subscription, initial_end=False))
+
     def end(self, resource: ResourceId) -> None:
         """End every watch of a resource that is served no more."""
         for group in tuple(self._watchers.get(resource, {}).values()):
@@ -236,15 +242,20 @@ class WatchStream:
         self._request = request
         self._faults = faults  # asked before each write whether the resource is silent
 
-    async def run(self, watcher: Watcher, clock: Clock, *, timeout: float) -> web.StreamResponse:
-        """Send until the watcher ends, the client leaves, or `timeout` seconds have passed."""
+    async def run(
+        self, watcher: Watcher, clock: Clock, *, timeout: float, bookmark: Callable[[Watcher], None]
+    ) -> web.StreamResponse:
+        """Send until the watcher ends, the client leaves, or `timeout` seconds have passed.
+
+        `bookmark` is called two seconds before the timeout, as kube-apiserver sends one then.
+        """
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
         response.enable_chunked_encoding()
         self._faults.streams.append(self.orders)
         timer = asyncio.create_task(
-            _expire(watcher, clock, timeout), name=f"watch timeout of {self.orders.resource}"
+            _expire(watcher, clock, timeout, bookmark), name=f"watch timeout of {self.orders.resource}"
         )
         try:
             await response.prepare(self._request)
@@ -283,6 +294,12 @@ class WatchStream:
             transport.close()
 
 
-async def _expire(watcher: Watcher, clock: Clock, seconds: float) -> None:
-    await clock.sleep(seconds)
+async def _expire(
+    watcher: Watcher, clock: Clock, seconds: float, bookmark: Callable[[Watcher], None]
+) -> None:
+    ends = clock.monotonic() + seconds
+    if seconds >= _LAST_BOOKMARK_SECONDS:
+        await clock.sleep(seconds - _LAST_BOOKMARK_SECONDS)
+        bookmark(watcher)
+    await clock.sleep(ends - clock.monotonic())
     watcher.end()

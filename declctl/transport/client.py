@@ -18,7 +18,14 @@ from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
 from declctl.transport.health import ServerHealth
-from declctl.transport.messages import ApiRequest, TransportCounters, TransportStatistics, Wire, json_object
+from declctl.transport.messages import (
+    ApiRequest,
+    TransportCounters,
+    TransportStatistics,
+    Wire,
+    json_object,
+    nothing_before,
+)
 from declctl.transport.official import OfficialClients
 from declctl.transport.source import ResourceSource
 
@@ -187,6 +194,7 @@ class Client:
         params: Mapping[str, str] = _NO_PARAMS,
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
+        before_send: Callable[[], object] = nothing_before,
     ) -> KubeObject:
         """Send one request; returns the JSON object of the answer, `{}` for an empty one.
 
@@ -194,12 +202,21 @@ class Client:
         - `params`: query parameters.
         - `body`: a JSON object, or a list for a JSON patch; None for no body.
         - `content_type`: of the body, such as `application/merge-patch+json`.
+        - `before_send`: called when a connection is there, right before the first byte; it may raise.
 
         Raises the ApiError family; MalformedAnswer for an answer that is no JSON object.
         """
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()
-        request = ApiRequest(method, path, method=method, params=params, body=body, content_type=content_type)
+        request = ApiRequest(
+            method,
+            path,
+            method=method,
+            params=params,
+            body=body,
+            content_type=content_type,
+            before_send=before_send,
+        )
         return json_object(await self._wire.fetch(request), what=f"{method} {path}")
 
     def api_client(self) -> Any:

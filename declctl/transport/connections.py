@@ -17,8 +17,9 @@ import asyncio
 import re
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from copy import copy
 from enum import Enum, auto
 from typing import Any
@@ -32,7 +33,7 @@ from multidict import CIMultiDictProxy
 from declctl.errors import ApiError
 from declctl.objects import answers
 from declctl.transport.credentials import OfficialConfiguration, choose_proxy
-from declctl.transport.messages import BrokenBody, Sink
+from declctl.transport.messages import BrokenBody, Sink, nothing_before
 from declctl.transport.official import WriteGuard, refuse_redirect
 
 _SMALLEST = 16 * 1024  # one TLS record
@@ -47,6 +48,11 @@ _FINAL = re.compile(rb"HTTP/1\.1 [2-5]")  # what announces another answer (1xx) 
 _MOST_HELD = 256 * 1024  # bytes since the last `read`, after which the transport is paused
 _READABLE = ("", "identity", "gzip")
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+# Called by the pool when a connection is there, right before the first byte of a request. A variable of the
+# context, because the official client passes no option of ours through to its connector.
+BEFORE_SEND: ContextVar[Callable[[], object]] = ContextVar("before_send", default=nothing_before)
 
 
 class ConnectionPool(RESTClientObject):
@@ -119,7 +125,16 @@ class _Connector(aiohttp.TCPConnector):
     """
 
     async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """A new connection, or a pooled one without unread bytes."""
+        """A new connection, or a pooled one without unread bytes. Raises what `BEFORE_SEND` raises."""
+        connection = await self._usable(req, traces, timeout)
+        try:
+            BEFORE_SEND.get()()
+        except BaseException:
+            connection.release()
+            raise
+        return connection
+
+    async def _usable(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
         while True:
             connection = await super().connect(req, list(traces), timeout)
             transport, protocol = connection.transport, connection.protocol

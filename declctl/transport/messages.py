@@ -5,7 +5,7 @@ connections without an answer.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,6 +35,10 @@ _REASONS = {
 }
 
 
+def nothing_before() -> None:
+    """The `before_send` of most requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """One request."""
@@ -47,6 +51,8 @@ class ApiRequest:
     content_type: str = "application/json"
     accept: str = "application/json"
     watch_seconds: int = 0  # after which the server ends a WATCH; 0 for any other request
+    # Called when a connection is there, right before the first byte; what it raises, the request raises.
+    before_send: Callable[[], object] = nothing_before
 
 
 class BrokenBody(ValueError):

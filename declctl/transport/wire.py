@@ -25,7 +25,13 @@ from declctl.kit import Clock
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import exception_text, excerpt
 from declctl.objects import answers
-from declctl.transport.connections import BodyProtocol, ChunkedResponse, ConnectionPool, keep_alive
+from declctl.transport.connections import (
+    BEFORE_SEND,
+    BodyProtocol,
+    ChunkedResponse,
+    ConnectionPool,
+    keep_alive,
+)
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.messages import (
     ApiRequest,
@@ -171,6 +177,7 @@ class HttpWire:
         }
         if proof.authorization:
             headers["Authorization"] = proof.authorization
+        before = BEFORE_SEND.set(request.before_send)
         try:
             pool = await self._connections(proof)
             async with asyncio.timeout(head_seconds):
@@ -183,6 +190,8 @@ class HttpWire:
                 )
         except CONNECTION_FAULTS as fault:
             raise self._failed(request, fault) from fault
+        finally:
+            BEFORE_SEND.reset(before)
         response: aiohttp.ClientResponse = answer.response
         self._counters.answered(request.verb, response.status)
         return response

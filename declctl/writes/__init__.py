@@ -13,7 +13,7 @@ from declctl.writes.finalizers import (
     find_carriers_of,
     is_being_deleted,
 )
-from declctl.writes.gate import OnDryRun, WriteGate
+from declctl.writes.gate import OnDryRun, RequestSender, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
     WriteOrigin,
@@ -47,6 +47,7 @@ __all__ = [
     "MetadataLister",
     "OnDryRun",
     "RecordedEvents",
+    "RequestSender",
     "WriteGate",
     "WriteLedger",
     "WriteOrigin",

@@ -155,6 +155,11 @@ class Declctl:
         """SIGCONT: it goes on from where it was paused."""
         self._process.send_signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """SIGKILL, as the kernel sends it when memory runs out; returns when it is gone."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self, *, seconds: float = 30.0) -> int:
         """SIGTERM, as a kubelet sends it; returns the exit status."""
         self._process.send_signal(signal.SIGTERM)

@@ -27,6 +27,7 @@ _GROUPS = {
     "clusterrolebindings": "rbac.authorization.k8s.io/v1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
     "backups": "example.com/v1",
+    "leases": "coordination.k8s.io/v1",
 }
 
 

@@ -11,7 +11,7 @@ leaves when its last object is gone, so that listeners receive the deletes as th
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -346,6 +346,17 @@ class NamespaceReflectors:
     def follows(self, namespace: str | None) -> bool:
         """Whether a namespace is listed and watched."""
         return namespace in self._running
+
+    @property
+    def follows_all(self) -> bool:
+        """Whether each namespace of the set, as it is known now, has a reflector."""
+        names = self.source.namespaces.names
+        return names is not None and names <= self._running.keys()
+
+    @property
+    def by_namespace(self) -> Mapping[str, Reflector]:
+        """The reflector of each namespace."""
+        return {name: reflector for name, (reflector, _) in self._running.items()}
 
     def _error_of_set(self) -> str | None:
         namespaces = self.source.namespaces

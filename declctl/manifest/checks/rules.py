@@ -31,6 +31,7 @@ from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Ste
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 _ADMIN_ADDRESS = "127.0.0.1:8081"  # the default of spec.admin.bindAddress
+LEASE_JITTER = 1.2  # as in client-go: followers wait for up to so many retry periods more
 _NAMED = ("resources", "handlers", "plugins", "schedules")  # lists of the spec whose items have unique names
 
 
@@ -61,6 +62,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
     for path, schedule in entries_at(data, "spec", "schedules"):
         _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
+    _check_election(findings, shape)
 
 
 # Fields that only one mode has, by the other one, with what holds there.
@@ -284,6 +286,41 @@ def _check_backoff(findings: Findings, path: Path, shape: Schema) -> None:
         findings.add(codes.CONTRADICTION, Location((*path, given)), message, suggestion=suggestion)
 
 
+def _check_election(findings: Findings, shape: Schema) -> None:
+    """Report lease times that contradict each other, as client-go's NewLeaderElector does."""
+    path = ("spec", "leaderElection")
+    if not mapping_at(findings.data, *path):
+        return
+    places = {name: (*path, name) for name in ("leaseDuration", "renewDeadline", "retryPeriod")}
+    lease, renewal, retry = (_seconds(findings, place, shape) for place in places.values())
+    if lease is not None and renewal is not None and lease <= renewal:
+        _add_election_fault(
+            findings,
+            path,
+            ("renewDeadline", "leaseDuration"),
+            f"a leader would act for {renewal:g}s after its last renewal, and another process may take the "
+            f"lease after {lease:g}s",
+            "leaseDuration (15s if absent) has to be longer than renewDeadline (10s if absent)",
+        )
+    if renewal is not None and retry is not None and renewal <= LEASE_JITTER * retry:
+        _add_election_fault(
+            findings,
+            path,
+            ("retryPeriod", "renewDeadline"),
+            f"a leader that asks each {retry:g}s can't renew its lease within {renewal:g}s",
+            f"renewDeadline (10s if absent) has to be longer than {LEASE_JITTER:g} times retryPeriod (2s if "
+            "absent)",
+        )
+
+
+def _add_election_fault(
+    findings: Findings, path: Path, names: tuple[str, str], message: str, suggestion: str
+) -> None:
+    # The first of the two fields that is written is blamed; one of them is, as the defaults fit together.
+    name = next(each for each in names if value_at(findings.data, *path, each) is not None)
+    findings.add(codes.CONTRADICTION, Location((*path, name)), message, suggestion=suggestion)
+
+
 def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
     """The duration at a path in seconds; None if it is wrong, which another check reports."""
     value = value_at(findings.data, *path)
@@ -320,20 +357,9 @@ def check_refusals(findings: Findings) -> None:
         ):
             continue
         refused.add(path)
-        choices = [
-            "false" if each is False else str(each) for each in accepts if isinstance(each, str | bool)
-        ]
-        _refuse(findings, path, code, choices=choices)
-
-
-def _refuse(findings: Findings, path: Path, code: str, *, choices: list[str]) -> None:
-    suggestion = f"{codes.how_to_explain(code)} says what to do meanwhile"
-    if choices:
-        suggestion = f"write {' or '.join(choices)}, or remove it; {suggestion}"
-    else:
-        suggestion = f"remove it; {suggestion}"
-    message = f"{dotted(path)}: {codes.CODES[code][0].lower()}{codes.CODES[code][1:].rstrip('.')}"
-    findings.add(code, Location(path, key=not choices), message, suggestion=suggestion)
+        suggestion = f"remove it; {codes.how_to_explain(code)} says what to do meanwhile"
+        message = f"{dotted(path)}: {codes.CODES[code][0].lower()}{codes.CODES[code][1:].rstrip('.')}"
+        findings.add(code, Location(path, key=True), message, suggestion=suggestion)
 
 
 def check_traps(findings: Findings) -> None:

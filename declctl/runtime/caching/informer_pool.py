@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer.applier import Reprojection
+from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.source import SourceProvider
 from declctl.informer.stores.indices import FieldIndex
 from declctl.informer.stores.lister import Lister
@@ -155,6 +156,7 @@ class InformerPool:
         self._staged = _StagedChanges()  # empty while no generation is staged
         self._requests = RequestCounter()  # since the last `prepare`
         self.on_fault: list[Callable[[], object]] = []  # called after each fault of a LIST or WATCH
+        self.defers_starts = False  # no informer is started before `start_deferred`
 
     def prepare(self, requirements: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, and count all that are required as used.
@@ -207,12 +209,27 @@ class InformerPool:
         return [*made.values()]
 
     def start(self, new_informers: Iterable[ManagedInformer]) -> None:
-        """Start the list and watch of new informers."""
+        """Start the list and watch of new informers; later, while starts are deferred."""
+        if self.defers_starts:
+            return
         for cached in new_informers:
             if cached.task is None:
                 cached.started_at = self._clock.monotonic()
                 name = f"informer {cached.identity.watch}"
                 cached.task = self._tasks.create_task(cached.informer.run(), name=name)
+
+    def defer_starts(self) -> None:
+        """Start no informer until `start_deferred`. Before the first `start`."""
+        self.defers_starts = True
+
+    def start_deferred(self) -> None:
+        """Start all informers that a generation uses, and each further one at its `start`."""
+        self.defers_starts = False
+        self.start(cached for cached in self.all() if cached.generation_count)
+
+    def namespace_sets(self) -> Sequence[SharedIndexInformer]:
+        """The informers of namespaces that caches follow by their labels."""
+        return self._namespaces.informers()
 
     def _call_on_fault(self, _: Exception) -> None:
         for call in tuple(self.on_fault):

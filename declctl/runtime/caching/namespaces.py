@@ -53,6 +53,11 @@ class SelectedNamespaces:
         """The version up to which changes of namespaces have come; empty before the first list."""
         return "" if self._informer is None else self._informer.last_sync_resource_version
 
+    @property
+    def informer(self) -> SharedIndexInformer | None:
+        """The informer of the namespaces; None while no cache follows them."""
+        return self._informer
+
     def was_deleted(self, name: str) -> bool:
         """Whether a namespace left because it was deleted. Of many, the oldest are forgotten."""
         return name in self._deleted
@@ -127,3 +132,8 @@ class NamespaceSelectors:
             found = SelectedNamespaces(selector, self._cluster, tasks=self._tasks, clock=self._clock)
             self._selected[selector] = found
         return found
+
+    def informers(self) -> Sequence[SharedIndexInformer]:
+        """The informers of namespaces that run."""
+        found = (each.informer for each in tuple(self._selected.values()))
+        return [informer for informer in found if informer is not None]

@@ -187,6 +187,13 @@ class HandlerSlot(ABC, Generic[T]):
         self.hand_over(epoch)
         return self.invocations.abandon(self._bindings.get(epoch))
 
+    def cancel(self) -> int:
+        """Take nothing any more, and cancel the asynchronous calls that run; returns how many calls run."""
+        self.detach()
+        self.workers.dismiss()
+        at = "the end of the leadership"
+        return sum(self.invocations.abandon(binding, at=at) for binding in tuple(self._bindings.values()))
+
     def waiting(self, epoch: int) -> int:
         """The number of changes of an ended epoch that no call has begun for; 0 after `hand_over`.
 

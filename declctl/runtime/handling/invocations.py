@@ -491,23 +491,23 @@ class Invocations(ABC, Generic[T]):
                 if bindings is None or id(invocation.binding) in bindings
             ]
 
-    def abandon(self, binding: CallBinding | None) -> int:
+    def abandon(self, binding: CallBinding | None, *, at: str = "the drain timeout of a reload") -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
         Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
-        after its cancellation.
+        after its cancellation. `at` names the moment, for messages.
         """
         # Zombies were given up before, and are not counted again.
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
         for invocation in stuck:
             if invocation.scope is not None and invocation.loop is not None:
                 invocation.loop.call_soon_threadsafe(_cancel, invocation.scope)
-                why = "it goes on, though it was cancelled at the drain timeout of a reload"
+                why = f"it goes on, though it was cancelled at {at}"
                 self._loop.call_soon_threadsafe(
                     self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
                 )
             elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
-                self._give_up_waiting(invocation, "it outlived the drain timeout of a reload")
+                self._give_up_waiting(invocation, f"it outlived {at}")
         return len(stuck)
 
     def counts(self) -> HandlerCounts:

@@ -107,6 +107,8 @@ class _Run:
     )  # acquired once: by the begin, or by `revoke`
     overdue: bool = False  # it has exceeded its timeout, and has not returned
     task: asyncio.Task[None] | None = None
+    work: asyncio.Future[None] | None = None  # the call itself, which `task` follows
+    cancelled: str = "its loop has ended"  # why `work` was cancelled
 
 
 @dataclass(eq=False, slots=True)
@@ -228,6 +230,16 @@ class Schedules:
             await asyncio.wait(tasks, timeout=timeout)
         return [f"schedule {run.scheduled.name}" for run in self._runs()]
 
+    def cancel(self) -> int:
+        """Call nothing any more, and cancel the asynchronous calls that run; returns how many calls run."""
+        self._stopped = True
+        runs = self._runs()
+        for run in runs:
+            if run.work is not None and run.binding.implementation.is_async:
+                run.cancelled = "it was cancelled, because this process leads no more"
+                run.work.cancel()
+        return len(runs)
+
     def calls_of(self, generation: int) -> list[str]:
         """The running calls of a generation, as `call of nightly for 2026-01-01T02:00:00+00:00`."""
         return [
@@ -287,7 +299,7 @@ class Schedules:
 
     async def _follow(self, schedule: _Schedule, run: _Run) -> None:
         """Make one call, and note its outcome."""
-        work = asyncio.ensure_future(self._call(schedule, run))
+        work = run.work = asyncio.ensure_future(self._call(schedule, run))
         timeout = run.binding.spec.timeout
         # An asynchronous call is cancelled on its loop at its timeout, and may need a moment to end.
         grace = CANCEL_SECONDS if run.binding.implementation.is_async else 0.0
@@ -299,7 +311,7 @@ class Schedules:
             # called beside it.
             self._revoke(schedule, run)
             await asyncio.wait([work])
-        failure = RuntimeError("its loop has ended") if work.cancelled() else work.exception()
+        failure = RuntimeError(run.cancelled) if work.cancelled() else work.exception()
         if schedule.run is not run:
             return  # revoked: another call may run by now
         if not run.overdue:

@@ -115,6 +115,7 @@ class Slots:
         self._budgets: Mapping[str, WorkerBudget] = {}  # by the name of a queue that handlers share
         self._loops = WriteLoops(clock=clock, report=log.warning)
         self._paused = False  # workers are not woken, and changes wait
+        self._standing_by = False  # no slot listens to a cache: another process calls the handlers
         self._epochs = EpochCounter()  # of all slots that are not leaving: one step ends the epoch of all
 
     def pause(self) -> None:
@@ -128,6 +129,35 @@ class Slots:
             for slot in self._all():
                 slot.connect()
                 slot.wake()
+
+    def stand_by(self) -> None:
+        """Listen to no cache until `take_over`, as another process calls the handlers.
+
+        Called before the first commit. Nothing is queued meanwhile, and each commit makes the slots anew.
+        """
+        self._standing_by = True
+
+    def take_over(self) -> None:
+        """Listen to the caches from now on: handlers receive all cached objects, as at a start.
+
+        A second call has no effect.
+        """
+        if self._standing_by:
+            self._standing_by = False
+            for slot in self._slots.values():
+                self._listen(slot, slot.binding)
+
+    @property
+    def is_standing_by(self) -> bool:
+        """Whether another process calls the handlers."""
+        return self._standing_by
+
+    def cancel(self) -> int:
+        """Call no handler any more, and cancel the asynchronous calls that run; returns how many calls run.
+
+        The other calls go on: nothing can stop a thread.
+        """
+        return sum(slot.cancel() for slot in self._all())
 
     def cache_synced(self) -> None:
         """Retry the changes that wait for the sync of a cache, as a cache has synced."""
@@ -237,8 +267,8 @@ class Slots:
         for slot, binding in prepared.new:
             if not self._paused:
                 slot.connect()
-            slot.attach(binding.informers, binding)
-            slot.notice_first_sync()
+            if not self._standing_by:
+                self._listen(slot, binding)
         self._slots = prepared.table
         return prepared.ended
 
@@ -389,8 +419,11 @@ class Slots:
         """The handlers of `bindings` whose slots go on.
 
         With objects of another kind, a handler is a new one under the old name. The old one keeps its queue,
-        and receives no Deleted for its objects.
+        and receives no Deleted for its objects. A slot that has listened to no cache has nothing to go on
+        with.
         """
+        if self._standing_by:
+            return ()
         slots = self._slots
         return [n for n, binding in bindings.items() if n in slots and slots[n].continues_as(binding)]
 
@@ -428,6 +461,10 @@ class Slots:
             stranded=[e for e, (slot, b) in zip(ended, kept, strict=True) if _is_stranded(slot, b)],
             proofs=proofs,
         )
+
+    def _listen(self, slot: AnySlot, binding: HandlerBinding) -> None:
+        slot.attach(binding.informers, binding)
+        slot.notice_first_sync()
 
     def _exchange_workers(self, slot: AnySlot, workers: WorkerPool[Any]) -> None:
         before, slot.workers = slot.workers, workers

@@ -225,6 +225,8 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """The steps to `new` that a process that was started with `old` can't take."""
     if old.admin.bind_address != new.admin.bind_address:
         yield Step(StepKind.RESTART, "admin.bindAddress")
+    if old.leader_election != new.leader_election:
+        yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
     if old.name != new.name:
         yield Step(StepKind.RESTART, "metadata.name")
 
@@ -337,6 +339,13 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
     if old.admin.allowed_hosts != new.admin.allowed_hosts:
         yield Step(StepKind.SWAP, "admin.allowedHosts")
     yield from needing_restart(old, new)
+
+
+def _why_elected(old: Plan, new: Plan) -> str:
+    """The fields of the election that differ."""
+    before, after = old.leader_election, new.leader_election
+    names = (each.name for each in fields(before) if each.compare)
+    return ", ".join(_camel(name) for name in names if getattr(before, name) != getattr(after, name))
 
 
 def _why_rehomed(before: ResourcePlan, after: ResourcePlan) -> str:

@@ -19,6 +19,7 @@ from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
 from declctl.manifest.plan import Plan
+from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -128,7 +129,13 @@ class Reloader:
             )
 
     async def start_handlers(self) -> None:
-        """Start the handlers when every cache has synced, or after `warmTimeout`.
+        """Start the handlers when every cache has synced, or after `warmTimeout`."""
+        await self.wait_for_caches()
+        await self.make_room()
+        self.begin()
+
+    async def wait_for_caches(self) -> None:
+        """Wait until every cache has synced, for `warmTimeout` at most.
 
         A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
         caches count. The caches of later generations have synced before their commit (`Stage`).
@@ -153,10 +160,24 @@ class Reloader:
                 "before its sync gets NotSynced, and is called again",
                 resource=name,
             )
-        # Imports and first lists leave free memory behind. Caches go on meanwhile; handlers wait a few ms.
+
+    async def make_room(self) -> None:
+        """Return the free memory that imports and first lists leave behind. Caches go on meanwhile."""
         await in_thread(trim_heap, name="declctl-trim")
+
+    def begin(self) -> None:
+        """Let handlers and schedules begin. A second call has no effect."""
+        self._slots.take_over()
         self._slots.resume()
+        self._schedules.resume()
         self._schedules.start()
+
+    def synced_caches(self) -> Sequence[ManagedInformer]:
+        """The caches of the active generation that have synced, each once."""
+        assert self.active is not None
+        caches = self._services.caches
+        found = dict.fromkeys(cached for each in self.active.requirements for cached in caches.of(each))
+        return [cached for cached in found if cached.informer.has_synced]
 
     def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
         """The resources that have not synced, and why; with `missing`, also kinds that are not served."""

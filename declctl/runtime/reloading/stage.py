@@ -726,7 +726,12 @@ class Stage:
                 raise ReloadRefused("FinalizersLeft", f"{document.path}:{line}: {message}")
 
     async def _warm(self, new: Generation, replaced: Generation, timeout: float) -> None:
-        """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not."""
+        """Wait until all new caches of a generation have synced; raises ReloadRefused if one does not.
+
+        Does not wait while no cache is filled, because another process leads (`followers: Cold`).
+        """
+        if self._services.caches.defers_starts:
+            return
         deadline = self._clock.monotonic() + timeout  # one for all caches together
         moved = _moved_to(new, replaced)
         for requirement in new.requirements:

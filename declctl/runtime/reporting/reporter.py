@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -40,6 +40,9 @@ from declctl.runtime.reporting.status import Conditions, ControllerStatus, Resou
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 from declctl.writes import EventRecorder, WriteLedger
+
+if TYPE_CHECKING:  # imported only for a manifest with an election
+    from declctl.leadership import LeadershipStatus
 
 _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
@@ -162,6 +165,27 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
+class ElectionReader(Protocol):
+    """What the status says of the election of a leader."""
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether this process fills no cache, as another one leads."""
+        ...
+
+    def may_write(self) -> bool:
+        """Whether this process may write now."""
+        ...
+
+    def status(self) -> "LeadershipStatus":
+        """The election as this process sees it."""
+        ...
+
+    def unfinished(self) -> str:
+        """Why handlers have not begun, in words; empty if they have."""
+        ...
+
+
 class StatusReporter:
     """Reads the figures of all parts, states the conditions, and logs changes. Changes no other part.
 
@@ -183,6 +207,7 @@ class StatusReporter:
         server: Callable[[], ServerStatus],
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
+        candidate: ElectionReader | None,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -198,6 +223,7 @@ class StatusReporter:
         self._server = server
         self._retries = retries
         self._file_watch = file_watch
+        self._candidate = candidate  # None without an election
         self._clock = clock
         self._log = log
         self._conditions = Conditions(clock)
@@ -238,15 +264,20 @@ class StatusReporter:
         if self._started_with is None and active is not None:
             self._started_with = active.plan
         resources = self.resources()
-        for resource in resources:
-            self._log_changes(resource)
+        if not self._caches.defers_starts:
+            for resource in resources:
+                self._log_changes(resource)
         # A kind that the server does not serve is not waited for: it may come years later.
-        waiting = [r.name for r in resources if not r.synced and r.state != "Missing"]
+        # A cold follower fills no cache. It is ready: a rolling update waits for that.
+        is_cold = self._candidate is not None and self._candidate.is_cold
+        waiting = [r.name for r in resources if not r.synced and r.state != "Missing" and not is_cold]
         broken = [f"{r.name}: {r.error}" for r in resources if r.error]
         if waiting:
             self._conditions.set(
                 "Ready", holds=False, reason="NotSynced", message=f"not synced: {', '.join(waiting)}"
             )
+        elif is_cold:
+            self._conditions.set("Ready", holds=True, reason="Following", message="no cache is filled")
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
         # All three are read even if only one of them is shown: plugins are logged in any case.
@@ -323,7 +354,8 @@ class StatusReporter:
             generation=generation.number if generation is not None else 0,
             bundle_hash=generation.inputs.digest if generation is not None else "",
             ready=ready is not None and ready.status == "True",
-            leader=True,
+            leader=self._candidate is None or self._candidate.may_write(),
+            leader_election=None if self._candidate is None else self._candidate.status(),
             generations_alive=sum(not each.refused for each in old) + (generation is not None),
             old_generations=old,
             conditions=self._conditions.all(),
@@ -362,7 +394,9 @@ class StatusReporter:
 
     def unfinished(self) -> str:
         """The same, without a look: nothing is logged, and no condition is set."""
-        reasons = [
+        election = "" if self._candidate is None else self._candidate.unfinished()
+        reasons = [election] if election else []
+        reasons += [
             f"{r.name} has not synced ({r.error or f'{r.items_listed} objects so far'})"
             for r in self.resources()
             if not r.synced

@@ -6,7 +6,7 @@ Each figure of the document and of the metrics is one row of a table (`Figure`).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
@@ -26,6 +26,9 @@ from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
 from declctl.writes import RecordedEvents, WriteTotal
+
+if TYPE_CHECKING:  # imported only for a manifest with an election
+    from declctl.leadership import LeadershipStatus
 
 _Watches = Sequence[InformerStatistics]
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
@@ -382,6 +385,29 @@ WRITE_FIGURES = (
 )
 
 
+# Each row has the label name, which is that of the Lease, as in client-go.
+ELECTION_FIGURES = (
+    Figure(
+        "leading",
+        "leader_election_master_status",
+        "1 if this process leads, by the name of its lease.",
+        counts=False,
+        read=lambda election: int(election.leading),
+    ),
+    Figure(
+        "slow_paths",
+        "leader_election_slowpath",
+        "Renewals of the lease that failed, so that it was read again.",
+    ),
+    Figure("transitions", "declctl_leader_transitions", "How often the lease went to another process."),
+    Figure(
+        "refused_writes",
+        "declctl_leader_refused_writes",
+        "Writes that were not sent, because this process did not lead.",
+    ),
+)
+
+
 def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
     return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
@@ -550,6 +576,7 @@ class ControllerStatus:
     ] = ()  # calls of staged code that go on after their callers have given up
     file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
+    leader_election: "LeadershipStatus | None" = None  # None without an election
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""

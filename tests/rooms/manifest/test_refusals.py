@@ -14,7 +14,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
     [
         (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
         ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
-        ("leaderElection: {enabled: §true}", "DCL068"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
         ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
@@ -43,7 +42,6 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         HANDLER % "onFailure: DeadLetter, retry: {maxAttempts: 3}",
         HANDLER % "replay: Never",
         "schedules: []",
-        "leaderElection: {enabled: false, leaseDuration: 15s}",
         "leaderElection: {enabled: no}",
         "metrics: {bindAddress: 127.0.0.1:8081}",
         "admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: ':9000'}",
@@ -54,12 +52,6 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
 def test_what_equals_the_default_is_fine(faults, fragment):
     """Values that ask for what happens anyway are accepted."""
     assert faults(fragment) == ()
-
-
-def test_a_value_that_is_done_is_suggested(only_fault):
-    """Where another value is done, it is named."""
-    fault = only_fault("leaderElection: {enabled: §true}")
-    assert fault.suggestion.startswith("write false, or remove it; ")
 
 
 @pytest.mark.parametrize("policy", ["Ignore", "DeadLetter"])

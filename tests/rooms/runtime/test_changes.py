@@ -160,6 +160,8 @@ _ABSENT = {
     "PluginSpec.version": ">=1",
     "ScheduleSpec.every": 60.0,
     "ScheduleSpec.timeout": 1.0,
+    "LeaderElectionSpec.lease_name": "web",
+    "LeaderElectionSpec.namespace": "team-a",
 }
 _EMPTY = {
     "Plan.plugins": PluginSpec("mail"),

@@ -1,0 +1,487 @@
+"""Whole controllers with an election: who acts when, on what state, and what a process may write.
+
+The other process is mostly a Lease that the test writes, as another process would.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from declctl.sandbox import SandboxThread
+from declctl.sandbox.faults import Match
+from declctl.testing import BundleDir, ControllerUnderTest, until
+
+SPEC = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: web}
+spec:
+  resources:
+    - {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default]}
+    - {name: secrets, apiVersion: v1, kind: Secret, namespaces: [default]}
+  handlers:
+    - {name: seen, resourceRef: {name: maps}, entryPoint: "code:seen"}
+    - {name: keys, resourceRef: {name: maps}, entryPoint: "code:keys", mode: Reconcile}
+  leaderElection: {enabled: true, retryPeriod: 200ms%s}
+"""
+CODE = """
+from blackboard import tell
+
+def seen(change):
+    tell("seen", change.type, change.obj.name, change.obj["data"]["v"], change.initial)
+
+def keys(request):
+    tell("key", request.name, None if request.obj is None else request.obj["data"]["v"])
+"""
+OTHER = "other-process"
+SHORT = 2  # seconds for which the lease of the other process is valid
+
+
+def lease(holder: str, **spec: Any) -> dict[str, Any]:
+    """The Lease, as a process that has just renewed it writes it."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    known = {"holderIdentity": holder, "leaseDurationSeconds": SHORT, "acquireTime": now, "renewTime": now}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {**known, "leaseTransitions": 1, **spec},
+    }
+
+
+class Rival:
+    """Another process, as far as the server can tell: it holds the lease while it renews it."""
+
+    def __init__(self, sandbox: SandboxThread) -> None:
+        self._sandbox = sandbox
+
+    def takes(self) -> None:
+        """It has taken the lease for an hour, although another process may hold it."""
+        body = lease(OTHER, leaseDurationSeconds=3600)
+        if self._sandbox.objects("Lease", "default"):
+            self._sandbox.patch("Lease", "web", {"spec": body["spec"]})
+        else:
+            self._sandbox.create(body)
+
+    def dies(self) -> None:
+        """It was killed: a lease of two seconds is left."""
+        self._sandbox.patch("Lease", "web", {"spec": lease(OTHER)["spec"]})
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lease."""
+        return self._sandbox.objects("Lease", "default")[0]["spec"]["holderIdentity"]
+
+
+@pytest.fixture
+def rival(sandbox: SandboxThread) -> Rival:
+    return Rival(sandbox)
+
+
+@pytest.fixture
+def bundle(bundle_dir: BundleDir, board: ModuleType) -> BundleDir:
+    bundle_dir.write("manifest.yaml", SPEC % "")
+    bundle_dir.write("code.py", CODE)
+    return bundle_dir
+
+
+Start = Callable[..., ControllerUnderTest]
+
+
+def follows(controller: ControllerUnderTest) -> bool:
+    """Whether it has seen that the other process leads."""
+    found = controller.status().leader_election
+    return found is not None and found.state == "Following"
+
+
+def leads(controller: ControllerUnderTest) -> bool:
+    """Whether its handlers have begun."""
+    return controller.log.find("leads: handlers begin") is not None
+
+
+def full_lists(sandbox: SandboxThread) -> int:
+    """The LISTs of all objects, and streaming lists."""
+    lists = [each for each in sandbox.ledger.requests("list") if each.params.get("limit") != "1"]
+    streams = [each for each in sandbox.ledger.requests("watch") if each.params.get("sendInitialEvents")]
+    return len(lists) + len(streams)
+
+
+def test_a_warm_follower_knows_everything_and_acts_on_nothing(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """It is ready, its caches are current, and at the takeover handlers receive the present state once."""
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    sandbox.create(config_map("b", v="1"))
+    sandbox.patch("ConfigMap", "a", {"data": {"v": "2"}})
+    until("the cache is current", lambda: process.lister("maps").get("default/a")["data"]["v"] == "2")
+    until("both are known", lambda: process.lister("maps").get("default/b") is not None)
+    status = process.status()
+    assert (status.ready, status.leader) == (True, False)
+    assert status.leader_election is not None
+    assert (status.leader_election.holder, status.leader_election.lease) == (OTHER, "default/web")
+    assert board.told == []
+    assert [(each.queued, each.delivered, each.synced) for each in status.handlers] == [(0, 0, False)] * 2
+
+    before = full_lists(sandbox)
+    began = time.monotonic()
+    rival.dies()
+    until("it leads", lambda: leads(process), timeout=30)
+    took = time.monotonic() - began
+    process.wait_idle()
+    assert sorted(row for row in board.told if row[0] == "seen") == [
+        ("seen", "Added", "a", "2", True),
+        ("seen", "Added", "b", "1", True),
+    ]
+    assert sorted(row for row in board.told if row[0] == "key") == [("key", "a", "2"), ("key", "b", "1")]
+    assert full_lists(sandbox) == before
+    assert all(each.relists == 0 for each in process.status().resources)
+    # Two seconds more than the lease; as many again for a machine that does other things as well.
+    assert SHORT <= took < SHORT + 4
+    assert all(each.synced for each in process.status().handlers)
+
+
+def test_a_new_leader_waits_until_its_cache_has_what_the_old_one_has_done(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """The watch of the follower is held back while the old leader acts, and is killed (kubernetes#137308).
+
+    Without the check of freshness, the handler receives the old state, and an object that is gone.
+    """
+    rival.takes()
+    process: ControllerUnderTest = controller(
+        bundle.path, objects=[config_map("a", v="old"), config_map("gone", v="old")]
+    )
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    sandbox.faults.silence("configmaps")
+    sandbox.patch("ConfigMap", "a", {"data": {"v": "new"}})
+    sandbox.delete("ConfigMap", "gone", "default")
+    rival.dies()
+    until("it has taken the lease", lambda: process.status().leader, timeout=30)
+    # Without the check, both handlers are called now.
+    until(
+        "it asks for what the cache lacks, or acts",
+        lambda: (
+            board.told or [w for w in sandbox.ledger.requests("watch", resource="configmaps") if _is_short(w)]
+        ),
+        timeout=30,
+    )
+    assert board.told == []
+    assert process.status().leader_election.state == "TakingOver"
+    sandbox.faults.speak()
+    until("its handlers have begun", lambda: leads(process), timeout=30)
+    process.wait_idle()
+    assert {row[1:] for row in board.told if row[0] == "key"} == {("a", "new")}
+    assert [row[1:] for row in board.told if row[0] == "seen"] == [("Added", "a", "new", True)]
+
+
+def _is_short(watch: Any) -> bool:
+    return watch.params.get("timeoutSeconds") == "3"
+
+
+def namespace(name: str, **labels: str) -> dict[str, Any]:
+    """A Namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def test_a_new_leader_knows_all_namespaces_of_its_selector(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """A namespace came into the set while the watch of namespaces was held back: it is not overlooked."""
+    bundle.edit(
+        "manifest.yaml",
+        "ConfigMap, namespaces: [default]",
+        "ConfigMap, namespaces: {labelSelector: team=web}",
+    )
+    rival.takes()
+    objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
+    process: ControllerUnderTest = controller(bundle.path, objects=[*objects, config_map("b", "two", v="1")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    sandbox.faults.silence("namespaces")
+    sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
+    rival.dies()
+    until(
+        "it asks which namespaces there are, or acts",
+        lambda: (
+            board.told or [w for w in sandbox.ledger.requests("watch", resource="namespaces") if _is_short(w)]
+        ),
+        timeout=30,
+    )
+    assert board.told == []
+    sandbox.faults.speak()
+    until("its handlers have begun", lambda: leads(process), timeout=30)
+    assert process.lister("maps").get("two/b") is not None
+    process.wait_idle()
+    assert sorted(row[2] for row in board.told if row[0] == "seen") == ["a", "b"]
+
+
+def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """A namespace without a Role came into the set: handlers begin with the others, and the status names it."""
+    bundle.edit(
+        "manifest.yaml",
+        "ConfigMap, namespaces: [default]",
+        "ConfigMap, namespaces: {labelSelector: team=web}",
+    )
+    rival.takes()
+    objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
+    process: ControllerUnderTest = controller(bundle.path, objects=[*objects, config_map("b", "two", v="1")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    for verb in ("list", "watch"):
+        sandbox.faults.refuse(403, Match(verb, "configmaps", namespace="two"))
+    sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
+    until("it is refused", lambda: "two" in (process.resource("maps").error or ""))
+    rival.dies()
+    until("its handlers have begun", lambda: leads(process), timeout=30)
+    until(
+        "the object of the other namespace is handled",
+        lambda: [row for row in board.told if row[0] == "seen"],
+    )
+    assert [row[2] for row in board.told if row[0] == "seen"] == ["a"]
+
+
+def test_a_cache_whose_watch_brings_nothing_is_listed_anew(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """A watch can be silent without an end. The takeover waits ten seconds, and lists that cache alone."""
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="old")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    before = full_lists(sandbox)
+    # Every watch from a version stays silent, as behind a proxy that has lost its server; lists work.
+    sandbox.faults.watch_list = "invalid"
+    sandbox.faults.silence("configmaps")
+    sandbox.patch("ConfigMap", "a", {"data": {"v": "new"}})
+    rival.dies()
+    until("its handlers have begun", lambda: leads(process), timeout=60)
+    until("both were called", lambda: len(board.told) == 2)
+    assert {row[2] if row[0] == "key" else row[3] for row in board.told} == {"new"}
+    assert process.resource("maps").relists == 1
+    assert process.resource("secrets").relists == 0
+    assert full_lists(sandbox) >= before + 1
+
+
+def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, config_map) -> None:
+    """A reload is staged and committed as ever, calls nothing, and the new code takes over."""
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    bundle.edit("code.py", 'tell("seen"', 'tell("new code"')
+    bundle.edit(
+        "manifest.yaml",
+        "name: secrets, apiVersion: v1, kind: Secret",
+        "name: pods, apiVersion: v1, kind: Pod",
+    )
+    outcome = process.reload()
+    assert outcome.line.startswith("generation 2")
+    assert (outcome.lists, outcome.watches, board.told) == (1, 1, [])
+    rival.dies()
+    until("it leads", lambda: leads(process), timeout=30)
+    process.wait_idle()
+    assert sorted(board.told) == [("key", "a", "1"), ("new code", "Added", "a", "1", True)]
+    # From now on, an edit is one of a leader: handlers go on where they are.
+    bundle.edit("code.py", 'tell("new code"', 'tell("newest code"')
+    assert "1 LIST" not in process.reload().line
+    sandbox.patch("ConfigMap", "a", {"data": {"v": "2"}})
+    until("the change comes to it", lambda: ("newest code", "Modified", "a", "2", False) in board.told)
+
+
+def test_a_cold_follower_asks_for_nothing(bundle, controller, sandbox, rival, board, config_map) -> None:
+    """No LIST and no WATCH before it leads, also after an edit; it is ready, as a rolling update wants it."""
+    bundle.write("manifest.yaml", SPEC % ", followers: Cold")
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    bundle.edit("code.py", 'tell("seen"', 'tell("new code"')
+    bundle.edit(
+        "manifest.yaml",
+        "namespaces: [default]}\n    - {name: s",
+        "namespaces: [default, team]}\n    - {name: s",
+    )
+    assert process.reload().line.startswith("generation 2")
+    assert (sandbox.ledger.count("list"), sandbox.ledger.count("watch")) == (0, 0)
+    assert process.condition("Ready").reason == "Following"
+    rival.dies()
+    until("it leads", lambda: leads(process), timeout=30)
+    process.wait_idle()
+    assert sorted(board.told) == [("key", "a", "1"), ("new code", "Added", "a", "1", True)]
+    assert process.condition("Ready").reason == "Synced"
+
+
+LONG_CALLS = """
+import asyncio
+from blackboard import tell, wait
+from declctl.errors import NotLeader
+
+def child(name):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+
+async def seen(change, ctx):
+    tell("async begins")
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        tell("async is cancelled")
+        raise
+
+def keys(request, ctx):
+    if request.name.startswith("child"):
+        return
+    tell("sync begins")
+    wait("go on")
+    for write in (lambda: ctx.sync.apply(child("child-1")), lambda: official(ctx)):
+        try:
+            write()
+        except NotLeader as refused:
+            tell("refused", str(refused))
+        else:
+            tell("written")
+
+def official(ctx):
+    from kubernetes.client import CoreV1Api
+    CoreV1Api(ctx.sync_client).create_namespaced_config_map("default", child("child-2"))
+"""
+
+
+def test_a_process_that_loses_the_lease_ends(bundle, controller, sandbox, rival, board, config_map) -> None:
+    """Its calls are cancelled where that is possible, its writes are refused, and it exits with 1."""
+    bundle.write("code.py", LONG_CALLS)
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    until("both calls run", lambda: len(board.told) == 2, timeout=30)
+    rival.takes()
+    until("the asynchronous call is cancelled", lambda: ("async is cancelled",) in board.told, timeout=30)
+    board.open_gate("go on")
+    until("the writes were refused", lambda: len(board.told) == 5, timeout=30)
+    refused = [row[1] for row in board.told if row[0] == "refused"]
+    assert [text.partition(" was not sent: ")[2] for text in refused] == ["this process does not lead"] * 2
+    assert process.stop() == 1
+    assert [each["metadata"]["name"] for each in sandbox.objects("ConfigMap", "default")] == ["a"]
+    line = process.log.find("the lease default/web is lost: the lease belongs to other-process")
+    assert line is not None
+    assert line.level == "error"
+    assert rival.holder == OTHER
+
+
+def test_a_process_that_stops_drains_and_then_releases(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """SIGTERM: nothing new is taken, a call that runs may still write, and then another process can lead."""
+    bundle.write("code.py", LONG_CALLS.replace("async def seen", "async def unused") + "\ndef seen(): pass\n")
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    until("the call runs", lambda: ("sync begins",) in board.told, timeout=30)
+    leader = rival.holder
+    process.runtime.stop()
+    until("it has heard of it", lambda: process.log.find("stopping") or _stops(process), timeout=30)
+    assert rival.holder == leader
+    board.open_gate("go on")
+    assert process.stop() == 0
+    assert [row for row in board.told if row[0] != "sync begins"] == [("written",), ("written",)]
+    assert rival.holder == ""
+    assert process.log.find("the lease default/web is released") is not None
+
+
+def _stops(process: ControllerUnderTest) -> bool:
+    election = process.status().leader_election
+    return election is not None and election.state == "Stopping"
+
+
+def test_a_follower_that_stops_leaves_the_lease_alone(bundle, controller, sandbox, rival) -> None:
+    """It ends at once, with 0, and the leader notices nothing."""
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path)
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    assert process.stop() == 0
+    assert rival.holder == OTHER
+    assert sandbox.ledger.count("update", resource="leases") == 0
+
+
+def test_hooks_of_a_follower_read_and_do_not_write(bundle, controller, sandbox, rival, board) -> None:
+    """`declctl_startup` is called in each process, before the election: its write is refused, and counted."""
+    bundle.write("code.py", CODE + STARTUP)
+    bundle.edit(
+        "manifest.yaml", "  handlers:", '  lifecycle: {startup: [{entryPoint: "code:begin"}]}\n  handlers:'
+    )
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path)
+    process.wait_ready()
+    assert [row[0] for row in board.told] == ["refused"]
+    until("it follows", lambda: follows(process))
+    election = process.status().leader_election
+    assert election is not None
+    assert election.refused_writes == 1
+    assert sandbox.objects("ConfigMap", "default") == []
+
+
+STARTUP = """
+from declctl.errors import NotLeader
+
+async def begin(ctx):
+    metadata = {"name": "x", "namespace": "default"}
+    try:
+        await ctx.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    except NotLeader as refused:
+        tell("refused", str(refused))
+"""
+
+
+def test_schedules_of_a_follower_do_not_fire(bundle, controller, rival, board) -> None:
+    """Times while another process leads belong to that process; after the takeover they begin anew."""
+    bundle.write("code.py", CODE + '\ndef pulse(schedule):\n    tell("pulse", schedule.time)\n')
+    bundle.edit(
+        "manifest.yaml",
+        "  leader",
+        '  schedules: [{name: pulse, every: 1s, entryPoint: "code:pulse"}]\n  leader',
+    )
+    rival.takes()
+    process: ControllerUnderTest = controller(bundle.path)
+    process.wait_ready()
+    until("it follows", lambda: follows(process))
+    assert process.status().schedules[0].next_run is None
+    rival.dies()
+    until("it leads", lambda: leads(process), timeout=30)
+    began = datetime.now(UTC)
+    until("it is called", lambda: board.told, timeout=30)
+    assert board.told[0][1] > began
+    assert process.status().schedules[0].skipped == 0
+
+
+WITHOUT = """
+import sys
+from declctl.cli.app import app
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    found = [n for n in sys.modules if n.startswith("declctl.leadership") or n in (
+        "declctl.runtime.leading", "declctl.informer.freshness")]
+    print("LOADED", found)
+"""
+
+
+@pytest.mark.parametrize(("enabled", "loads"), [("false", False), ("true", True)])
+def test_nothing_is_loaded_without_an_election(bundle, sandbox, enabled, loads) -> None:
+    """A controller without an election has no memory for one."""
+    bundle.edit("manifest.yaml", "enabled: true", f"enabled: {enabled}")
+    (bundle.path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "run", str(bundle.path), "--once",
+         "--kubeconfig", str(bundle.path / "kubeconfig"), "--admin", "127.0.0.1:0"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert ("declctl.leadership" in done.stdout.partition("LOADED")[2]) is loads, done.stdout + done.stderr

@@ -1,0 +1,152 @@
+"""Two processes of one controller: the leader is killed, stopped or told to end, and the other one acts."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from clusters import Cluster
+from processes import Declctl
+from rest import pod
+from waiting import until
+
+from declctl.testing import BundleDir
+
+LEASE, RENEWAL, RETRY = 4.0, 3.0, 0.5  # seconds
+MANIFEST = f"""\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{{{name: elected}}}}
+spec:
+  namespaces: [{{namespace}}]
+  resources: [{{{{name: pods, apiVersion: v1, kind: Pod}}}}]
+  handlers:
+    - {{{{name: write, mode: Reconcile, resourceRef: {{{{name: pods}}}}, entryPoint: "code:write"}}}}
+  leaderElection:
+    enabled: true
+    leaseDuration: {LEASE:g}s
+    renewDeadline: {RENEWAL:g}s
+    retryPeriod: {RETRY * 1000:g}ms
+    namespace: {{namespace}}
+"""
+CODE = """\
+import os
+import time
+from pathlib import Path
+
+from declctl.errors import NotLeader
+
+NAME, GATE = os.environ["NAME"], Path(os.environ["GATE"])
+
+def write(request, ctx):
+    if request.obj is None:
+        print(f"gone {request.name}")
+        return
+    version = request.obj.labels.get("version", "1")
+    print(f"sees {request.name} {version}")
+    while not GATE.exists():  # a test stops the process here, between two writes
+        time.sleep(0.02)
+    data = {"by": NAME, "version": version}
+    metadata = {"name": f"of-{request.name}"}
+    try:
+        ctx.sync.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    except NotLeader as refused:
+        print(f"refused {refused}")
+        raise
+    print(f"wrote {request.name} {version}")
+"""
+
+
+class Pair:
+    """Two processes over one cluster. `gate`: while this file is missing, no call goes on to its write."""
+
+    def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.gate = folder / "gate"
+        files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "code.py": CODE}
+        self._bundle = BundleDir(folder / "bundle", files)
+
+    def start(self, name: str) -> Declctl:
+        """A process of this name."""
+        env = {"NAME": name, "GATE": str(self.gate)}
+        return Declctl(self._bundle.path, kubeconfig=self.cluster.kubeconfig, env=env)
+
+    def child(self, name: str) -> dict[str, str]:
+        """The data of the object that was written for a pod."""
+        return self.cluster.rest.get("configmaps", f"of-{name}", self.namespace)["data"]
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lease."""
+        lease = self.cluster.rest.get("leases", "elected", self.namespace)
+        return lease["spec"].get("holderIdentity") or ""
+
+
+@pytest.fixture
+def pair(cluster: Cluster, tmp_path: Path, namespace: str) -> Pair:
+    return Pair(cluster, tmp_path, namespace)
+
+
+def _follows(process: Declctl) -> bool:
+    status = process.status()
+    return status["ready"] and status["leaderElection"]["state"] == "Following"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_follower_takes_over_with_what_the_leader_has_left(pair: Pair, how: signal.Signals) -> None:
+    """Within the lease and two seconds, or at once after a SIGTERM; no LIST but those of one object."""
+    pair.gate.touch()
+    rest, namespace = pair.cluster.rest, pair.namespace
+    rest.create(pod("a", namespace))
+    rest.create(pod("b", namespace))
+    with pair.start("one") as one:
+        until("the leader has acted", lambda: {"wrote a 1", "wrote b 1"} <= set(one.out), seconds=60)
+        with pair.start("two") as two:
+            until("the other one follows", lambda: _follows(two), seconds=60)
+            assert (one.status()["leader"], two.status()["leader"], two.out) == (True, False, [])
+            lists = pair.cluster.asked("list", "pods")
+            rest.patch("pods", "a", {"metadata": {"labels": {"version": "2"}}}, namespace)
+            until("the leader has seen it", lambda: "wrote a 2" in one.out)
+            rest.delete("pods", "b", namespace)
+            began = time.monotonic()
+            if how is signal.SIGTERM:
+                assert one.stop() == 0
+                assert any("is released" in line for line in one.err)
+            else:
+                one.kill()
+            until("the other one acts", lambda: "wrote a 2" in two.out, seconds=60)
+            took = time.monotonic() - began
+            assert "sees a 1" not in two.out
+            assert not any(" b" in line for line in two.out), two.out
+            assert pair.child("a") == {"by": "two", "version": "2"}
+            assert pair.cluster.asked("list", "pods") == lists
+            assert two.resource("pods")["relists"] == 0
+            # The follower sees the last renewal up to 2.2 retry periods late. The rest is for the machine.
+            print(f"{pair.cluster.name}, {how.name}: acts after {took:.2f} s")
+            assert took < (0 if how is signal.SIGTERM else LEASE) + 2.2 * RETRY + 2 + 5
+            assert two.stop() == 0
+            assert pair.holder == ""
+
+
+def test_a_leader_that_was_stopped_for_a_while_writes_nothing_any_more(pair: Pair) -> None:
+    """SIGSTOP in the middle of a call, a takeover, SIGCONT: its write is refused, and it exits with 1."""
+    rest, namespace = pair.cluster.rest, pair.namespace
+    rest.create(pod("a", namespace))
+    with pair.start("one") as one:
+        until("the leader is in a call", lambda: "sees a 1" in one.out, seconds=60)
+        with pair.start("two") as two:
+            until("the other one follows", lambda: _follows(two), seconds=60)
+            one.pause()
+            until("the other one leads", lambda: "sees a 1" in two.out, seconds=60)
+            rest.patch("pods", "a", {"metadata": {"labels": {"version": "2"}}}, namespace)
+            pair.gate.touch()
+            until("the new leader has acted", lambda: "wrote a 2" in two.out, seconds=60)
+            one.resume()
+            assert one.wait() == 1
+            # Its call may have come to its write before the process ended, or not.
+            assert [line for line in one.out if line.startswith("wrote")] == []
+            assert any("is lost" in line for line in one.err), one.err
+            assert pair.child("a") == {"by": "two", "version": "2"}
+            assert two.status()["leader"]
+            assert two.stop() == 0
