@@ -343,7 +343,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         log=log,
     )
     leftovers = Leftovers(client, tasks=tasks, clock=clock, log=log)
-    reloader.on_commit.append(lambda _: leftovers.commit(slots.all()))
+    # The leader finalizes leftovers: a follower would queue what that has finalized before a takeover.
+    reloader.on_commit.append(lambda _: None if slots.is_standing_by else leftovers.commit(slots.all()))
     reloader.on_commit.append(lambda plan: writers.limit(plan.writes.qps, plan.writes.burst))
     # The reporter only reads, so a cache that syncs wakes it.
     reloader.on_synced.append(observer.wake)
@@ -727,6 +728,7 @@ class Runtime:
         def begin() -> None:
             parts.writers.forget_sets()  # the leader before has written members that are not known here
             parts.reloader.begin()
+            parts.leftovers.commit(parts.slots.all())
 
         def end() -> int:
             return parts.slots.cancel() + parts.schedules.cancel()

@@ -41,6 +41,7 @@ def keys(request):
     tell("key", request.name, None if request.obj is None else request.obj["data"]["v"])
 """
 OTHER = "other-process"
+GOING = (("theirs", "default"), ("theirs", "other"), ("mine", "default"), ("left", "other"))
 SHORT = 2  # seconds for which the lease of the other process is valid
 
 
@@ -229,7 +230,7 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(
 def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
     bundle, controller, sandbox, rival, board, config_map
 ) -> None:
-    """A namespace without a Role came into the set: handlers begin with the others, and the status names it."""
+    """A namespace without a Role came into the set: handlers begin with the others."""
     bundle.edit(
         "manifest.yaml",
         "ConfigMap, namespaces: [default]",
@@ -273,6 +274,71 @@ def test_a_cache_whose_watch_brings_nothing_is_listed_anew(
     assert process.resource("maps").relists == 1
     assert process.resource("secrets").relists == 0
     assert full_lists(sandbox) >= before + 1
+
+
+FINALIZES = (
+    CODE
+    + """
+import declctl
+
+class Keys:
+    @declctl.hookimpl
+    def declctl_reconcile(self, request):
+        tell("key", request.name)
+
+    @declctl.hookimpl
+    def declctl_finalize(self, request):
+        tell("finalized", request.name)
+
+finalizing = Keys()
+"""
+)
+
+
+def found(sandbox: SandboxThread, name: str) -> dict[str, Any]:
+    """A ConfigMap of the namespace `default`."""
+    return next(each for each in sandbox.objects("ConfigMap", "default") if each["metadata"]["name"] == name)
+
+
+def test_the_leader_alone_adds_and_releases_finalizers(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """Also of objects outside of its scope. What the old leader has finalized is not finalized again."""
+    bundle.edit(
+        "manifest.yaml",
+        'entryPoint: "code:keys"',
+        'entryPoint: "code:finalizing", finalizer: example.dev/keys',
+    )
+    bundle.write("code.py", FINALIZES)
+    rival.takes()
+    going = [config_map(name, namespace, v="1") for name, namespace in GOING]
+    for each in going:
+        each["metadata"]["finalizers"] = ["example.dev/keys"]
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1"), *going])
+    process.wait_ready()
+    for name, namespace in GOING:
+        sandbox.delete("ConfigMap", name, namespace)
+    until("it follows", lambda: follows(process))
+    until(
+        "the deletions are known",
+        lambda: process.lister("maps").get("default/mine")["metadata"].get("deletionTimestamp"),
+    )
+    # The leader finalizes two of them.
+    for name, namespace in GOING[:2]:
+        sandbox.patch("ConfigMap", name, {"metadata": {"finalizers": None}}, namespace=namespace)
+    until("it is known", lambda: process.lister("maps").get("default/theirs") is None)
+    assert board.told == []
+    assert "finalizers" not in found(sandbox, "a")["metadata"]
+    rival.dies()
+    until("all are finalized", lambda: len(sandbox.objects("ConfigMap", "other")) == 0, timeout=30)
+    until("the other one as well", lambda: len(sandbox.objects("ConfigMap", "default")) == 1, timeout=30)
+    process.wait_idle()
+    (left,) = sandbox.objects("ConfigMap", "default")
+    assert left["metadata"]["finalizers"] == ["example.dev/keys"]
+    assert sorted(row for row in board.told if row[0] == "finalized") == [
+        ("finalized", "left"),
+        ("finalized", "mine"),
+    ]
 
 
 def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, config_map) -> None:
