@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from declctl.hooks import hookimpl, hookspec
     from declctl.informer import (
+        CacheSnapshot,
         DeletedFinalStateUnknown,
         FakeControllerSource,
         FilteringResourceEventHandler,
@@ -88,6 +89,7 @@ _ROOMS = MappingProxyType(
         ),
         "hooks": ("hookimpl", "hookspec"),
         "informer": (
+            "CacheSnapshot",
             "DeletedFinalStateUnknown",
             "FakeControllerSource",
             "FilteringResourceEventHandler",
@@ -128,6 +130,7 @@ _ROOMS = MappingProxyType(
 
 __all__ = [
     "AppliedSet",
+    "CacheSnapshot",
     "Cause",
     "Change",
     "ChangeReason",

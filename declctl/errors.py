@@ -166,14 +166,16 @@ class TransactionError(CacheError):
 class NotSynced(CacheError):
     """A cache was read before its first list was complete, or a wait for its sync failed.
 
-    `resource` is the name of the resource. `why` is the reason, such as a refusal by the server. Both are
-    empty if the wait was for several caches.
+    Also raised for a snapshot of a cache that is just being replaced by a later list. `resource` is the name
+    of the resource. `why` is the reason, such as a refusal by the server. Both are empty if the wait was for
+    several caches. `is_relisted`: the cache can be read; only snapshots wait for the end of the list.
     """
 
-    def __init__(self, message: str, *, resource: str = "", why: str = "") -> None:
+    def __init__(self, message: str, *, resource: str = "", why: str = "", is_relisted: bool = False) -> None:
         super().__init__(message)
         self.resource = resource
         self.why = why
+        self.is_relisted = is_relisted
 
 
 class QueueClosed(CacheError):

@@ -52,7 +52,7 @@ from declctl.informer.stores.indices import (
     function_index,
     namespace_index,
 )
-from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.informer.stores.thread_safe_store import Indexer, ThreadSafeStore
 from declctl.informer.wait import (
     AsyncTracker,
@@ -70,6 +70,7 @@ __all__ = [
     "AsyncTracker",
     "BackoffFactory",
     "BackoffManager",
+    "CacheSnapshot",
     "Config",
     "Controller",
     "ControllerStatistics",
@@ -132,6 +133,7 @@ __all__ = [
     "name_for_handler",
     "namespace_index",
     "new_informer",
+    "snapshots_of",
     "supports_watch_list",
     "wait_for",
     "wait_for_cache_sync",

@@ -153,6 +153,15 @@ class Applier:
         Objects that are not in the list are removed first. After each slice, the store has exactly the
         changes of the notifications so far.
         """
+        indexer = self._indexer
+        indexer.is_being_replaced = True
+        try:
+            yield from self._replace(replacement, now)
+        finally:
+            indexer.is_being_replaced = False
+        self.bookmark(Bookmark(replacement.resource_version, replacement.namespace))
+
+    def _replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
         existing = self._existing(replacement)
         listed = {record.key for record in replacement.records} if existing else ()
         gone = iter([key for key in existing if key not in listed])
@@ -169,7 +178,6 @@ class Applier:
             if reason is _RELIST:
                 self.differences += _differences(put)
             yield put
-        self.bookmark(Bookmark(replacement.resource_version, replacement.namespace))
 
     def bookmark(self, bookmark: Bookmark) -> None:
         """Let the store reach the version of a bookmark."""
@@ -177,12 +185,17 @@ class Applier:
 
     def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
         """Remove all objects of a namespace, as out of scope; yields the notifications, a slice at a time."""
-        keys = iter([record.key for record in self._indexer.list_by_namespace(departure.namespace)])
-        while part := tuple(islice(keys, self.slice_size)):
-            removed: list[Notification] = []
-            for key in part:
-                self._remove(key, None, removed, ChangeReason.OUT_OF_SCOPE, now)
-            yield removed
+        indexer = self._indexer
+        keys = iter([record.key for record in indexer.list_by_namespace(departure.namespace)])
+        indexer.is_being_replaced = True
+        try:
+            while part := tuple(islice(keys, self.slice_size)):
+                removed: list[Notification] = []
+                for key in part:
+                    self._remove(key, None, removed, ChangeReason.OUT_OF_SCOPE, now)
+                yield removed
+        finally:
+            indexer.is_being_replaced = False
 
     @property
     def newest_version(self) -> str:

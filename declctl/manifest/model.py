@@ -48,14 +48,12 @@ from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath
 
 ALL_EVENTS = ("Added", "Modified", "Deleted", "Resync")
-_SNAPSHOTS = refused(
-    listing(
-        "Resources that the hook gets a view of.",
-        text("The name of a resource."),
-        examples=[["settings"]],
-    ),
-    codes.INCLUDE_SNAPSHOTS,
-    accepts=([],),
+_SNAPSHOTS = listing(
+    "Resources that each call gets a view of, as ctx.snapshots: their cached objects, as they were when the "
+    "call began. Nothing is called before they have synced.",
+    text("The name of a resource."),
+    uniqueItems=True,
+    examples=[["settings"]],
 )
 
 
@@ -683,7 +681,7 @@ class HandlerSpec(LocatedSpec):
         ),
         absent="",
     )
-    include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
+    include_snapshots_from: tuple[str, ...] = field(_SNAPSHOTS, absent=())
     initial_sync: InitialSync = option(
         InitialSync,
         "Whether a new handler receives an Added for each object that is already in the cache.",
@@ -805,7 +803,7 @@ class ScheduleSpec(LocatedSpec):
             examples=["Europe/Berlin"],
         )
     )
-    include_snapshots_from: ClassVar[Schema] = _SNAPSHOTS
+    include_snapshots_from: tuple[str, ...] = field(_SNAPSHOTS, absent=())
     missed_runs: MissedRuns = option(
         MissedRuns,
         "What happens to times at which the function could not be called: the call before took longer, the "

@@ -23,6 +23,7 @@ from declctl.informer import (
     namespace_index,
 )
 from declctl.informer.stores.indices import IndexBuild, StaleObjects
+from declctl.informer.stores.store_snapshot import StoreSnapshot
 from declctl.objects import Delta, DeltaType, FieldPath, ObjectView, Record
 
 
@@ -120,6 +121,14 @@ class Building(NamedTuple):
     build: IndexBuild
 
 
+class Taken(NamedTuple):
+    """A snapshot, and what the model had when it was taken."""
+
+    snapshot: StoreSnapshot
+    records: Mapping[str, Record]
+    indexes: Mapping[str, Mapping[str, Mapping[str, Record]]]  # by name and value
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Everything that may be done to a store, in any order."""
 
@@ -134,6 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
             tuple[IndexBuild, StaleObjects, Sequence[Any]]
         ] = []  # by threads; the answers are to come
         self.faults = dict.fromkeys(self.readable, 0)  # of the indexes whose faults can be foretold
+        self.taken: list[Taken] = []
         self.store = Indexer(self.readable)
 
     @staticmethod
@@ -307,6 +317,36 @@ class StoreMachine(RuleBasedStateMachine):
                 found.setdefault(value, {})[key] = record(pod)
         return found
 
+    @rule()
+    def take_a_snapshot(self) -> None:
+        records = {key: record(pod) for key, pod in self.pods.items()}
+        indexes = {name: self.expected(name) for name in self.readable}
+        self.taken.append(Taken(self.store.snapshot(), records, indexes))
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def drop_a_snapshot(self, data: st.DataObject) -> None:
+        del self.taken[data.draw(st.integers(0, len(self.taken) - 1))]
+
+    @invariant()
+    def a_snapshot_stays_as_it_was(self) -> None:
+        assert self.store.snapshots == len({id(each.snapshot) for each in self.taken})
+        for snapshot, records, indexes in self.taken:
+            assert {each.key: each for each in snapshot.list()} == records
+            assert sorted(snapshot.list_keys()) == sorted(records)
+            assert len(snapshot) == len(records)
+            for key in [f"{namespace}/{name}" for namespace in ("x", "xy") for name in "abcdef"]:
+                assert snapshot.get_by_key(key) is records.get(key)
+                assert (key in snapshot) is (key in records)
+            assert set(snapshot.get_indexers()) == set(indexes)
+            for name, expected in indexes.items():
+                assert sorted(snapshot.list_index_func_values(name)) == sorted(expected)
+                for value in {*expected, "", "z1", "nobody"}:
+                    found = {each.key: each for each in snapshot.by_index(name, value)}
+                    assert found == expected.get(value, {})
+            listed = sorted(each.key for each in snapshot.list_by_namespace("x"))
+            assert listed == sorted(key for key in records if key.startswith("x/"))
+
     @invariant()
     def every_index_has_what_a_look_at_every_object_finds(self) -> None:
         assert set(self.store.get_indexers()) == set(self.readable)
@@ -434,3 +474,58 @@ def test_a_reader_in_another_thread_finds_nothing_in_an_index_that_the_store_lac
     assert faults == []
     assert [len(store.by_index("node", f"n{n}")) for n in range(5)] == [800] * 5
     assert len(store.list_index_func_values("name")) == len(made)
+
+
+def at(name: str, number: int) -> Record:
+    """An object whose version says in which round it was written."""
+    return record(Pod(name, "x", str(number), f"n{number % 3}", (), False, True))
+
+
+def faults_of(snapshot: StoreSnapshot) -> list[str]:
+    """What is wrong with a snapshot of a store in which, again and again, a is written, and then b."""
+
+    def numbers(records: Sequence[Record | None]) -> dict[str, int]:
+        return {each.key: int(each.resource_version) for each in records if each is not None}
+
+    read = numbers([snapshot.get_by_key("x/a"), snapshot.get_by_key("x/b")])
+    if not read["x/b"] <= read["x/a"] <= read["x/b"] + 1:
+        return [f"a and b were never {read}"]
+    listed = numbers(snapshot.list())
+    values = snapshot.list_index_func_values("node")
+    by_node = numbers([each for value in values for each in snapshot.by_index("node", value)])
+    by_name = numbers([each for name in "ab" for each in snapshot.by_index("name", name)])
+    if listed != by_node or len(listed) != len(snapshot) or by_name != read:
+        return [
+            f"{read} by key, {listed} by list, {by_node} and {by_name} by index, {len(snapshot)} by count"
+        ]
+    return []
+
+
+def test_a_snapshot_in_another_thread_has_no_change_without_the_one_before_it() -> None:
+    """Whatever is written meanwhile, all reads of one snapshot agree, and b is never newer than a."""
+    store = Indexer({"node": field_index("spec.nodeName"), "name": function_index(lambda obj: [obj.name])})
+    store.replace([at("a", 0), at("b", 0)])
+    faults: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set() and not faults:
+            snapshot = store.snapshot()
+            for _ in range(3):
+                faults.extend(faults_of(snapshot))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for turn in range(1, 400):
+        store.update(at("a", turn))
+        store.update(at("b", turn))
+        # Objects that come and go are forgotten by snapshots that are read meanwhile.
+        store.put_new({f"x/new{n}": at(f"new{n}", turn) for n in range(5)})
+        for n in range(5):
+            store.take(f"x/new{n}")
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []
+    assert store.snapshots == 0

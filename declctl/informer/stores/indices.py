@@ -176,7 +176,7 @@ class Index:
                 if last is not None and last != value:
                     self._leave(key, (last,))
                 return
-        held = () if before is None else self._held(key, before)
+        held = () if before is None else self.held(key, before)
         values = _each(self._values(key, record))
         self._enter(key, record, values)
         if held != values:
@@ -218,8 +218,19 @@ class Index:
 
     def remove(self, key: str, record: Record) -> None:
         """Remove a record from the index."""
-        self._leave(key, self._held(key, record))
+        self._leave(key, self.held(key, record))
         self._given.pop(key, None)
+
+    def held(self, key: str, record: Record) -> tuple[str, ...]:
+        """The values under which a stored record is in the index. On the loop."""
+        if self._path is not None and self._projects(record):
+            return _each(self._projected(record))
+        return _each(self._given.get(key, ()))
+
+    def bucket(self, value: str) -> dict[str, Record]:
+        """A new mapping of the records with a value, by key."""
+        bucket = self._buckets.get(value)
+        return dict(bucket) if bucket is not None else {}
 
     def records(self, value: str) -> list[Record]:
         """A new list of the records with a value."""
@@ -242,11 +253,6 @@ class Index:
             return self._projected(record)
         values = self._given[key] = self._values_by(self.function, record, record)
         return values
-
-    def _held(self, key: str, record: Record) -> tuple[str, ...]:
-        if self._path is not None and self._projects(record):
-            return _each(self._projected(record))
-        return _each(self._given.get(key, ()))
 
     def _projects(self, record: Record) -> bool:
         if record.layout is not self._layout:

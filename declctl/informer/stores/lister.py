@@ -2,10 +2,12 @@
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 from typing import Any, Protocol, cast, overload
 
 from declctl.errors import NotSynced, UnknownIndex
+from declctl.informer.stores.indices import IndexFunc
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
 
@@ -85,17 +87,43 @@ class SyncState(Protocol):
         ...
 
 
-class Lister:
-    """Reads the cached objects of one resource (client-go's listers). From any thread.
+class RecordReader(Protocol):
+    """The reads of a store, or of a snapshot of one; `IndexedRecords` says what each returns."""
 
-    - `indexers`: the stores; several for a resource that is watched in several namespaces.
-    - `index_names`: the index in the stores by the name that callers use; None if both are the same. A reload
-      may give an index of the manifest another name in the stores.
-    - `name`: the resource, for error messages.
-    - `filled_by`: the informers that fill the stores. A store that has not synced lacks objects of the
-      cluster, so every read raises NotSynced until all of `filled_by` have synced; `has_synced` does not
-      raise. After that reads never raise NotSynced: during an outage or a relist they return the newest known
-      state. Empty, the default, for stores that are read in any state.
+    def get_by_key(self, key: str) -> Record | None:
+        """The record of a key; None if there is none."""
+        ...
+
+    def list_keys(self) -> Sequence[str]:
+        """Every key."""
+        ...
+
+    def list_by_namespace(self, namespace: str) -> Sequence[Record]:
+        """The records of a namespace."""
+        ...
+
+    def by_index(self, name: str, value: str) -> Sequence[Record]:
+        """The records with a value in an index; raises UnknownIndex."""
+        ...
+
+    def list_index_func_values(self, name: str) -> Sequence[str]:
+        """Every value of an index; raises UnknownIndex."""
+        ...
+
+    def get_indexers(self) -> Mapping[str, IndexFunc]:
+        """The index functions by name."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __contains__(self, key: object) -> bool: ...
+
+    def list(self) -> Sequence[Record]:
+        """Every record."""
+        ...
+
+
+class CacheReader:
+    """The reads that a lister and a snapshot share. From any thread.
 
     A result has the state of each store at one moment, and does not change later. Nothing is decoded before a
     view is read.
@@ -103,14 +131,14 @@ class Lister:
 
     def __init__(
         self,
-        indexers: Sequence[Indexer],
+        stores: Sequence[RecordReader],
         *,
-        index_names: Mapping[str, str] | None = None,
-        name: str = "",
+        index_names: Mapping[str, str] | None,
+        name: str,
         filled_by: Sequence[SyncState] = (),
     ) -> None:
         self.name = name
-        self._indexers = tuple(indexers)
+        self._readers = tuple(stores)
         self._index_names = index_names
         self._unsynced = tuple(filled_by)  # those that had not synced when they were last checked
 
@@ -126,8 +154,8 @@ class Lister:
         """The object of a key (`namespace/name`, or `name`); None if it is not cached. Raises NotSynced."""
         if self._unsynced:
             self._require_sync()
-        for indexer in self._indexers:
-            record = indexer.get_by_key(key)
+        for store in self._readers:
+            record = store.get_by_key(key)
             if record is not None:
                 return ObjectView(record)
         return None
@@ -142,7 +170,7 @@ class Lister:
         if self._unsynced:
             self._require_sync()
         wanted = _selector(selector)
-        found = [i.list_by_namespace(namespace) if namespace else i.list() for i in self._indexers]
+        found = [store.list_by_namespace(namespace) if namespace else store.list() for store in self._readers]
         if wanted is not None and wanted.requirements:
             found = [[record for record in part if wanted.matches(record.labels)] for part in found]
         return views_of(found)
@@ -152,7 +180,7 @@ class Lister:
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
-        return views_of([indexer.by_index(internal, value) for indexer in self._indexers])
+        return views_of([store.by_index(internal, value) for store in self._readers])
 
     def index_values(self, name: str) -> Sequence[str]:
         """Every value of an index, each once (ListIndexFuncValues). Raises UnknownIndex and NotSynced."""
@@ -160,29 +188,31 @@ class Lister:
             self._require_sync()
         internal = self._internal(name)
         # Several namespaces may have the same value.
-        return list(dict.fromkeys(v for i in self._indexers for v in i.list_index_func_values(internal)))
+        return list(
+            dict.fromkeys(v for store in self._readers for v in store.list_index_func_values(internal))
+        )
 
     def keys(self) -> Keys:
         """The keys of all objects. Raises NotSynced."""
         if self._unsynced:
             self._require_sync()
-        return [ObjectKey(key) for indexer in self._indexers for key in indexer.list_keys()]
+        return [ObjectKey(key) for store in self._readers for key in store.list_keys()]
 
     def index_names(self) -> Sequence[str]:
         """The names that `by_index` and `index_values` accept, sorted."""
         if self._index_names is not None:
             return sorted(self._index_names)
-        return sorted({name for indexer in self._indexers for name in indexer.get_indexers()})
+        return sorted({name for store in self._readers for name in store.get_indexers()})
 
     def __len__(self) -> int:
         if self._unsynced:
             self._require_sync()
-        return sum(len(indexer) for indexer in self._indexers)
+        return sum(len(store) for store in self._readers)
 
     def __contains__(self, key: object) -> bool:
         if self._unsynced:
             self._require_sync()
-        return any(key in indexer for indexer in self._indexers)
+        return any(key in store for store in self._readers)
 
     def _require_sync(self) -> None:
         if self.has_synced:
@@ -203,6 +233,89 @@ class Lister:
             known = ", ".join(self.index_names()) or "none"
             raise UnknownIndex(f"there is no index {name!r}; there are: {known}")
         return self._index_names[name]
+
+
+class Lister(CacheReader):
+    """Reads the cached objects of one resource (client-go's listers). From any thread.
+
+    - `indexers`: the stores; several for a resource that is watched in several namespaces.
+    - `index_names`: the index in the stores by the name that callers use; None if both are the same. A reload
+      may give an index of the manifest another name in the stores.
+    - `name`: the resource, for error messages.
+    - `filled_by`: the informers that fill the stores. A store that has not synced lacks objects of the
+      cluster, so every read raises NotSynced until all of `filled_by` have synced; `has_synced` does not
+      raise. After that reads never raise NotSynced: during an outage or a relist they return the newest known
+      state. Empty, the default, for stores that are read in any state.
+
+    A result has the state of each store at one moment, and does not change later. Two results may have the
+    states of two moments: `snapshot` has one for all of its reads. Nothing is decoded before a view is read.
+    """
+
+    def __init__(
+        self,
+        indexers: Sequence[Indexer],
+        *,
+        index_names: Mapping[str, str] | None = None,
+        name: str = "",
+        filled_by: Sequence[SyncState] = (),
+    ) -> None:
+        super().__init__(indexers, index_names=index_names, name=name, filled_by=filled_by)
+        self._indexers = tuple(indexers)
+
+    def snapshot(self) -> "CacheSnapshot":
+        """All objects at this moment, for any number of reads. Raises NotSynced.
+
+        It is no copy: it costs a few microseconds, for a cache of any size. NotSynced is also raised while a
+        later list is put into the cache, which the watch needs after a long outage.
+        """
+        return snapshots_of([self])[0]
+
+    def require_snapshot(self) -> None:
+        """Raise NotSynced if no snapshot can be taken now."""
+        self._require_sync()
+        if any(indexer.is_being_replaced for indexer in self._indexers):
+            why = "a new list is being put into its cache"
+            raise NotSynced(f"{self.name}: {why}", resource=self.name, why=why, is_relisted=True)
+
+    def locks(self) -> Iterator[AbstractContextManager[object]]:
+        """The locks that keep the stores as they are. Each store's writer holds its own."""
+        return (indexer.lock for indexer in self._indexers)
+
+    def snapshot_now(self) -> "CacheSnapshot":
+        """As `snapshot`, without a check of the sync."""
+        stores = [indexer.snapshot() for indexer in self._indexers]
+        return CacheSnapshot(stores, index_names=self._index_names, name=self.name)
+
+
+class CacheSnapshot(CacheReader):
+    """The cached objects of one resource as they were at one moment. From any thread; it never changes.
+
+    It has the reads of a Lister, none of which raises NotSynced. Iteration yields the objects, as `list`
+    does, and `in` takes a key. It is no copy: the cache keeps the former states of objects that change, for
+    as long as the snapshot is referred to.
+
+    The objects of one watch are in the state that the server had at one moment: a snapshot with a change has
+    all changes before it, too. A resource in several namespaces or with several names has several watches.
+    Between those, and between resources, the server promises no order.
+    """
+
+    def __iter__(self) -> Iterator[ObjectView]:
+        return iter(self.list())
+
+    def __repr__(self) -> str:
+        return f"<snapshot of {len(self)} {self.name or 'objects'}>"
+
+
+def snapshots_of(listers: Sequence[Lister]) -> list[CacheSnapshot]:
+    """A snapshot of each lister, all of one moment of this process. Raises NotSynced. From any thread."""
+    locks = {id(lock): lock for lister in listers for lock in lister.locks()}
+    with ExitStack() as held:
+        # In the same order in each thread. A writer holds one lock, and waits for no other.
+        for _, lock in sorted(locks.items()):
+            held.enter_context(lock)
+        for lister in listers:
+            lister.require_snapshot()
+        return [lister.snapshot_now() for lister in listers]
 
 
 def _selector(selector: Selector | None) -> LabelSelector | None:

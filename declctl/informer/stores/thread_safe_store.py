@@ -6,24 +6,25 @@ the result is complete at one moment, and no single write makes a reader wait.
 For the loop, a write to the store and to its indexes is one step. For other threads it is several steps. A
 new object is in the store first, then in each index. An object whose value changes stands in an index under
 both values for a moment: never under neither, and never under a value that it did not have. `transaction` and
-`put_all` are one step for every thread: a read during them waits for their end.
+`put_all` are one step for every thread: a read during them waits for their end. A `snapshot` is taken between
+two writes, and several reads of it see one moment.
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TypeVar
 
-from declctl.errors import CacheError, NoKey, TransactionError, UnknownIndex
+from declctl.errors import CacheError, NoKey, TransactionError
 from declctl.informer.stores.indices import (
-    NAMESPACE_INDEX,
     Index,
     IndexBuild,
     IndexFunc,
-    namespace_index,
     refuse_no_index,
     values_of,
 )
+from declctl.informer.stores.store_snapshot import StoreSnapshot, index_by_namespace, unknown_index
 from declctl.objects import Delta, DeltaType, Record
 
 T = TypeVar("T")
@@ -37,21 +38,21 @@ class SequenceLock:
     function may read the store that calls it; it sees the writes so far.
     """
 
-    __slots__ = ("_lock", "_sequence")
+    __slots__ = ("_sequence", "lock")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # held during each batch; the writer may hold it for single writes, too
         self._sequence = 0  # odd while a batch is written
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
         self._sequence += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._sequence += 1
-        self._lock.release()
+        self.lock.release()
 
     def read(self, copy: Callable[[], T]) -> T:
         """The result of `copy`, called before or after a batch, never within one. From any thread."""
@@ -61,11 +62,8 @@ class SequenceLock:
             found = copy()
             if sequence == self._sequence:
                 return found
-        with self._lock:
+        with self.lock:
             return copy()
-
-
-_BY_NAMESPACE = namespace_index()
 
 
 class IndexedRecords:
@@ -85,14 +83,25 @@ class IndexedRecords:
         self._written: tuple[Index | IndexBuild, ...] = tuple(self._indices.values())  # both, for each write
         self._bytes = 0  # of all frames
         self._batches = SequenceLock()
+        # Held during each write, so that a snapshot is taken between two. A read waits for batches only.
+        self.lock = self._batches.lock
+        # Those that may be read; a reference whose snapshot is gone is removed by the next write.
+        self._snapshots: tuple[weakref.ref[StoreSnapshot], ...] = ()
+        # True while a list replaces the records in slices, or a namespace leaves. The states in between never
+        # existed on the server: a list is in the order of keys.
+        self.is_being_replaced = False
 
     def put(self, key: str, record: Record) -> None:
         """Store a record, also in every index. `last_store_sync_resource_version` stays as it is."""
-        before = self._records.get(key)
-        self._bytes += len(record.frame) - (len(before.frame) if before is not None else 0)
-        self._records[key] = record
-        for index in self._written:
-            index.put(key, record, before)
+        with self.lock:
+            before = self._records.get(key)
+            if self._snapshots:
+                for snapshot in self._alive():
+                    snapshot.note(key, before)
+            self._bytes += len(record.frame) - (len(before.frame) if before is not None else 0)
+            self._records[key] = record
+            for index in self._written:
+                index.put(key, record, before)
 
     def put_new(self, records: Mapping[str, Record]) -> bool:
         """Store records if all their keys are new; returns whether they are. Otherwise nothing is changed.
@@ -101,20 +110,31 @@ class IndexedRecords:
         """
         if not self._records.keys().isdisjoint(records):
             return False
-        # All keys are new, so no older state has to be removed from an index.
-        self._records.update(records)
-        self._bytes += sum([len(record.frame) for record in records.values()])
-        for index in self._written:
-            index.put_new(records)
+        with self.lock:
+            for snapshot in self._alive():
+                snapshot.note_new(records)
+            # All keys are new, so no older state has to be removed from an index.
+            self._records.update(records)
+            self._bytes += sum([len(record.frame) for record in records.values()])
+            for index in self._written:
+                index.put_new(records)
         return True
 
     def take(self, key: str) -> Record | None:
         """Remove a record from the store and every index; returns it, None if there was none."""
-        held = self._records.pop(key, None)
-        if held is not None:
+        with self.lock:
+            held = self._records.get(key)
+            if held is None:
+                return None
+            snapshots = self._alive()
+            for snapshot in snapshots:
+                snapshot.note(key, held)
+            del self._records[key]
             self._bytes -= len(held.frame)
             for index in self._written:
                 index.remove(key, held)
+            for snapshot in snapshots:
+                snapshot.note_removed(key)
         return held
 
     def put_all(self, records: Mapping[str, Record], resource_version: str) -> None:
@@ -175,8 +195,8 @@ class IndexedRecords:
         They are looked up in the index NAMESPACE_INDEX if that is `namespace_index()`; otherwise all keys are
         compared.
         """
-        index = self._indices.get(NAMESPACE_INDEX)
-        if index is not None and index.function == _BY_NAMESPACE:
+        index = index_by_namespace(self._indices)
+        if index is not None:
             return self._batches.read(lambda: index.records(namespace))
         # Without that index the beginning of each key is compared.
         prefix = f"{namespace}/"
@@ -238,7 +258,11 @@ class IndexedRecords:
         """Remove indexes, also unfinished builds; unknown names are ignored."""
         gone = set(names)
         self._give_up_builds(gone)
-        self._publish({name: index for name, index in self._indices.items() if name not in gone})
+        with self.lock:
+            if gone & self._indices.keys():
+                for snapshot in self._alive():
+                    snapshot.note_removed_indexes()
+            self._publish({name: index for name, index in self._indices.items() if name not in gone})
 
     def build_index(self, name: str, function: IndexFunc) -> IndexBuild:
         """Begin an index that is filled in slices and follows every change meanwhile.
@@ -292,11 +316,38 @@ class IndexedRecords:
         if record is not None and not change.out_of_scope:
             self.bookmark(record.resource_version)
 
+    def snapshot(self) -> StoreSnapshot:
+        """All records and indexes as they are between two writes. From any thread.
+
+        Costs the same for a store of any size. Until the next write, all callers get the same snapshot.
+        """
+        with self.lock:
+            newest = self._snapshots[-1]() if self._snapshots else None
+            if newest is None or not newest.is_current(self._indices):
+                newest = StoreSnapshot(self._records, self._indices, self.lock)
+                self._alive()  # forgets those that are gone: there may be no write for long
+                self._snapshots = (*self._snapshots, weakref.ref(newest))
+            return newest
+
+    @property
+    def snapshots(self) -> int:
+        """The number of different snapshots that may still be read."""
+        with self.lock:
+            return len(self._alive())
+
+    def _alive(self) -> Sequence[StoreSnapshot]:
+        """The snapshots that may still be read. Under the lock."""
+        if not self._snapshots:
+            return ()
+        alive = [snapshot for reference in self._snapshots if (snapshot := reference()) is not None]
+        if len(alive) < len(self._snapshots):
+            self._snapshots = tuple(reference for reference in self._snapshots if reference() is not None)
+        return alive
+
     def _index(self, name: str) -> Index:
         index = self._indices.get(name)
         if index is None:
-            known = ", ".join(sorted(self._indices)) or "none"
-            raise UnknownIndex(f"there is no index {name!r}; there are: {known}")
+            raise unknown_index(name, self._indices)
         return index
 
     def _give_up_builds(self, names: Iterable[str]) -> None:

@@ -46,6 +46,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_reference(findings, (*path, "resourceRef", "name"), resources)
         for where, _ in entries_at(data, *path, "watches"):
             _check_reference(findings, (*where, "resourceRef", "name"), resources)
+        _check_snapshots(findings, path, resources)
         _check_mode(findings, path, handler)
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
@@ -60,6 +61,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
         _check_config_sources(findings, path, mapping_at(plugin, "config"))
     for path, schedule in entries_at(data, "spec", "schedules"):
+        _check_snapshots(findings, path, resources)
         _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
     _check_election(findings, shape)
@@ -184,6 +186,12 @@ def _check_reference(findings: Findings, path: Path, section: _Section) -> None:
     written = findings.document.from_environment(path) or name
     advice = _reference_advice(written, section)
     findings.add(codes.UNKNOWN_REFERENCE, Location(path), message, suggestion=advice)
+
+
+def _check_snapshots(findings: Findings, path: Path, resources: _Section) -> None:
+    where = (*path, "includeSnapshotsFrom")
+    for position in range(len(items_at(findings.data, *where))):
+        _check_reference(findings, (*where, position), resources)
 
 
 def _reference_advice(name: str, section: _Section) -> str:

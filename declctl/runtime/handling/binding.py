@@ -28,6 +28,7 @@ from declctl.objects import (
 )
 from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
+from declctl.runtime.handling.context import Snapshots, SnapshotSource
 from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
 
@@ -302,9 +303,11 @@ class CallBinding:
     generation: int
     plan: HandlerPlan
     target: HookTarget  # the functions to call
-    make_context: Callable[[Callable[[], Any], CallScope], object]  # makes `ctx`: of the memo and the call
+    # Makes `ctx`, of the memo, the call and its snapshots.
+    make_context: Callable[[Callable[[], Any], CallScope, Snapshots | None], object]
     loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
+    snapshots: SnapshotSource | None = None  # None for a handler that includes none
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from declctl.errors import WriteError
-from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.kit import running_loop
 from declctl.objects import GroupVersionKind, ObjectView
 from declctl.transport import Client
@@ -106,8 +106,43 @@ class Listers(Mapping[str, Lister]):
         return len(self._listers)
 
 
+class Snapshots(Mapping[str, CacheSnapshot]):
+    """`ctx.snapshots["settings"]`: the caches of `includeSnapshotsFrom`, all as they were at one moment."""
+
+    def __init__(self, snapshots: Mapping[str, CacheSnapshot]) -> None:
+        self._snapshots = snapshots
+
+    def __getitem__(self, name: str) -> CacheSnapshot:
+        try:
+            return self._snapshots[name]
+        except KeyError:
+            known = ", ".join(self._snapshots) or "none"
+            raise KeyError(
+                f"there is no snapshot of {name!r}: name it in includeSnapshotsFrom, which has: {known}"
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+
+class SnapshotSource:
+    """Takes the snapshots of one handler or schedule, by the names of `includeSnapshotsFrom`."""
+
+    def __init__(self, names: Iterable[str], listers: Mapping[str, Lister]) -> None:
+        self.listers = {name: listers[name] for name in names}
+
+    def take(self) -> Snapshots:
+        """Snapshots of one moment. Raises NotSynced for a cache that can't be read now. From any thread."""
+        taken = snapshots_of(tuple(self.listers.values()))
+        return Snapshots(dict(zip(self.listers, taken, strict=True)))
+
+
 _NO_SCOPE = CallScope()  # of a life-cycle hook
 _NOTHING_DECLARED = DeclaredWrites()
+_NO_SNAPSHOTS = Snapshots({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +167,16 @@ class HandlerContext:
     `remember` returns the memo; it is called at the first use of `memo`. `scope` is the object of the call.
     """
 
-    __slots__ = ("_environment", "_log", "_memo", "_remember", "_scope", "_writes")
+    __slots__ = ("_environment", "_log", "_memo", "_remember", "_scope", "_snapshots", "_writes")
 
     def __init__(
-        self, environment: HandlerEnvironment, remember: Callable[[], Memo], scope: CallScope = _NO_SCOPE
+        self,
+        environment: HandlerEnvironment,
+        remember: Callable[[], Memo],
+        scope: CallScope = _NO_SCOPE,
+        snapshots: Snapshots | None = None,
     ) -> None:
+        self._snapshots = _NO_SNAPSHOTS if snapshots is None else snapshots
         self._memo: Memo | None = None
         self._remember = remember
         self._environment = environment
@@ -187,12 +227,9 @@ class HandlerContext:
         return self._log
 
     @property
-    def snapshots(self) -> Mapping[str, Any]:
-        """The related objects that the handler declared.
-
-        Empty, because `includeSnapshotsFrom` is not implemented yet.
-        """
-        return {}
+    def snapshots(self) -> Snapshots:
+        """The resources of `includeSnapshotsFrom`, as they were when the call began."""
+        return self._snapshots
 
     @property
     def client(self) -> Any:

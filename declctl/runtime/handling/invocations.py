@@ -43,6 +43,7 @@ from declctl.runtime.handling.binding import (
     HandlerCounts,
     entering_or_leaving,
 )
+from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
@@ -54,6 +55,7 @@ T = TypeVar("T")
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
+_WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 _SILENCE = 60.0  # seconds between two log lines about a handler that waits for a cache
 # In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
@@ -110,6 +112,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # the message of its timeout; the failure was counted then
+    snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
@@ -140,6 +143,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
         """Decide which implementations are called; returns False if the item ends without a call."""
         return bool(self.implementations)
+
+    def take_snapshots(self) -> None:
+        """Take the snapshots that the handler includes, for all of its calls.
+
+        If a cache can't be read now, nothing is called, and the failure is NotSynced.
+        """
+        source = self.binding.snapshots
+        if source is None or self.failures:
+            return
+        try:
+            self.snapshots = source.take()
+        except NotSynced as fault:
+            self.failures.append(fault)
+            self.implementations = ()
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -223,7 +240,8 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
             key = change.key
             # Most handlers do not write, so the cause is made when one does.
             scope = CallScope(key, change.obj, causes=partial(_causes, change))
-            arguments["ctx"] = self.binding.make_context(partial(memo, key, change.obj.uid), scope)
+            remember = partial(memo, key, change.obj.uid)
+            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
         return arguments
 
     def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
@@ -421,6 +439,7 @@ class Invocations(ABC, Generic[T]):
         invocation = self._begin(item)
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
+        invocation.take_snapshots()
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -437,6 +456,7 @@ class Invocations(ABC, Generic[T]):
         invocation = self._begin(item)
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
+        invocation.take_snapshots()
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -742,7 +762,8 @@ class Invocations(ABC, Generic[T]):
         if self._closed:
             self._end(invocation, self._queue.drop)  # there will be no retry
         else:
-            delay = min(invocation.binding.backoff.delay(waits), LONGEST_WAIT_FOR_SYNC)
+            longest = _WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
+            delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 
     def _retry(

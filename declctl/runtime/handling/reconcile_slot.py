@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
 from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
@@ -494,6 +496,13 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
             self.implementations = (*self.implementations, self.last)
         return bool(self.implementations)
 
+    def take_snapshots(self) -> None:
+        """As of any item. An object of a snapshot is also the one of the request."""
+        super().take_snapshots()
+        own = None if self.snapshots is None else self.snapshots.get(self.binding.plan.resource)
+        if own is not None:
+            self.request = msgspec.structs.replace(self.request, obj=own.get(self.item.key))
+
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The request, and the context."""
         arguments: dict[str, object] = {"request": self.request}
@@ -501,7 +510,7 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
             request, obj = self.request, self.request.obj
             scope = CallScope(request.key, obj, request.id, request.causes)
             remember = partial(memo, request.key, None if obj is None else obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope)
+            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
         return arguments
 
     def take(self, result: object) -> None:

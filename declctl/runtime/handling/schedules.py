@@ -20,7 +20,7 @@ from declctl.hooks.calls import Implementation, call, call_async, place_of, read
 from declctl.kit import Clock, LoopThread, set_within
 from declctl.kit.timetable import zone_of
 from declctl.manifest.model import ScheduleSpec
-from declctl.runtime.handling.context import HandlerContext, Memo
+from declctl.runtime.handling.context import HandlerContext, Memo, Snapshots, SnapshotSource
 from declctl.runtime.handling.invocations import (
     CANCEL_SECONDS,
     LONGEST_WAIT_FOR_SYNC,
@@ -31,6 +31,7 @@ from declctl.runtime.handling.invocations import (
 from declctl.runtime.handling.schedule_timer import ScheduleTimer, due_times
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+from declctl.writes import CallScope
 
 LONGEST_WAIT = 10.0  # seconds between two looks at the clock, which may be set at any moment
 _SILENCE = 60.0  # seconds between two log lines about skipped times of one schedule
@@ -71,8 +72,10 @@ class ScheduleBinding:
     generation: int
     spec: ScheduleSpec
     implementation: Implementation
-    make_context: Callable[[Callable[[], Memo]], HandlerContext]  # takes the memo of the schedule
+    # Takes the memo of the schedule, the call and its snapshots.
+    make_context: Callable[[Callable[[], Memo], CallScope, Snapshots | None], HandlerContext]
     loop: LoopThread  # for `async def`
+    snapshots: SnapshotSource | None = None  # None for a schedule that includes none
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +331,10 @@ class Schedules:
         binding = run.binding
         implementation, spec = binding.implementation, binding.spec
         arguments: dict[str, object] = {"schedule": run.scheduled}
+        # If a cache can't be read now, this raises NotSynced: the call is made later.
+        snapshots = None if binding.snapshots is None else binding.snapshots.take()
         if "ctx" in implementation.parameters:
-            arguments["ctx"] = binding.make_context(lambda: schedule.memo)
+            arguments["ctx"] = binding.make_context(lambda: schedule.memo, CallScope(), snapshots)
         if not implementation.is_async:
             what = f"schedule {spec.name}"
             run.claim.acquire()

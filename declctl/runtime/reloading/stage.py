@@ -46,7 +46,7 @@ from declctl.runtime.checking.loaded_code import (
     load_code,
 )
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
 from declctl.runtime.handling.finalizers import HandlerFinalizer
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
@@ -415,6 +415,7 @@ class _Bindings:
             partial(HandlerContext, environment),
             self.loop,
             self._filter(handler.filter, handler.events, handler.name),
+            _snapshots(handler.include_snapshots_from, self.listers),
             informers=self.informers[handler.resource],
         )
 
@@ -443,6 +444,7 @@ class _Bindings:
             binding.target,
             binding.make_context,
             binding.loop,
+            snapshots=binding.snapshots,
             informers=tuple(listened),
             sources=tuple(sources),
             lister=kind.lister,
@@ -517,7 +519,12 @@ def _schedule(
 ) -> ScheduleBinding:
     environment = services.environment(spec.name, number, listers=listers, config=None)
     context = partial(HandlerContext, environment)
-    return ScheduleBinding(number, spec, loaded_code.schedules[spec.name], context, loop)
+    snapshots = _snapshots(spec.include_snapshots_from, listers)
+    return ScheduleBinding(number, spec, loaded_code.schedules[spec.name], context, loop, snapshots)
+
+
+def _snapshots(names: Sequence[str], listers: Listers) -> SnapshotSource | None:
+    return SnapshotSource(names, listers) if names else None
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:

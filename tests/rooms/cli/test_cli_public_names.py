@@ -12,6 +12,7 @@ import declctl
 
 NAMES = [
     "AppliedSet",
+    "CacheSnapshot",
     "Cause",
     "Change",
     "ChangeReason",

@@ -12,8 +12,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
 @pytest.mark.parametrize(
     ("fragment", "code"),
     [
-        (HANDLER % "§includeSnapshotsFrom: [pods]", "DCL062"),
-        ("schedules: [{name: a, every: 1h, entryPoint: 'm:f', §includeSnapshotsFrom: [b]}]", "DCL062"),
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
         ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
@@ -32,7 +30,6 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
     [
         HANDLER % "mode: Event",
         HANDLER % "filter: {}",
-        HANDLER % "includeSnapshotsFrom: []",
         HANDLER % "debounce: 0s",
         HANDLER % "debounce: 500ms",
         HANDLER % "queue: {name: default, concurrency: 2}",
