@@ -196,6 +196,26 @@ def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbo
     assert finalizers(sandbox, "other") == []
 
 
+def test_an_object_that_leaves_has_its_state_beside_a_snapshot_of_its_resource(
+    rig, config_map, sandbox
+) -> None:
+    """The snapshot has it no more; the request has."""
+    rig.resources = [LABELLED]
+    mine = labelled(config_map, "mine", app="web")
+    mine["data"]["what"] = "is known"
+    code = "from blackboard import tell as note\nimport declctl\n"
+    code += "def keys(request): pass\n"
+    code += "@declctl.hookimpl\ndef declctl_finalize(request, ctx):\n"
+    code += "    note('finalize', request.obj['data']['what'], request.key in ctx.snapshots['maps'])\n"
+    runs = _run(rig, code, f"{REST}, includeSnapshotsFrom: [maps]", objects=[mine])
+    until("it has the finalizer", lambda: finalizers(sandbox, "mine") == [NAME])
+    sandbox.patch("ConfigMap", "mine", {"metadata": {"labels": {"app": "db"}}})
+    until("it is known to have left", lambda: runs.handler("keys").leftovers == 1)
+    sandbox.delete("ConfigMap", "mine", "default")
+    until("it is gone", lambda: finalizers(sandbox, "mine") is None)
+    assert rig.told() == [("finalize", "is known", False)]
+
+
 def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -> None:
     """Some objects are in no namespace of this manifest, and one of them is deleted already."""
     sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})

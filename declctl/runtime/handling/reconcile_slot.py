@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
 from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
@@ -497,11 +495,7 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return bool(self.implementations)
 
     def take_snapshots(self) -> None:
-        """As of any item. An object of a snapshot is also the one of the request."""
-        super().take_snapshots()
-        own = None if self.snapshots is None else self.snapshots.get(self.binding.plan.resource)
-        if own is not None:
-            self.request = msgspec.structs.replace(self.request, obj=own.get(self.item.key))
+        """No effect: `Reconciliations` has taken them before it has read the object of the request."""
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The request, and the context."""
@@ -551,8 +545,14 @@ class Reconciliations(Invocations[Causes]):
         retry: Retry | None = item.retry_state
         obj = unread = None
         in_scope = True
+        snapshots = own = None
         try:
-            obj = _of_reconciler(binding).read(item.key)
+            # First: the object of a snapshot is also that of the request, and the state of it that decides
+            # whether it is reconciled or finalized.
+            if binding.snapshots is not None:
+                snapshots = binding.snapshots.take()
+                own = snapshots.get(binding.plan.resource)
+            obj = _of_reconciler(binding).read(item.key) if own is None else own.get(item.key)
             if obj is None and (left := self._reconciled.leftovers) is not None:
                 obj, in_scope = left.get(item.key), False
         except NotSynced as fault:
@@ -575,6 +575,7 @@ class Reconciliations(Invocations[Causes]):
             self.replace_worker,
             request=request,
             unread=unread,
+            snapshots=snapshots,
         )
         finalizer = _of_reconciler(binding).finalizer
         if finalizer is not None and obj is not None and not binding.target.disabled:
