@@ -55,7 +55,7 @@ T = TypeVar("T")
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
-_WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
+WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 _SILENCE = 60.0  # seconds between two log lines about a handler that waits for a cache
 # In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
@@ -762,7 +762,7 @@ class Invocations(ABC, Generic[T]):
         if self._closed:
             self._end(invocation, self._queue.drop)  # there will be no retry
         else:
-            longest = _WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
+            longest = WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
             delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 

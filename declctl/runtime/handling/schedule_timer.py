@@ -176,6 +176,10 @@ class ScheduleTimer:
         else:
             self.skipped += 1
 
+    def hurry(self) -> None:
+        """Let a time that was given back be due now."""
+        self._not_before = float("-inf")
+
     def skip_held(self) -> None:
         """Count the held time as skipped, if there is one."""
         self.skipped += self._held is not None

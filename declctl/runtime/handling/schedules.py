@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from declctl.errors import NotSynced
 from declctl.hooks.calls import Implementation, call, call_async, place_of, readable_traceback
 from declctl.kit import Clock, LoopThread, set_within
 from declctl.kit.timetable import zone_of
@@ -24,6 +25,7 @@ from declctl.runtime.handling.context import HandlerContext, Memo, Snapshots, Sn
 from declctl.runtime.handling.invocations import (
     CANCEL_SECONDS,
     LONGEST_WAIT_FOR_SYNC,
+    WAIT_FOR_LIST,
     FailureLog,
     describe_failure,
     not_synced_by,
@@ -34,7 +36,7 @@ from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
 
 LONGEST_WAIT = 10.0  # seconds between two looks at the clock, which may be set at any moment
-_SILENCE = 60.0  # seconds between two log lines about skipped times of one schedule
+_SILENCE = 60.0  # seconds between two log lines about skipped times of one schedule, or about its wait
 _LONGEST_TRACEBACK = 20_000  # characters
 _UNREADABLE = "an exception that raises when it is read"
 
@@ -125,6 +127,7 @@ class _Schedule:
     run: _Run | None = None  # the call that has not returned
     removed: bool = False  # it is not in the manifest any more, and its last call has not returned
     waits: int = 0  # calls in a row that have read an unsynced cache
+    wait_silent_until: float = float("-inf")  # monotonic time of the next line about such calls
     silent_until: float = float("-inf")  # monotonic time of the next line about skipped times
     logged_skipped: int = 0  # skipped times that the log has
     last_run: datetime | None = None
@@ -159,6 +162,13 @@ class Schedules:
         """Begin to call functions: caches can be read from now on. A second call has no effect."""
         self._started = True
         self._woken.set()
+
+    def cache_synced(self) -> None:
+        """Call at once what waits because of a read of an unsynced cache: a cache has synced."""
+        for schedule in self._schedules.values():
+            if schedule.waits:
+                schedule.timer.hurry()
+                self._woken.set()
 
     def pause(self) -> None:
         """Call nothing until `resume`. Running calls go on."""
@@ -412,14 +422,21 @@ class Schedules:
             **fields,
         )
 
-    def _call_again(self, schedule: _Schedule, run: _Run, unsynced: BaseException) -> None:
+    def _call_again(self, schedule: _Schedule, run: _Run, unsynced: NotSynced) -> None:
         """Make a call again later that has read an unsynced cache, unless the next time comes before."""
         schedule.waits += 1
-        delay = min(2.0 ** (schedule.waits - 1), LONGEST_WAIT_FOR_SYNC)
-        if schedule.waits == 1:
+        longest = WAIT_FOR_LIST if unsynced.is_relisted else LONGEST_WAIT_FOR_SYNC
+        # The exponent is bounded, as a float has no 2 ** 1024.
+        delay = min(2.0 ** min(schedule.waits - 1, 16), longest)
+        what = describe_failure(unsynced)
+        # Not a failure; the status says what the schedule waits for.
+        schedule.last_error, schedule.last_error_type = what, type(unsynced).__name__
+        now = self._clock.monotonic()
+        if now >= schedule.wait_silent_until:
+            schedule.wait_silent_until = now + _SILENCE
             self._log.warning(
-                f"{run.scheduled.name} waits: {describe_failure(unsynced)}; it is called again until the "
-                "cache can be read, or its next time comes",
+                f"{run.scheduled.name} waits: {what}; it is called again until the cache can be read, or its "
+                "next time comes",
                 schedule=run.scheduled.name,
                 generation=run.binding.generation,
             )

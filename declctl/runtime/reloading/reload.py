@@ -65,7 +65,7 @@ class Reloader:
         self.active: Generation | None = None
         self.probation = Probation(slots, clock=clock)  # of the active generation
         # Called when a cache of the active generation has synced.
-        self.on_synced: list[Callable[[], object]] = [slots.cache_synced]
+        self.on_synced: list[Callable[[], object]] = [slots.cache_synced, schedules.cache_synced]
         self.on_commit: list[Callable[[Plan], object]] = []  # called after each commit; may not raise
         self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
         self._files = files

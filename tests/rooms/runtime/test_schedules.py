@@ -265,6 +265,62 @@ def test_a_call_that_has_read_an_unsynced_cache_is_made_again(play, log):
     assert len(log.events("warning")) == 1
 
 
+def test_what_waits_for_a_cache_is_called_when_it_has_synced(play, log):
+    """However long the back-off has become; meanwhile status and log say what it waits for."""
+    calls: list[float] = []
+    synced: list[bool] = []
+
+    async def test(desk: Desk) -> None:
+        def job() -> None:
+            calls.append(desk.clock.monotonic())
+            if not synced:
+                raise NotSynced("pods has not synced (403)")
+
+        desk.commit((job, {"every": 3600.0}))
+        desk.after(3600)
+        await desk.ended()
+        while len(calls) < 8:  # after 1, 2, 4, 8 and 16 seconds, and 30 from then on
+            desk.after(desk.schedules.look())
+            await desk.ended()
+        assert calls[-1] - calls[-2] == 30
+        figures = desk.of()
+        assert (figures.last_error, figures.last_error_type) == (
+            "NotSynced: pods has not synced (403)",
+            "NotSynced",
+        )
+        synced.append(True)
+        desk.schedules.cache_synced()
+        assert desk.schedules.look() == 0 or desk.of().running
+        await desk.ended()
+        assert calls[-1] == calls[-2] == desk.clock.monotonic()
+
+    figures = play(test).of()
+    assert (figures.succeeded, figures.failed, figures.skipped) == (1, 0, 0)
+    # One line a minute.
+    assert len([line for line in log.events("warning") if "waits: NotSynced: pods has" in line]) == 2
+
+
+def test_a_call_whose_snapshots_wait_for_a_list_is_made_soon(play):
+    """The list is complete within moments: the call does not back off as for a cache that can't sync."""
+    calls: list[float] = []
+
+    async def test(desk: Desk) -> None:
+        def job() -> None:
+            calls.append(desk.clock.monotonic())
+            if len(calls) < 9:
+                raise NotSynced("pods: a new list is being put into its cache", is_relisted=True)
+
+        desk.commit((job, {}))
+        desk.after(60)
+        await desk.ended()
+        while len(calls) < 9:
+            desk.after(desk.schedules.look())
+            await desk.ended()
+        assert calls[-1] - calls[0] == pytest.approx(0.8)
+
+    assert play(test).of().succeeded == 1
+
+
 def test_an_async_call_is_cancelled_at_its_timeout(play):
     """And counted as failed, with a sentence."""
 
