@@ -12,6 +12,7 @@ DeclctlError
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a read names an index that isn't declared
+│   ├── UnknownNamespace     a read names a namespace that the resource does not watch
 │   ├── NoKey                an object has no key; carries the object
 │   ├── TransactionError     some changes of a transaction failed; carries the positions of the others
 │   ├── NotSynced            a cache was read before its first list was complete, or a wait for it failed
@@ -136,6 +137,13 @@ class CacheError(DeclctlError):
 
 class UnknownIndex(CacheError):
     """The index is not declared; the message names the declared ones."""
+
+
+class UnknownNamespace(CacheError):
+    """The namespace is not watched, so the cache can't know its objects; the message names those that are.
+
+    (The error of controller-runtime's cache for several namespaces.)
+    """
 
 
 class NoKey(CacheError):

@@ -216,6 +216,12 @@ class WorkQueue(Generic[K]):
             request = self._processing.get(item)
             return () if request is None else tuple(request.causes)
 
+    def priority_of(self, item: K) -> Priority:
+        """The priority with which a worker has an item; LIVE if no worker has it."""
+        with self._lock:
+            request = self._processing.get(item)
+            return Priority.LIVE if request is None else request.priority
+
     def take_again(self, item: K) -> None:
         """Let the adds of an item since a worker has it count as handed out to this worker, too.
 
@@ -226,6 +232,7 @@ class WorkQueue(Generic[K]):
             again = None if request is None else self._dirty.pop(item, None)
             if request is not None and again is not None:
                 request.add_causes(*again.causes)
+                request.priority = min(request.priority, again.priority)
                 self._waited.add(self._clock.monotonic() - again.since)
                 self._worked.add(0.0)
 

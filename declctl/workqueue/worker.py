@@ -26,8 +26,9 @@ async def run_workers(
     """Call `reconcile` for the items of a queue; returns when the queue is shut down and empty.
 
     - `reconcile`: a coroutine function of an item. It returns None, or the seconds after which the item is
-      queued again; either way the item's failures are forgotten. After an exception the item is queued with
-      the delay of the limiter, up to `max_retries` times, and then given up; None, the default, for no limit.
+      queued again with its priority; either way the item's failures are forgotten. After an exception the
+      item is queued with the delay of the limiter, up to `max_retries` times, and then given up; None, the
+      default, for no limit.
     - `concurrency`: the number of workers, which are tasks of this loop.
     - `on_failure`: called for each failure with the item, the exception, and the seconds until the next
       attempt, None if the item is given up. By default, a warning is logged with the traceback. An exception
@@ -92,7 +93,7 @@ class _Workers(Generic[K]):
             else:
                 queue.forget(item)
                 if again is not None:
-                    queue.add_after(item, again)
+                    queue.add_after(item, again, priority=queue.priority_of(item))
             finally:
                 queue.done(item)
             del self._items[task]

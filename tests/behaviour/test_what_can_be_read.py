@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.errors import NotSynced
+from declctl.errors import NotSynced, UnknownNamespace
 from declctl.runtime.handling import invocations
 from declctl.sandbox.faults import Match
 from declctl.testing import until
@@ -186,3 +186,43 @@ def test_a_cache_stays_readable_through_an_outage_and_a_relist(rig, config_map, 
     assert [view.name for view in lister.list()] == ["m"]
     assert lister.has_synced
     assert runs.resource("maps").synced
+
+
+READS = """
+from declctl import UnknownNamespace
+from blackboard import tell as note
+def tell(obj, ctx):
+    for key in ("team-a/a", "team-a/b", "team-b/a"):
+        try:
+            note("read", key, ctx.listers["maps"].get(key) is not None)
+        except UnknownNamespace as error:
+            note("read", key, str(error))
+"""
+
+
+def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(rig, config_map) -> None:
+    """A handler that acts on the absence of an object is told that it can't know, until an edit adds it."""
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [team-a]}"]
+    rig.handler("tell")
+    runs = rig.run(READS, objects=[config_map("a", "team-a"), config_map("a", "team-b")])
+    runs.wait_idle()
+    assert rig.told("read")[:2] == [("read", "team-a/a", True), ("read", "team-a/b", False)]
+    assert rig.told("read", "team-b/a")[0][2].startswith("maps is not watched in the namespace 'team-b'")
+    with pytest.raises(UnknownNamespace):
+        runs.lister("maps").list(namespace="team-b")
+
+    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [team-a, team-b]}"]
+    rig.write()
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    assert rig.told("read", "team-b/a")[-1] == ("read", "team-b/a", True)
+    assert [obj.name for obj in runs.lister("maps").list(namespace="team-b")] == ["a"]
+
+
+def test_cluster_scoped_kinds_have_no_namespace_to_miss(rig) -> None:
+    """They leave the namespaces of the spec, and are read by their names."""
+    rig.resources = ["- {name: spaces, apiVersion: v1, kind: Namespace}"]
+    rig.more = "  namespaces: [team-a]\n"
+    runs = rig.run("", objects=[{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}}])
+    assert runs.lister("spaces").get("team-b").name == "team-b"
+    assert runs.lister("spaces").get("team-c") is None

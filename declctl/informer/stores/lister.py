@@ -1,12 +1,12 @@
 """Listers: the read-only API of the cache, for handlers and other user code (client-go's listers)."""
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 from typing import Any, Protocol, cast, overload
 
-from declctl.errors import NotSynced, UnknownIndex
+from declctl.errors import NotSynced, UnknownIndex, UnknownNamespace
 from declctl.informer.stores.indices import IndexFunc
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
@@ -136,8 +136,10 @@ class CacheReader:
         index_names: Mapping[str, str] | None,
         name: str,
         filled_by: Sequence[SyncState] = (),
+        namespaces: Collection[str] | None = None,
     ) -> None:
         self.name = name
+        self._namespaces = namespaces  # of which objects may be cached; None for any
         self._readers = tuple(stores)
         self._index_names = index_names
         self._unsynced = tuple(filled_by)  # those that had not synced when they were last checked
@@ -151,24 +153,30 @@ class CacheReader:
         return not self._unsynced
 
     def get(self, key: str) -> ObjectView | None:
-        """The object of a key (`namespace/name`, or `name`); None if it is not cached. Raises NotSynced."""
+        """The object of a key (`namespace/name`, or `name`); None if it is not cached.
+
+        Raises NotSynced, and UnknownNamespace for a namespace that is not watched.
+        """
         if self._unsynced:
             self._require_sync()
         for store in self._readers:
             record = store.get_by_key(key)
             if record is not None:
                 return ObjectView(record)
+        self._require_namespace(key.rpartition("/")[0])
         return None
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
-        """All objects, or those of a namespace, or those whose labels match a selector. Raises NotSynced.
+        """All objects, or those of a namespace, or those whose labels match a selector.
 
         A namespace is looked up in the index NAMESPACE_INDEX if that is `namespace_index()`; otherwise all
-        keys are compared. An empty selector matches every object. Raises ValueError for a selector that can't
-        be parsed.
+        keys are compared. An empty selector matches every object. Raises NotSynced, UnknownNamespace for a
+        namespace that is not watched, and ValueError for a selector that can't be parsed.
         """
         if self._unsynced:
             self._require_sync()
+        if namespace:
+            self._require_namespace(namespace)
         wanted = _selector(selector)
         found = [store.list_by_namespace(namespace) if namespace else store.list() for store in self._readers]
         if wanted is not None and wanted.requirements:
@@ -212,7 +220,10 @@ class CacheReader:
     def __contains__(self, key: object) -> bool:
         if self._unsynced:
             self._require_sync()
-        return any(key in store for store in self._readers)
+        found = any(key in store for store in self._readers)
+        if not found and isinstance(key, str):
+            self._require_namespace(key.rpartition("/")[0])
+        return found
 
     def _require_sync(self) -> None:
         if self.has_synced:
@@ -225,6 +236,15 @@ class CacheReader:
             resource=name,
             why=why,
         )
+
+    def _require_namespace(self, namespace: str) -> None:
+        # A key without a namespace names no object that the cluster could have.
+        if namespace and self._namespaces is not None and namespace not in self._namespaces:
+            watched = ", ".join(sorted(self._namespaces))
+            raise UnknownNamespace(
+                f"{self.name} is not watched in the namespace {namespace!r}: what its cache lacks may be in "
+                f"the cluster; the manifest has the namespaces {watched}"
+            )
 
     def _internal(self, name: str) -> str:
         if self._index_names is None:
@@ -246,6 +266,8 @@ class Lister(CacheReader):
       cluster, so every read raises NotSynced until all of `filled_by` have synced; `has_synced` does not
       raise. After that reads never raise NotSynced: during an outage or a relist they return the newest known
       state. Empty, the default, for stores that are read in any state.
+    - `namespaces`: the namespaces that the stores are filled from. A read of another one raises
+      UnknownNamespace. None, the default, if every namespace may be read.
 
     A result has the state of each store at one moment, and does not change later. Two results may have the
     states of two moments: `snapshot` has one for all of its reads. Nothing is decoded before a view is read.
@@ -258,8 +280,11 @@ class Lister(CacheReader):
         index_names: Mapping[str, str] | None = None,
         name: str = "",
         filled_by: Sequence[SyncState] = (),
+        namespaces: Collection[str] | None = None,
     ) -> None:
-        super().__init__(indexers, index_names=index_names, name=name, filled_by=filled_by)
+        super().__init__(
+            indexers, index_names=index_names, name=name, filled_by=filled_by, namespaces=namespaces
+        )
         self._indexers = tuple(indexers)
 
     def snapshot(self) -> "CacheSnapshot":
@@ -284,7 +309,9 @@ class Lister(CacheReader):
     def snapshot_now(self) -> "CacheSnapshot":
         """As `snapshot`, without a check of the sync."""
         stores = [indexer.snapshot() for indexer in self._indexers]
-        return CacheSnapshot(stores, index_names=self._index_names, name=self.name)
+        return CacheSnapshot(
+            stores, index_names=self._index_names, name=self.name, namespaces=self._namespaces
+        )
 
 
 class CacheSnapshot(CacheReader):

@@ -361,6 +361,7 @@ class InformerPool:
             index_names=names,
             name=requirement.plan.name,
             filled_by=informers,
+            namespaces=requirement.plan.namespaces,
         )
 
     def request_counts(self) -> RequestCounts:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal
+from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
 from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
-from declctl.informer.stores.lister import Lister
+from declctl.informer.stores.lister import CacheSnapshot, Lister
 from declctl.kit import Clock, KeyedQueueStatistics
 from declctl.kit.keyed_queue import EpochCounter, QueueItem, return_permit
 from declctl.kit.worker_budget import WorkerBudget
@@ -79,10 +79,17 @@ class ReconcileBinding(HandlerBinding):
         """A slot that begins with this binding."""
         return ReconcileSlot(self, clock=clock, log=log, loop=loop, epochs=epochs)
 
-    def read(self, key: str) -> ObjectView | None:
-        """The newest state of an object in the cache, or None; raises NotSynced."""
+    def read(self, key: str, snapshot: CacheSnapshot | None = None) -> ObjectView | None:
+        """The newest state of an object in the cache, or its state in a snapshot; raises NotSynced.
+
+        None if there is none, also for a key of a namespace that is not watched: an object that has left the
+        scope, or a mapping, may lead to it.
+        """
         assert self.lister is not None
-        return self.lister.get(key)
+        try:
+            return (self.lister if snapshot is None else snapshot).get(key)
+        except UnknownNamespace:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +281,9 @@ class ReconcileQueue:
 
     def requeue(self, item: QueueItem[Causes], seconds: float, cause: Cause) -> None:
         """Let a key that was reconciled come again in `seconds`; before `done`."""
-        self._queue.add_after(item.key, seconds, priority=Priority.BACKGROUND, cause=cause)
+        # With the priority of this call, as in controller-runtime: a key that has changed does not wait
+        # behind all keys of a first sync.
+        self._queue.add_after(item.key, seconds, priority=self._queue.priority_of(item.key), cause=cause)
 
     def retry(self, item: QueueItem[Causes], delay: float) -> None:
         """Let a key that has failed come again in `delay` seconds, or later if many keys fail."""
@@ -552,7 +561,7 @@ class Reconciliations(Invocations[Causes]):
             if binding.snapshots is not None:
                 snapshots = binding.snapshots.take()
                 own = snapshots.get(binding.plan.resource)
-            obj = _of_reconciler(binding).read(item.key) if own is None else own.get(item.key)
+            obj = _of_reconciler(binding).read(item.key, own)
             if obj is None and (left := self._reconciled.leftovers) is not None:
                 obj, in_scope = left.get(item.key), False
         except NotSynced as fault:

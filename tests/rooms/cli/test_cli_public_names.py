@@ -50,6 +50,7 @@ NAMES = [
     "TimedOut",
     "UndeclaredWrite",
     "UnknownIndex",
+    "UnknownNamespace",
     "UsageError",
     "WatchEnded",
     "WorkQueue",

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from declctl.errors import NotSynced, UnknownIndex
+from declctl.errors import NotSynced, UnknownIndex, UnknownNamespace
 from declctl.informer import NAMESPACE_INDEX, Indexer, Lister, field_index, namespace_index
 from declctl.objects import LabelSelector
 from tests.rooms.informer.shapes import record
@@ -259,6 +259,24 @@ def test_a_cache_that_has_not_synced_is_not_taken_for_an_empty_one(read):
     forbidden.has_synced = True
     assert READS[read](found)
     assert found.has_synced
+
+
+@pytest.mark.parametrize("read_by", ["lister", "snapshot"])
+def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(read_by):
+    """What is in it is not known: the error names the resource and its namespaces."""
+    stores = [indexer(record("a", namespace="team-a", node="n1")), indexer()]
+    found = Lister(stores, index_names={"byNode": "byNode@1"}, name="pods", namespaces=("team-a", "team-b"))
+    found = found if read_by == "lister" else found.snapshot()
+    for read in (
+        lambda: found.get("team-c/a"),
+        lambda: "team-c/a" in found,
+        lambda: found.list(namespace="team-c"),
+    ):
+        with pytest.raises(UnknownNamespace, match=r"^pods is not watched in .*'team-c'.* team-a, team-b$"):
+            read()
+    assert keys(found.list()) == keys(found.list(namespace="team-a")) == ["team-a/a"]
+    assert (found.get("team-b/a"), found.get("a"), "team-b/a" in found) == (None, None, False)
+    assert (list(found.list(namespace="team-b")), len(found.by_index("byNode", "n1"))) == ([], 1)
 
 
 def test_a_lister_over_a_bare_store_reads_what_there_is():

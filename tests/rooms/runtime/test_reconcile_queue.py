@@ -195,3 +195,20 @@ def test_without_the_debounce_what_rests_comes_at_once(queue):
     keys.add("a/web", CHANGED, Priority.LIVE)
     assert keys.clear() == 1
     assert keys.idle
+
+
+@pytest.mark.parametrize(("priority", "order"), [(Priority.LIVE, "a/web"), (Priority.BACKGROUND, "a/first")])
+@pytest.mark.parametrize("again", ["requeued", "failed"])
+def test_a_key_that_comes_again_keeps_its_priority(queue, again, priority, order):
+    """After a Requeue or a failure, a key that has changed does not wait behind all of a first sync."""
+    keys, clock, _ = queue
+    keys.add("a/web", CHANGED, priority)
+    item = keys.take()
+    if again == "failed":
+        keys.retry(item, 5.0)
+    else:
+        keys.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
+        keys.done(item)
+    keys.add("a/first", INITIAL, Priority.BACKGROUND)
+    clock.set(5.0)
+    assert keys.take().key == order

@@ -398,6 +398,15 @@ def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
     assert taken(queue, 2) == ["a", "b"]
 
 
+def test_an_item_that_is_taken_again_has_the_highest_of_its_priorities(queue):
+    """A worker waits with it, for a cache for example, and it changes meanwhile: its retry is live, too."""
+    queue.add("a", priority=Priority.BACKGROUND)
+    assert queue.priority_of(queue.get_nowait()) is Priority.BACKGROUND
+    queue.add("a")
+    queue.take_again("a")
+    assert queue.priority_of("a") is Priority.LIVE
+
+
 @pytest.mark.client_go("Dedup")
 def test_a_worker_is_told_why_it_has_an_item(queue):
     """Each cause once, the oldest first; those that come meanwhile belong to the next turn."""

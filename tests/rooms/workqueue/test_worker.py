@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from declctl.kit import ManualClock
-from declctl.workqueue import ItemExponentialFailureRateLimiter, RateLimitingQueue, run_workers
+from declctl.workqueue import ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue, run_workers
 
 
 class Odd(BaseException):
@@ -96,6 +96,26 @@ def test_a_result_asks_for_another_run():
 
     scene.play(act)
     assert [moment - moments[0] for moment in moments] == [0, 5, 10]
+
+
+def test_an_item_that_comes_again_has_its_priority():
+    """Items of a first sync that are looked at again every few seconds don't delay what changes."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        return 5.0 if seen.count(item) == 1 else None
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("old", priority=Priority.BACKGROUND)
+        scene.queue.add("live")
+        await scene.clock.settle()
+        await scene.clock.advance(5)
+
+    scene.play(act)
+    assert seen == ["live", "old", "live", "old"]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
