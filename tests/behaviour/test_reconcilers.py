@@ -72,3 +72,38 @@ def test_keys_that_fail_together_do_not_all_come_back_together(rig, config_map) 
     waits = [line.fields["retry_in"] for line in runs.log.lines if "retry_in" in line.fields]
     assert all(3240.0 <= wait <= 3600.0 for wait in waits)
     assert len(set(waits)) > 1
+
+
+MAPPED = """
+from blackboard import tell as note
+
+def keys(request):
+    note("key", request.key, sorted({cause.resource for cause in request.causes}))
+
+def of_pod(obj):
+    if obj.name.startswith("odd"):
+        raise ValueError("no such app")
+    return ["default/a", f"default/{obj.name}"]
+"""
+
+
+def pod(name: str) -> dict:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}}
+
+
+def test_a_mapping_that_raises_is_told_once_and_loses_no_other_change(rig, sandbox, config_map) -> None:
+    """Objects that were listed with the odd ones lead to their keys; the log names function and object."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    mapped = "{resourceRef: {name: pods}, mapTo: {entryPoint: 'handlers:of_pod'}}"
+    rig.handler("keys", rest=f"mode: Reconcile, watches: [{mapped}]")
+    objects = [config_map("a"), *(pod(name) for name in ("b", "odd-1", "odd-2", "z"))]
+    runs = rig.run(MAPPED, objects=objects)
+    runs.wait_idle()
+    assert sorted({row[1] for row in rig.told("key")}) == ["default/a", "default/b", "default/z"]
+    told = [line for line in runs.log.events("error") if "leads to no key" in line]
+    assert len(told) == 1
+    assert "a change of pods default/odd-1" in told[0]
+    assert "of_pod" in told[0]
+    sandbox.create(pod("y"))
+    runs.wait_idle()
+    assert ("key", "default/y", ["pods"]) in rig.told("key")

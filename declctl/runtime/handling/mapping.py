@@ -7,7 +7,7 @@ cache and queue.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from declctl.errors import NotSynced
 from declctl.informer.stores.lister import Lister
@@ -28,6 +28,7 @@ KeysOf = Callable[[ObjectView], Iterable[str]]
 """Returns the keys to which an object leads; may raise MappingFailed."""
 
 _MODIFIED = ChangeType.MODIFIED
+_REFERENCES = FieldPath.parse("metadata.ownerReferences[*]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,10 @@ def keys_of(spec: MappingSpec, kind: ReconciledKind, function: KeysOf | None) ->
         return _Index(kind.lister, spec.index)
     if spec.label is not None:
         label = spec.label
-        return _Names(kind, lambda obj: _present(obj.labels, label))
+        # A record has its labels: a field path would decode the object.
+        return _Names(kind, lambda obj: [obj.labels[label]] if label in obj.labels else [])
     if spec.annotation is not None:
-        annotation = spec.annotation
-        return _Names(kind, lambda obj: _present(obj.annotations, annotation))
+        return _Names(kind, FieldPath(("metadata", "annotations", spec.annotation)).values)
     assert spec.field_path is not None  # the schema asks for one of the ways
     return _Names(kind, FieldPath.parse(spec.field_path).values)
 
@@ -121,16 +122,20 @@ class _Owners:
 
     def __call__(self, obj: ObjectView) -> Iterator[str]:
         group, kind = self._kind.gvk.group, self._kind.gvk.kind
-        references: Any = obj["metadata"].get("ownerReferences") or ()
-        for reference in references:
-            if self._controller_only and reference.get("controller") is not True:
+        for reference in _REFERENCES.find(obj):
+            # An aggregated API may serve a reference that kube-apiserver would refuse: it leads nowhere.
+            if not isinstance(reference, Mapping):
                 continue
-            api_version = str(reference.get("apiVersion"))
-            if reference.get("kind") == kind and GroupVersionKind.of(api_version, kind).group == group:
-                # An owner is in the namespace of what it owns, or has none.
-                key = self._kind.key(obj, str(reference.get("name")))
-                if key is not None:
-                    yield key
+            found = cast("Mapping[str, object]", reference)
+            if self._controller_only and found.get("controller") is not True:
+                continue
+            api_version, name = str(found.get("apiVersion")), found.get("name")
+            if found.get("kind") != kind or GroupVersionKind.of(api_version, kind).group != group:
+                continue
+            # An owner is in the namespace of what it owns, or has none.
+            key = self._kind.key(obj, name) if isinstance(name, str) else None
+            if key is not None:
+                yield key
 
 
 class _Index:
@@ -159,8 +164,3 @@ class _Names:
             key = self._kind.key(obj, name)
             if key is not None:
                 yield key
-
-
-def _present(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    value = values.get(name)
-    return () if value is None else (value,)

@@ -21,8 +21,9 @@ class Seen(Mapping):
     """An object as mappings read it."""
 
     def __init__(self, namespace, *, labels=None, annotations=None, owners=()):
-        self.namespace, self.labels, self.annotations = namespace, labels or {}, annotations or {}
-        self._body = {"metadata": {"ownerReferences": list(owners)}, "spec": {"app": "web"}}
+        self.namespace, self.labels = namespace, labels or {}
+        metadata = {"ownerReferences": list(owners), "annotations": annotations or {}}
+        self._body = {"metadata": metadata, "spec": {"app": "web"}}
 
     def __getitem__(self, name):
         return self._body[name]

@@ -1,0 +1,143 @@
+"""From changed objects to the keys of a reconciler: owners, references, and the filter before them."""
+
+import json
+
+import pytest
+
+from declctl.decoding import Projection
+from declctl.manifest.model import FilterSpec, MappingSpec, OwnerSelection
+from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
+
+ADDED, MODIFIED, DELETED, RESYNC = ChangeType
+ALL = frozenset(ChangeType)
+_DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
+_READER = Projection(api_version="v1", kind="Pod")
+
+
+def record(version: int = 1, **metadata):
+    """A pod with this metadata."""
+    head = {"name": "web-0", "namespace": "a", "uid": "u", "resourceVersion": str(version)}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": head | metadata, "spec": {"app": "web"}}
+    return _READER.record(json.dumps(made).encode())
+
+
+def owner(name="web", *, controller=False, kind="Deployment", api_version="apps/v1"):
+    """A reference to an owner."""
+    return {"kind": kind, "name": name, "apiVersion": api_version, "controller": controller, "uid": "o"}
+
+
+def owned(*owners, version=1):
+    """A pod with these owners."""
+    return record(version, ownerReferences=list(owners))
+
+
+def source(spec=None, *, namespaced=True, function=None, judge=None):
+    """A watched resource whose changes lead to deployments."""
+    kind = ReconciledKind(_DEPLOYMENT, namespaced, None)
+    spec = MappingSpec(owner=OwnerSelection.ANY) if spec is None else spec
+    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function))
+
+
+def led_to(where, notification):
+    """The keys to which a change leads."""
+    return list(where.keys(notification, lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "keys"),
+    [
+        ([owner("web")], [owner("web")], ["a/web"]),
+        ([owner("web")], [owner("db")], ["a/db", "a/web"]),
+        ([owner("web")], [], ["a/web"]),
+        ([], [owner("web"), owner("web")], ["a/web"]),
+    ],
+)
+def test_an_update_leads_to_the_owners_before_and_after_it_each_once(before, after, keys):
+    """An object that is given to another owner is missed by the one and found by the other."""
+    change = Notification(MODIFIED, owned(*after, version=2), owned(*before))
+    assert led_to(source(), change) == keys
+
+
+@pytest.mark.parametrize("kind", [ADDED, DELETED, RESYNC])
+def test_any_other_change_leads_to_the_owners_of_the_object(kind):
+    """Of a delete that the watch missed, too: its last known state has the owners."""
+    change = Notification(kind, owned(owner("web"), owner("db")), final_state_unknown=kind is DELETED)
+    assert led_to(source(), change) == ["a/web", "a/db"]
+
+
+def test_an_owner_without_a_namespace_has_a_key_without_one():
+    """A cluster-scoped owner is in no namespace, although what it owns is in one."""
+    change = Notification(ADDED, owned(owner("web")))
+    assert led_to(source(namespaced=False), change) == ["web"]
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        None,
+        5,
+        "web",
+        {"web": 1},
+        ["web", None, owner()],
+        [owner(None), owner(7), owner()],
+        [owner(api_version=None), owner(api_version="apps/v1/x"), owner(api_version=""), owner()],
+        [owner(kind=None), owner(kind="Job"), owner(api_version="v1"), owner()],
+    ],
+)
+def test_a_reference_that_is_none_leads_nowhere_and_hides_no_other(references):
+    """Whatever an aggregated API serves: the change is not lost, nor those that came with it."""
+    expected = ["a/web"] if isinstance(references, list) else []
+    assert led_to(source(), Notification(ADDED, record(ownerReferences=references))) == expected
+
+
+@pytest.mark.parametrize("annotations", [None, 5, ["app"], {"app": None}, {"app": {"x": 1}}])
+def test_an_annotation_that_is_no_text_leads_nowhere(annotations):
+    """As one that the object does not have."""
+    change = Notification(ADDED, record(annotations=annotations))
+    assert led_to(source(MappingSpec(annotation="app")), change) == []
+
+
+def test_a_function_leads_to_each_key_once_for_both_states():
+    """It is called with the new state and with the old one; keys that it repeats are one."""
+    seen = []
+
+    def function(obj):
+        seen.append(obj.resource_version)
+        return ["a/web", "a/db", "a/web", f"a/{obj.resource_version}"]
+
+    change = Notification(MODIFIED, owned(version=2), owned(version=1))
+    assert led_to(source(function=function), change) == ["a/web", "a/db", "a/2", "a/1"]
+    assert seen == ["2", "1"]
+
+
+def test_the_filter_is_asked_before_the_mapping():
+    """What does not pass is not mapped: every part of the filter has to agree."""
+    mapped = []
+
+    def function(obj):
+        mapped.append(obj.labels["app"])
+        return ["a/web"]
+
+    judge = Filter(FilterSpec("app", ()), ("Added",), lambda obj: obj.labels["app"] == "web")
+    where = source(function=function, judge=judge)
+    found = [led_to(where, Notification(ADDED, record(labels={"app": app}))) for app in ("web", "api")]
+    assert led_to(where, Notification(ADDED, record())) == []
+    assert (found, mapped) == ([["a/web"], []], ["web"])
+
+
+def test_an_object_that_ceases_to_pass_the_filter_leads_to_its_keys():
+    """Its owner learns that it has left, as from a delete."""
+    judge = Filter(FilterSpec("app=web", ()), ("Added", "Modified", "Deleted"), None)
+    before = record(labels={"app": "web"}, ownerReferences=[owner("web")])
+    after = record(2, labels={"app": "api"}, ownerReferences=[owner("web")])
+    assert led_to(source(judge=judge), Notification(MODIFIED, after, before)) == ["a/web"]
+
+
+def test_the_objects_of_the_own_resource_lead_to_their_own_keys():
+    """Without a mapping; a type that the handler does not want leads nowhere."""
+    where = KeySource("pods", (), frozenset({ADDED}))
+    assert led_to(where, Notification(ADDED, owned())) == ["a/web-0"]
+    assert led_to(where, Notification(DELETED, owned())) == []
+    assert ObjectView(owned()).key == "a/web-0"
