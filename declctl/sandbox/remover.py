@@ -37,13 +37,14 @@ class Target:
 class Write:
     """How to write. `dry_run` changes nothing; `manager` is the field manager.
 
-    `keep_status` lets a create bring its status.
+    `keep_status` lets a create bring its status, and `keep_uid` its uid.
     """
 
     dry_run: bool = False
     manager: str = "unknown"
     subresource: str = ""
     keep_status: bool = False
+    keep_uid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

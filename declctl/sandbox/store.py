@@ -25,6 +25,7 @@ from declctl.sandbox.status import Refusal
 from declctl.sandbox.writer import Writer
 
 _HERE: Final = Write(keep_status=True, manager="sandbox")
+_LOADED: Final = Write(keep_status=True, keep_uid=True, manager="sandbox")
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _NODES: Final = ("node-1", "node-2", "node-3")
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
@@ -97,7 +98,8 @@ class ObjectStore:
         """Create objects, definitions and namespaces first; returns `kind/name` lines in that order.
 
         The items of lists are created on their own, and namespaces that are missing. An object that was
-        there before the call is replaced. Raises SandboxError, which counts documents from 0.
+        there before the call is replaced, and keeps its uid. Other objects have the uids of their documents,
+        so that owner references lead to their owners. Raises SandboxError, which counts documents from 0.
         """
         entries = sorted(_flat(documents), key=lambda entry: _rank(entry[1]))
         lines: list[str] = []
@@ -134,13 +136,15 @@ class ObjectStore:
         name = (obj.get("metadata") or {}).get("name", "")
         target = Target(kind, namespace, name)
         identity = (*kind.resource, target.key)
+        metadata = {**(obj.get("metadata") or {})}
+        metadata.pop("resourceVersion", None)  # of the cluster from which the file was exported
         # Two documents of one name in one load are a fault, and `create` refuses the second.
         if name and identity not in done and self.history.get(kind.resource, target.key) is not None:
-            stored = self.update(obj)
+            metadata.pop("uid", None)
+            stored = self.update({**obj, "metadata": metadata})
         else:
-            metadata = {**(obj.get("metadata") or {})}
-            metadata.pop("resourceVersion", None)  # of the cluster from which the file was exported
-            stored = self.create({**obj, "metadata": metadata})
+            created = {**obj, "metadata": metadata}
+            stored = _raising(lambda: self.writer.create(kind, namespace, created, _LOADED))
         done.add(identity)
         return [*lines, f"{kind.singular}/{stored['metadata']['name']}"]
 

@@ -136,11 +136,12 @@ class Writer:
         # A client that creates an object does not decide its status; programs of the sandbox may.
         if kind.status and not write.keep_status:
             obj.pop("status", None)
+        brought = str(metadata.get("uid") or "") if write.keep_uid else ""
         # What only a server sets is not taken from a client.
         for field in (*_KEPT, "selfLink"):
             metadata.pop(field, None)
-        uid = uuid.UUID(int=self._chance.getrandbits(128), version=4)
-        metadata |= {"uid": str(uid), "creationTimestamp": self._now()}
+        drawn = uuid.UUID(int=self._chance.getrandbits(128), version=4)
+        metadata |= {"uid": brought or str(drawn), "creationTimestamp": self._now()}
         if kind.generations:
             metadata["generation"] = 1
         apply_defaults(kind, obj)

@@ -222,6 +222,37 @@ def test_load_keeps_the_status_that_a_file_brings():
     assert cluster.get("Pod", "a")["status"]["phase"] == "Running"
 
 
+def test_the_objects_of_an_exported_file_keep_their_owners():
+    """Owner references name uids: without the uids of the file, each pod would be an orphan."""
+    cluster = store()
+    owner, owned = config_map("owner"), pod("owned")
+    owner["metadata"] |= {"uid": "0f0e0d0c-0000-4000-8000-000000000001", "resourceVersion": "7000"}
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    owned["metadata"]["ownerReferences"] = [reference]
+    cluster.load([owned, owner])
+    (stored,) = cluster.get("Pod", "owned")["metadata"]["ownerReferences"]
+    assert stored["uid"] == cluster.get("ConfigMap", "owner")["metadata"]["uid"] == reference["uid"]
+
+
+def test_an_object_that_a_file_replaces_keeps_its_uid():
+    """An export has the namespace `default`, with a uid and a version of another cluster."""
+    cluster = store()
+    before = cluster.get("Namespace", "default")["metadata"]
+    metadata = {"name": "default", "uid": "1", "resourceVersion": "7000", "labels": {"team": "a"}}
+    assert cluster.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}]) == [
+        "namespace/default"
+    ]
+    after = cluster.get("Namespace", "default")["metadata"]
+    assert (after["uid"], after["labels"]["team"]) == (before["uid"], "a")
+
+
+def test_a_client_does_not_choose_a_uid():
+    """As in a real API server, whatever it sends."""
+    given = config_map("a")
+    given["metadata"]["uid"] = "1"
+    assert create(store(), given)["metadata"]["uid"] != "1"
+
+
 @pytest.mark.parametrize(
     ("documents", "words"),
     [
