@@ -12,7 +12,7 @@ import difflib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource
@@ -82,10 +82,11 @@ class StatusChange:
         `now` is the time of a transition, RFC 3339.
         """
         generation = self.obj["metadata"].get("generation")
-        wanted: KubeObject = {
-            **({} if generation is None else {"observedGeneration": generation}),
-            **self.fields,
-        }
+        wanted = self.fields
+        # A kind of Kubernetes has a controller that writes this field, and `kubectl rollout status` reads it.
+        kind = GroupVersionKind.of(self.obj["apiVersion"], self.obj["kind"])
+        if generation is not None and not _is_of_kubernetes(kind.group):
+            wanted = {"observedGeneration": generation, **wanted}
         patch = {name: value for name, value in wanted.items() if not _is_merged(status, name, value)}
         if self.conditions:
             before = [dict(each) for each in status.get("conditions") or () if isinstance(each, Mapping)]
@@ -102,7 +103,9 @@ class StatusChange:
             moved = old.get("status") != condition["status"] or "lastTransitionTime" not in old
             since = now if moved else old["lastTransitionTime"]
             observed = {} if generation is None else {"observedGeneration": generation}
-            merged[condition["type"]] = {**old, "lastTransitionTime": since, **observed, **condition}
+            new = {**old, "lastTransitionTime": since, **observed, **condition}
+            if not _is_stored(new, old):
+                merged[condition["type"]] = new
         return list(merged.values())
 
 
@@ -186,9 +189,11 @@ class StatusWriter:
                 self._ledger.retried(RetryReason.CONFLICT)
                 state = await self._read(resource, obj)
                 continue
-            if not written.dry_run:
-                self._remember(obj.uid, written, patch)
-            return written
+            if written.dry_run:
+                return written
+            self._remember(obj.uid, written, patch)
+            # The same version: the server has dropped all fields that differed.
+            return written if written.resource_version != state.version else replace(written, changed=False)
 
     async def _with_status(self, kind: GroupVersionKind) -> Resource:
         resource = await self._discover(kind)
@@ -237,6 +242,23 @@ def _skipped(obj: ObjectView, state: _KnownStatus) -> KubeObject:
         "resourceVersion": state.version,
     }
     return {"metadata": metadata, "status": dict(state.status)}
+
+
+def _is_of_kubernetes(group: str) -> bool:
+    """Whether Kubernetes defines the kinds of a group. The group of a custom resource has a dot."""
+    return "." not in group or group.endswith(".k8s.io")
+
+
+def _is_stored(condition: KubeObject, old: KubeObject) -> bool:
+    """Whether the server has a condition already, as far as the kind has its fields.
+
+    The conditions of some kinds, such as Deployment, have no observedGeneration and no empty message: the
+    server drops both.
+    """
+    return bool(old) and all(
+        old.get(name) == value or (name not in old and (name == "observedGeneration" or value == ""))
+        for name, value in condition.items()
+    )
 
 
 def _is_merged(holder: Mapping[str, Any], name: str, patch: Any) -> bool:
