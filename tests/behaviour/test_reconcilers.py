@@ -1,5 +1,7 @@
 """`mode: Reconcile`: a handler is called for keys, and reads the newest state."""
 
+import pytest
+
 from declctl.testing import until
 
 CODE = """
@@ -107,3 +109,79 @@ def test_a_mapping_that_raises_is_told_once_and_loses_no_other_change(rig, sandb
     sandbox.create(pod("y"))
     runs.wait_idle()
     assert ("key", "default/y", ["pods"]) in rig.told("key")
+
+
+RAISES = """
+import asyncio
+from blackboard import tell as note
+
+RAISED = {raised}
+
+def plain(request):
+    note("plain", request.name, request.attempt)
+    if request.name == "bad" and request.attempt == 1:
+        raise RAISED("mine")
+
+async def awaits(request):
+    note("awaits", request.name, request.attempt)
+    await asyncio.sleep(0)
+    if request.name == "bad" and request.attempt == 1:
+        raise RAISED("mine")
+"""
+
+
+@pytest.mark.parametrize(
+    "raised", ["RecursionError", "SystemExit", "KeyboardInterrupt", "asyncio.CancelledError", "TimeoutError"]
+)
+def test_whatever_a_reconciler_raises_is_a_failure_of_that_key(raised, rig, config_map) -> None:
+    """It is counted with its name and tried again; neither the process nor another key notices."""
+    rest = "mode: Reconcile, timeout: 20s, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+    for name in ("plain", "awaits"):
+        rig.handler(name, rest=rest)
+    runs = rig.run(RAISES.format(raised=raised), objects=[config_map("bad"), config_map("good")])
+    runs.wait_idle()
+    for name in ("plain", "awaits"):
+        assert sorted(rig.told(name)) == [(name, "bad", 1), (name, "bad", 2), (name, "good", 1)]
+        figures = runs.handler(name)
+        assert (figures.retried, figures.succeeded, figures.failed, figures.zombies) == (1, 2, 0, 0)
+        assert raised.rpartition(".")[2] in (figures.last_error or "")
+        assert "mine" in (figures.last_error or "")
+    assert runs.stop() == 0
+
+
+HANGS = """
+import asyncio
+from blackboard import tell as note, wait
+
+def plain(request):
+    note("plain", request.attempt)
+    wait("plain" if request.attempt == 1 else "open")
+
+async def awaits(request):
+    note("awaits", request.attempt)
+    try:
+        await asyncio.sleep(600 if request.attempt == 1 else 0)
+    except asyncio.CancelledError:
+        note("cancelled")
+        raise
+"""
+
+
+def test_a_reconciler_that_exceeds_its_timeout_has_failed_and_is_tried_again(rig, config_map) -> None:
+    """An `async def` is cancelled; the key of a `def`, which can't be stopped, waits for its return."""
+    rest = "mode: Reconcile, timeout: 100ms, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+    for name in ("plain", "awaits"):
+        rig.handler(name, rest=rest)
+    rig.board.open_gate("open")
+    runs = rig.run(HANGS, objects=[config_map("a")])
+    until("the second attempt succeeds", lambda: runs.handler("awaits").succeeded == 1)
+    assert rig.told("cancelled") == [("cancelled",)]
+    until("the call is not waited for", lambda: runs.handler("plain").zombies == 1)
+    for name in ("plain", "awaits"):
+        assert runs.handler(name).last_error_type == "TimeoutError"
+        message = "default/a: TimeoutError: it ran longer than its timeout of 0.1 s"
+        assert runs.handler(name).last_error == message
+    assert rig.told("plain") == [("plain", 1)]
+    rig.board.open_gate("plain")
+    until("the second attempt succeeds", lambda: runs.handler("plain").succeeded == 1)
+    assert runs.handler("plain").zombies == 0

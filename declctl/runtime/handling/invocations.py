@@ -102,7 +102,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     """The processing of one item by the hooks of one handler: calls, results and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
-    `Invocations`, and `timer`, on the machinery loop.
+    `Invocations`, and `timer` and `cancelled_at`, on the machinery loop.
     """
 
     item: QueueItem[T]
@@ -112,6 +112,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # the message of its timeout; the failure was counted then
+    cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
@@ -203,12 +204,25 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         self.sent = _LoopCall(self.binding.loop.submit(bounded()), claim)
         try:
             return self.sent.future.result()
+        except TimeoutError as error:  # of the scope: what the hook raises is a HandlerFailed
+            raise self.exceeded(error) from None
         except CancelledError:
             raise TimeoutError(
                 f"{implementation.hook} was not called: another `async def` blocks the loop that it runs on"
             ) from None
         finally:
             self.sent = None
+
+    def exceeded(self, error: TimeoutError) -> TimeoutError:
+        """The failure of a call that was cancelled, in the place of the error of its scope.
+
+        It has a message, and the traceback of the cancellation, which shows where the hook has waited.
+        """
+        timeout, cancelled = self.binding.plan.timeout, error.__cause__
+        message = f"it was cancelled at {self.cancelled_at}"
+        if timeout is not None and not self.cancelled_at:
+            message = _ran_longer_than(timeout)
+        return TimeoutError(message).with_traceback(None if cancelled is None else cancelled.__traceback__)
 
 
 class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
@@ -483,6 +497,8 @@ class Invocations(ABC, Generic[T]):
                 try:
                     async with asyncio.timeout(timeout) as invocation.scope:
                         invocation.take(await rest)
+                except TimeoutError as error:  # of the scope, as above
+                    raise invocation.exceeded(error) from None
                 finally:
                     if timer is not None:
                         timer.cancel()
@@ -520,6 +536,7 @@ class Invocations(ABC, Generic[T]):
         # Zombies were given up before, and are not counted again.
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
         for invocation in stuck:
+            invocation.cancelled_at = at
             if invocation.scope is not None and invocation.loop is not None:
                 invocation.loop.call_soon_threadsafe(_cancel, invocation.scope)
                 why = f"it goes on, though it was cancelled at {at}"

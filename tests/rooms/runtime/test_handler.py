@@ -353,8 +353,8 @@ def test_a_thread_is_not_cancelled_by_workers_that_are_tasks(bench, added) -> No
     assert (figures.zombies, figures.failed, figures.queued) == (0, 1, 1)
 
 
-def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added) -> None:
-    """`timeout` on an `async def` hook: it is cancelled, and counts as failed."""
+def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added, log) -> None:
+    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line."""
     ended = []
 
     async def hangs(change) -> None:
@@ -370,6 +370,11 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added) -> N
     assert ended == ["cancelled"]
     figures = slot.statistics()
     assert (figures.failed, figures.zombies) == (1, 0)
+    assert figures.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
+    assert figures.last_error_type == "TimeoutError"
+    trace = log.find("ran longer than its timeout").fields["traceback"]
+    assert "await asyncio.Event().wait()" in trace
+    assert "invocations.py" not in trace
 
 
 def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added) -> None:
@@ -414,6 +419,7 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     assert call.result(10) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, slot.outstanding(ended)) == (1, 0, 0)
+    assert figures.last_error == "default/a: TimeoutError: it was cancelled at the drain timeout of a reload"
 
 
 def test_a_call_that_times_out_has_failed_at_that_moment(bench, added) -> None:
