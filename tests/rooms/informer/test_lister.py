@@ -8,6 +8,7 @@ import pytest
 
 from declctl.errors import NotSynced, UnknownIndex, UnknownNamespace
 from declctl.informer import NAMESPACE_INDEX, Indexer, Lister, field_index, namespace_index
+from declctl.informer.stores.indices import index_functions
 from declctl.objects import LabelSelector
 from tests.rooms.informer.shapes import record
 
@@ -277,6 +278,40 @@ def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(read_by):
     assert keys(found.list()) == keys(found.list(namespace="team-a")) == ["team-a/a"]
     assert (found.get("team-b/a"), found.get("a"), "team-b/a" in found) == (None, None, False)
     assert (list(found.list(namespace="team-b")), len(found.by_index("byNode", "n1"))) == ([], 1)
+
+
+def test_a_part_of_a_list_is_a_slice_of_it():
+    """It is of the same moment; there is no limit, and no token to continue with, as nothing is sent."""
+    found = lister().list()
+    pages = [found[:3], found[3:6], found[6:]]
+    assert [len(page) for page in pages] == [3, 1, 0]
+    assert [*pages[0], *pages[1]] == list(found)
+    for options in ({"limit": 3}, {"continue_": "token"}):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            lister().list(**options)
+
+
+def test_an_index_is_combined_with_namespaces_labels_and_other_indexes():
+    """An index of a function finds by several values at once; of what is found, a reader takes a part."""
+
+    def by_both(obj):
+        return [f"{obj['spec'].get('nodeName')}/{obj.labels.get('app')}"]
+
+    stored = indexer(
+        record("a", namespace="team-a", node="n1", labels={"app": "web"}),
+        record("b", namespace="team-b", node="n1", labels={"app": "web"}),
+        record("c", namespace="team-a", node="n1", labels={"app": "db"}),
+        record("d", namespace="team-a", node="n2", labels={"app": "web"}),
+        record("n", namespace=None, node="n1", labels={"app": "web"}),
+    )
+    stored.add_indexers(index_functions({"byBoth": by_both}))
+    found = Lister([stored])
+    assert keys(found.by_index("byNode@1", "n1")) == ["n", "team-a/a", "team-a/c", "team-b/b"]
+    assert keys(found.by_index("byBoth", "n1/web")) == ["n", "team-a/a", "team-b/b"]
+    assert found.by_index("byBoth", "n1") == []
+    in_one = [obj for obj in found.by_index("byBoth", "n1/web") if obj.namespace == "team-a"]
+    assert keys(in_one) == ["team-a/a"]
+    assert sorted(found.index_values("byNode@1")) == ["n1", "n2"]
 
 
 def test_a_lister_over_a_bare_store_reads_what_there_is():
