@@ -185,3 +185,34 @@ def test_a_reconciler_that_exceeds_its_timeout_has_failed_and_is_tried_again(rig
     rig.board.open_gate("plain")
     until("the second attempt succeeds", lambda: runs.handler("plain").succeeded == 1)
     assert runs.handler("plain").zombies == 0
+
+
+ORDERED = """
+from blackboard import tell as note, wait
+
+def keys(request):
+    note("key", request.name)
+    wait("call")
+"""
+
+
+@pytest.mark.parametrize("added_by", ["first sync", "replay"])
+def test_a_change_goes_before_keys_of_which_nothing_has_changed(added_by, rig, sandbox, config_map) -> None:
+    """A restart, or new code with `replay`, queues all objects: one that changes does not wait."""
+    rig.handler("keys", rest="mode: Reconcile, replay: OnCodeChange")
+    objects = [config_map(f"m{number}") for number in range(10)]
+    if added_by == "replay":
+        rig.board.open_gate("call")
+    runs = rig.run(ORDERED, objects=objects)
+    if added_by == "replay":
+        until("the first sync is over", lambda: len(rig.told("key")) == 10)
+        rig.board.gates["call"].clear()
+        rig.board.told.clear()
+        rig.write(ORDERED + "# edited\n")
+        assert runs.reload().result == "Applied"
+    until("a call runs, and all others wait", lambda: rig.told("key") and runs.handler("keys").queued == 9)
+    sandbox.patch("ConfigMap", "m9", {"data": {"x": "y"}})
+    until("the change is queued", lambda: runs.handler("keys").merged == 1)
+    rig.board.open_gate("call")
+    until("all are called", lambda: len(rig.told("key")) >= 10)
+    assert rig.told("key")[1] == ("key", "m9")

@@ -226,3 +226,15 @@ def test_cluster_scoped_kinds_have_no_namespace_to_miss(rig) -> None:
     runs = rig.run("", objects=[{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}}])
     assert runs.lister("spaces").get("team-b").name == "team-b"
     assert runs.lister("spaces").get("team-c") is None
+
+
+def test_a_resource_that_the_manifest_does_not_name_can_not_be_read(rig, config_map) -> None:
+    """No read starts a watch that nobody has planned: the failure names what there is."""
+    rig.resources.append(SECRETS)
+    rig.handler("tell", rest="retry: {maxAttempts: 1}")
+    runs = rig.run("def tell(ctx):\n    ctx.listers['pods'].list()\n", objects=[config_map("m")])
+    until("the call has failed", lambda: runs.handler("tell").failed == 1)
+    message = runs.handler("tell").last_error or ""
+    assert "no resource is named 'pods'; the manifest declares: maps, secrets" in message
+    assert runs.sandbox.ledger.count("list", resource="pods") == 0
+    assert runs.lister("secrets").list() == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.kit import ManualClock
-from declctl.workqueue import DelayingQueue, Delays
+from declctl.workqueue import DelayingQueue, Delays, QueueShutDown
 
 
 @pytest.fixture(name="clock")
@@ -156,3 +156,21 @@ def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
         clock.set(1)
     assert seen == earliest
     assert len(delays) == 0
+
+
+def test_all_workers_that_wait_end_with_the_queue(queue, clock):
+    """However many wait, before items that are due later, and while items are handed out."""
+
+    async def scene():
+        async with running(queue, clock):
+            queue.add_after("late", 60)
+            workers = [asyncio.ensure_future(queue.get()) for _ in range(5)]
+            await clock.settle()
+            queue.add("a")
+            queue.shut_down()
+            found = await asyncio.gather(*workers, return_exceptions=True)
+            assert sorted(map(repr, found)) == ["'a'", *["QueueShutDown()"] * 4]
+            with pytest.raises(QueueShutDown):
+                await queue.get()
+
+    asyncio.run(scene())
