@@ -37,6 +37,15 @@ class TokenBucket:
             self._tokens -= 1
             return True
 
+    def give_back(self) -> None:
+        """Return a token of `reserve` that was not used, because the caller has stopped waiting for it.
+
+        Tokens that were reserved after it keep their times.
+        """
+        with self._lock:
+            self._fill()
+            self._tokens = min(self._burst, self._tokens + 1)
+
     def _fill(self) -> None:
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._counted_at) * self._qps)

@@ -211,9 +211,8 @@ class WriteGate:
 
     async def _sent(self, write: ApiWrite, attempts: "_Attempts") -> Written:
         self._check_leader(write)
-        wait = self._bucket.reserve() if self._bucket is not None else 0.0
-        if wait:
-            await self._clock.sleep(wait)
+        if self._bucket is not None:
+            await self._wait_for_token(self._bucket)
         while True:
             self._check_leader(write)
             try:
@@ -230,6 +229,17 @@ class WriteGate:
                 raise with_rule(error, write.resource, write.key.namespace) from error
             else:
                 return self._written(write, answer)
+
+    async def _wait_for_token(self, bucket: TokenBucket) -> None:
+        wait = bucket.reserve()
+        if not wait:
+            return
+        try:
+            await self._clock.sleep(wait)
+        except asyncio.CancelledError:
+            # Else calls that time out here would take the tokens of their own next attempts.
+            bucket.give_back()
+            raise
 
     def _check_leader(self, write: ApiWrite) -> None:
         if not self._may_write():

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,10 @@ async def operator(request, ctx):
     done = await ctx.apply_set(children(request.obj))
     await ctx.patch_status(files=len(done.applied))
     print("read", request.name, len(there), flush=True)
+
+
+def noted(obj, ctx):
+    ctx.record_event(obj, "Noted", obj.annotations.get("note", "none"))
 
 
 async def forbidden(obj, ctx):
@@ -327,17 +331,24 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
         assert declctl.stop() == 0
 
 
-def test_an_event_is_a_series_from_the_second_one_on(
-    cluster: Cluster, webapps: str, namespace: str, bundle: Any
-) -> None:
-    """`kubectl describe` has one line for all repetitions."""
-    _create(cluster, webapps, "shop", a="1")
+@pytest.fixture
+def events(cluster: Cluster, namespace: str) -> Callable[[], list[Any]]:
+    """Reads the Events of the controller."""
 
-    def events() -> list[Any]:
+    def read() -> list[Any]:
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         found = cluster.rest.request("GET", path)["items"]
         return [each for each in found if each.get("reportingController") == "guard"]
 
+    return read
+
+
+@pytest.mark.client_go(294, "events.k8s.io recorder")
+def test_an_event_is_a_series_from_the_second_one_on(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, events: Callable[[], list[Any]]
+) -> None:
+    """`kubectl describe` has one line for all repetitions."""
+    _create(cluster, webapps, "shop", a="1")
     with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
         until("it is a series", lambda: any(each.get("series") for each in events()))
         (event,) = events()
@@ -348,6 +359,37 @@ def test_an_event_is_a_series_from_the_second_one_on(
         core = cluster.rest.get("events", event["metadata"]["name"], namespace)
         assert (core["message"], core["involvedObject"]["name"]) == ("1 files", "shop")
         assert declctl.stop() == 0
+
+
+@pytest.mark.client_go(282, 289, 294)
+def test_an_expired_event_comes_back_with_its_count_and_similar_ones_are_combined(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, events: Callable[[], list[Any]]
+) -> None:
+    """The server takes an Event that is a series from the beginning, and that of many notes."""
+    _create(cluster, webapps, "shop")
+
+    def note(**annotations: str) -> None:
+        body = {"metadata": {"annotations": annotations}}
+        cluster.rest.request("PATCH", f"{webapps}/shop", body, media=MERGE)
+
+    with Declctl(bundle("noted"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is posted", lambda: len(events()) == 1)
+        (first,) = events()
+        cluster.rest.delete("events", first["metadata"]["name"], namespace)
+        note(tick="1")
+        until("it is back", lambda: len(events()) == 1)
+        (again,) = events()
+        assert again["metadata"]["name"] == first["metadata"]["name"]
+        assert again["metadata"]["uid"] != first["metadata"]["uid"]
+        assert (again["eventTime"], again["series"]["count"]) == (first["eventTime"], 2)
+
+        for number in range(12):
+            note(note=f"{number}")
+        until("they are posted", lambda: len(events()) == 10)
+        assert declctl.stop() == 0
+    counts = {each["note"]: (each.get("series") or {}).get("count") for each in events()}
+    alone = {f"{number}": None for number in range(8)}
+    assert counts == {"none": 2, **alone, "(combined from similar events): 8": 4}
 
 
 def test_a_def_hook_writes_too(cluster: Cluster, webapps: str, namespace: str, bundle: Any) -> None:

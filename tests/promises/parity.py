@@ -17,7 +17,18 @@ import msgspec
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "parity.md"
-CHAPTERS = ("reflector", "queues", "stores", "informer", "factories", "workqueue", "leaderelection", "peers")
+CHAPTERS = (
+    "reflector",
+    "queues",
+    "stores",
+    "informer",
+    "factories",
+    "workqueue",
+    "flowcontrol",
+    "leaderelection",
+    "events",
+    "peers",
+)
 MOST_LEFT_OUT = 5
 
 
@@ -132,11 +143,12 @@ Tests = Mapping[int | str, Sequence[Marked]]
 _INTRODUCTION = """\
 # Parity with client-go
 
-This page lists the promises of client-go's `tools/cache`, `tools/pager`, `tools/watch`, `util/workqueue` and
-`tools/leaderelection`. Each row has the behaviour of declctl and the tests that show it. Below each table are
-the behaviours that client-go's own tests show, with the numbers that our tests quote. The page is generated
-from marks on the tests (`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour
-has neither a test nor an argument."""
+This page lists the promises of client-go's `tools/cache`, `tools/pager`, `tools/watch`, `util/workqueue`,
+`util/flowcontrol`, `tools/leaderelection`, `tools/record` and `tools/events`. Each row has the behaviour of
+declctl and the tests that show it. Below each table are the behaviours that client-go's own tests show, with
+the numbers that our tests quote. The page is generated from marks on the tests
+(`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour has neither a test nor
+an argument."""
 
 
 def rendered() -> str:

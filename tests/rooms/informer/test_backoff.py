@@ -1,5 +1,7 @@
 """How long a reflector waits after a fault."""
 
+import itertools
+
 import pytest
 
 from declctl.errors import NotFound, TooManyRequests, Unreachable
@@ -22,14 +24,14 @@ def test_waits_grow_and_end_at_thirty_seconds():
     )
 
 
-@pytest.mark.client_go("Run loop")
+@pytest.mark.client_go(261, "Run loop", "Backoff")
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 0.8), (0.5, 1.2), (0.999, 1.6)])
 def test_chance_makes_a_wait_up_to_twice_as_long(chance, wait):
     """So that a thousand clients do not come back together."""
     assert ExponentialBackoff(ManualClock(jitter=chance)).seconds(FAULT) == pytest.approx(wait, rel=0.01)
 
 
-@pytest.mark.client_go("Run loop")
+@pytest.mark.client_go(257, 258, "Run loop", "Backoff")
 def test_two_quiet_minutes_begin_anew():
     """A fault long ago does not make the next one worse."""
     clock = ManualClock()
@@ -40,6 +42,16 @@ def test_two_quiet_minutes_begin_anew():
     assert backoff.seconds(FAULT) > 20
     clock.set(200)
     assert backoff.seconds(FAULT) == pytest.approx(0.8)
+
+
+@pytest.mark.client_go(261)
+def test_chance_does_not_add_up():
+    """Each wait lies between its step of the schedule and twice that, whatever the waits before it were."""
+    clock = ManualClock()
+    backoff, chances = ExponentialBackoff(clock), itertools.cycle([0.99, 0.0, 0.5])
+    clock.random = lambda: next(chances)
+    for step, wait in zip([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30], waits(backoff, 9), strict=True):
+        assert step <= wait < 2 * step
 
 
 def test_a_missing_kind_is_looked_for_every_ten_seconds():

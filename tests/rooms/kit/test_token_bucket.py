@@ -1,5 +1,7 @@
 """Token buckets: a burst, then a rate (golang.org/x/time/rate)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +16,14 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.mark.client_go(262, "Token bucket")
 def test_a_burst_is_free_and_then_each_token_waits_its_turn(clock) -> None:
     """Three at once; the fourth and the fifth wait for their own tokens, and not for one and the same."""
     bucket = TokenBucket(2, 3, clock=clock)
     assert [bucket.reserve() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
 
 
+@pytest.mark.client_go(262, "Token bucket")
 def test_tokens_come_back_up_to_the_burst_and_not_beyond(clock) -> None:
     """A night without writes does not allow a thousand at once in the morning."""
     bucket = TokenBucket(2, 3, clock=clock)
@@ -29,6 +33,7 @@ def test_tokens_come_back_up_to_the_burst_and_not_beyond(clock) -> None:
     assert [bucket.reserve() for _ in range(4)] == [0, 0, 0, 0.5]
 
 
+@pytest.mark.client_go(262, "Token bucket")
 def test_a_try_takes_a_token_or_nothing(clock) -> None:
     """An attempt that fails costs nothing: the next token is there at its time."""
     bucket = TokenBucket(1, 1, clock=clock)
@@ -38,6 +43,36 @@ def test_a_try_takes_a_token_or_nothing(clock) -> None:
     assert bucket.try_take()
 
 
+@pytest.mark.client_go(262)
+def test_a_rate_that_no_float_can_hold_loses_no_token(clock) -> None:
+    """One token in 1.031425 s, and a try each 2 s: there is always one (client-go's TestRatePrecisionBug)."""
+    bucket = TokenBucket(1 / 1.031425, 1, clock=clock)
+    for _ in range(60):
+        assert bucket.try_take()
+        clock.set(2)
+
+
+@pytest.mark.client_go(262, "Token bucket")
+def test_threads_share_one_burst(clock) -> None:
+    """Ten threads that try at the same time get no token twice."""
+    bucket = TokenBucket(1, 1000, clock=clock)
+    with ThreadPoolExecutor(10) as pool:
+        taken = list(pool.map(lambda _: bucket.try_take(), range(5000)))
+    assert sum(taken) == 1000
+
+
+@pytest.mark.client_go(262)
+def test_a_token_that_is_given_back_is_there_for_the_next_one(clock) -> None:
+    """A wait that was given up delays no other one; the bucket never holds more than its burst."""
+    bucket = TokenBucket(1, 2, clock=clock)
+    assert [bucket.reserve() for _ in range(4)] == [0, 0, 1, 2]
+    bucket.give_back()
+    assert bucket.reserve() == 2
+    clock.set(60)
+    bucket.give_back()
+    assert [bucket.reserve() for _ in range(3)] == [0, 0, 1]
+
+
 @pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
 def test_a_bucket_that_never_gives_is_refused(clock, qps, burst) -> None:
     """It would block its first user for ever."""
@@ -45,6 +80,7 @@ def test_a_bucket_that_never_gives_is_refused(clock, qps, burst) -> None:
         TokenBucket(qps, burst, clock=clock)
 
 
+@pytest.mark.client_go(262)
 @given(
     steps=st.lists(st.integers(min_value=0, max_value=2000), max_size=60),
     qps=st.sampled_from([0.5, 1.0, 50.0]),

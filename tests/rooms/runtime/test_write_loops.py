@@ -179,6 +179,7 @@ def test_a_handler_of_changes_that_feeds_itself_is_a_loop(scene) -> None:
     assert [each.handler for each in scene.loops.loops()] == ["web"]
 
 
+@pytest.mark.client_go(256, 257, 259, "Backoff")
 def test_the_delay_grows_and_ends_with_the_loop(scene) -> None:
     """One, two, four seconds, up to a minute; after a while of rest the handler is as before."""
     version, delays = scene.write(), []
@@ -190,6 +191,30 @@ def test_the_delay_grows_and_ends_with_the_loop(scene) -> None:
     assert scene.loops.delay("web", "a/web") == 0
     assert scene.loops.loops() == []
     assert scene.reports[-1] == "web a/web does not feed itself any longer"
+
+
+@pytest.mark.client_go(258, 259, 260, "Backoff")
+def test_a_delay_counts_from_the_last_write_and_stays_while_the_rest_is_short(scene) -> None:
+    """A key that loops goes on with its delay after less than two minutes, and begins anew after more."""
+    version = scene.write()
+
+    def turn() -> float:
+        nonlocal version
+        version = scene.write(reasons=[version])
+        return scene.loops.delay("web", "a/web")
+
+    while turn() < LONGEST_DELAY:
+        pass
+    scene.clock.set(59)
+    assert scene.loops.delay("web", "a/web") == pytest.approx(1)
+    assert turn() == LONGEST_DELAY
+    scene.clock.set(2 * LONGEST_DELAY - 1)
+    assert len(scene.loops.loops()) == 1
+    assert scene.loops.delay("web", "a/web") == 0
+    assert turn() == LONGEST_DELAY
+    scene.clock.set(2 * LONGEST_DELAY + 1)
+    assert scene.loops.loops() == []
+    assert turn() == 0
 
 
 def test_the_changed_fields_are_named_without_those_of_the_server() -> None:

@@ -16,6 +16,7 @@ from declctl.workqueue import (
 )
 
 
+@pytest.mark.client_go(256, "Backoff")
 def test_delays_double_up_to_the_maximum():
     """The manifest's retry: 1 s, 2 s, 4 s … and never more than maxBackoff (client-go 256)."""
     backoff = Backoff(1, 50)

@@ -203,6 +203,7 @@ def test_a_missing_right_is_named_as_a_rule(scene, apply, message, rule) -> None
     assert results(scene) == ["refused"]
 
 
+@pytest.mark.client_go(262, "Token bucket")
 def test_writes_are_limited_on_this_side(scene, clock) -> None:
     """A handler in a loop does not fill the server's queues: after the burst, writes have a steady rate."""
     gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(2, 3, clock=clock))
@@ -248,6 +249,28 @@ def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
     asyncio.run(run())
     assert counts == [1, 21, 25, 25]
     assert len(scene.server.requests) == 27
+
+
+@pytest.mark.client_go(262, "Token bucket")
+def test_writes_that_give_up_their_wait_cost_no_token(scene, clock) -> None:
+    """A thousand calls time out while they wait for the rate limit: the next write does not wait for them."""
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
+    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
+
+    async def run() -> None:
+        tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(1001)]
+        await clock.settle()
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
+        await clock.settle()
+        assert len(scene.server.requests) == 1
+        await clock.advance(1)
+        await task
+
+    asyncio.run(run())
+    assert len(scene.server.requests) == 2
 
 
 @pytest.mark.parametrize("waits", ["for a token", "for the answer", "for Retry-After"])
