@@ -216,3 +216,39 @@ def test_a_change_goes_before_keys_of_which_nothing_has_changed(added_by, rig, s
     rig.board.open_gate("call")
     until("all are called", lambda: len(rig.told("key")) >= 10)
     assert rig.told("key")[1] == ("key", "m9")
+
+
+GONE = """
+from blackboard import tell as note
+
+def keys(request):
+    note("key", request.key, request.obj is not None)
+"""
+
+
+def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, config_map) -> None:
+    """An object of another namespace is there: no reconciler is told that it is gone. An edit adds it."""
+
+    def referring(name: str, to: str) -> dict:
+        found = pod(name)
+        found["metadata"]["annotations"] = {"map": to}
+        return found
+
+    rig.resources = [
+        "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default]}",
+        "- {name: pods, apiVersion: v1, kind: Pod}",
+    ]
+    rig.handler(
+        "keys", rest="mode: Reconcile, watches: [{resourceRef: {name: pods}, mapTo: {annotation: map}}]"
+    )
+    objects = [config_map("a"), config_map("a", "other"), referring("p", "other/a"), referring("q", "a")]
+    runs = rig.run(GONE, objects=objects)
+    runs.wait_idle()
+    assert set(rig.told("key")) == {("key", "default/a", True)}
+    rig.resources[0] = "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default, other]}"
+    rig.write()
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
+    runs.wait_idle()
+    assert set(rig.told("key")) == {("key", "default/a", True), ("key", "other/a", True)}

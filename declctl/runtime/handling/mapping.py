@@ -59,7 +59,9 @@ class ReconciledKind:
 class KeySource:
     """A resource whose changes lead to keys of a reconciler.
 
-    `keys_of` is None for the reconciler's own resource: its objects lead to their own keys.
+    `keys_of` is None for the reconciler's own resource: its objects lead to their own keys. A mapping leads
+    to no key outside of `namespaces`: a reconciler would take an object that is not watched for one that is
+    gone.
     """
 
     resource: str  # its name in the manifest
@@ -67,6 +69,7 @@ class KeySource:
     types: frozenset[ChangeType]  # changes of other types lead nowhere
     filter: Filter | None = None
     keys_of: KeysOf | None = None
+    namespaces: frozenset[str] | None = None  # of the reconciler's own resource; None for any
 
     def keys(self, notification: Notification, report: Report) -> Iterable[str]:
         """The keys to which a change leads, each once. Raises FilterFailed and MappingFailed.
@@ -88,7 +91,11 @@ class KeySource:
         if self.keys_of is None:
             return (notification.key,)
         keys = dict.fromkeys(self.keys_of(obj))
-        return keys if old is None else keys | dict.fromkeys(self.keys_of(old))
+        if old is not None:
+            keys |= dict.fromkeys(self.keys_of(old))
+        if self.namespaces is None:
+            return keys
+        return [key for key in keys if key.rpartition("/")[0] in self.namespaces]
 
     def cause(self, notification: Notification) -> Cause:
         """The cause that a change is for the keys to which it leads."""

@@ -424,6 +424,7 @@ class _Bindings:
         watch = binding.informers[0].identity.watch
         gvk = GroupVersionKind.of(watch.api_version, watch.kind)
         kind = ReconciledKind(gvk, self.scopes[gvk], self.listers[handler.resource])
+        namespaces = _namespaces_of(binding.informers)
         sources = [KeySource(handler.resource, binding.informers, binding.policy.types, binding.filter)]
         for position, watched in enumerate(handler.watches):
             name = f"{handler.name} {position}"
@@ -434,6 +435,7 @@ class _Bindings:
                     _CHANGES,
                     self._filter(watched.filter, ALL_EVENTS, name),
                     keys_of(watched.map_to, kind, self.loaded_code.mappings.get(name)),
+                    namespaces,
                 )
             )
         listened = dict.fromkeys(managed for source in sources for managed in source.informers)
@@ -525,6 +527,12 @@ def _schedule(
 
 def _snapshots(names: Sequence[str], listers: Listers) -> SnapshotSource | None:
     return SnapshotSource(names, listers) if names else None
+
+
+def _namespaces_of(informers: Sequence[ManagedInformer]) -> frozenset[str] | None:
+    """The namespaces of a resource; None for all, for a selector of them, and for a cluster-scoped kind."""
+    found = {managed.identity.watch.namespace for managed in informers}
+    return None if None in found else frozenset(name for name in found if name is not None)
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:

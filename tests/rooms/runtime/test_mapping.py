@@ -33,11 +33,11 @@ def owned(*owners, version=1):
     return record(version, ownerReferences=list(owners))
 
 
-def source(spec=None, *, namespaced=True, function=None, judge=None):
+def source(spec=None, *, namespaced=True, function=None, judge=None, namespaces=None):
     """A watched resource whose changes lead to deployments."""
     kind = ReconciledKind(_DEPLOYMENT, namespaced, None)
     spec = MappingSpec(owner=OwnerSelection.ANY) if spec is None else spec
-    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function))
+    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), namespaces)
 
 
 def led_to(where, notification):
@@ -110,6 +110,13 @@ def test_a_function_leads_to_each_key_once_for_both_states():
     change = Notification(MODIFIED, owned(version=2), owned(version=1))
     assert led_to(source(function=function), change) == ["a/web", "a/db", "a/2", "a/1"]
     assert seen == ["2", "1"]
+
+
+def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
+    """The reconciler would take an object that it does not watch for one that is gone, and clean up."""
+    change = Notification(MODIFIED, owned(version=2), owned(version=1))
+    where = source(function=lambda obj: ["a/web", "b/web", "web"], namespaces=frozenset({"a", "c"}))
+    assert led_to(where, change) == ["a/web"]
 
 
 def test_the_filter_is_asked_before_the_mapping():
