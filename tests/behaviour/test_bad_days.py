@@ -239,6 +239,7 @@ def test_many_watches_are_true_again_after_an_outage_and_ask_nothing_meanwhile(
     assert controller.status().server.outages == 1
 
 
+@pytest.mark.client_go(308, 341, "Sources")
 def test_a_kind_that_comes_later_starts_when_it_is_there(rig, sandbox, config_map) -> None:
     """A manifest names a custom kind whose definition is installed later: everything else runs meanwhile."""
     rig.resources.append("- {name: widgets, apiVersion: example.org/v1, kind: Widget}")

@@ -121,6 +121,7 @@ def test_timeouts_count_while_a_loop_is_blocked(rig, config_map) -> None:
     until("it comes back", lambda: not controller.handler("thread").zombies)
 
 
+@pytest.mark.client_go(335)
 def test_a_blocked_loop_does_not_hold_up_the_end(rig, config_map, monkeypatch) -> None:
     """SIGTERM: running calls have their time; what would run on a blocked loop is not waited for as well."""
     monkeypatch.setattr(runtime, "DRAIN_SECONDS", 0.5)

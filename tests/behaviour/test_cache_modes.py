@@ -114,7 +114,7 @@ def looks(change):
 """
 
 
-@pytest.mark.client_go(108, "MutationDetector")
+@pytest.mark.client_go(108, 324, "MutationDetector")
 def test_with_frames_a_handler_that_changes_what_it_got_changes_nothing(rig) -> None:
     """Each reader has a copy of its own: neither the cache nor another handler sees the change."""
     rig.resources = [_resource("maps", "Frames")]
@@ -154,7 +154,7 @@ def _forgiving(rig, request: pytest.FixtureRequest) -> Callable[..., ControllerU
     return start
 
 
-@pytest.mark.client_go(108, "MutationDetector")
+@pytest.mark.client_go(108, 324, "MutationDetector", "Reader options")
 def test_with_objects_it_is_found_told_counted_and_put_right(rig, forgiving) -> None:
     """The same handler: `status` and the log say what it did where, and the cache is as it was."""
     rig.resources = [_resource("maps", "Objects")]
@@ -179,6 +179,7 @@ def test_a_test_of_a_handler_that_spoils_the_cache_fails(rig, forgiving) -> None
         controller.__exit__(None, None, None)
 
 
+@pytest.mark.client_go(324)
 def test_a_copy_may_be_changed(rig) -> None:
     """`to_dict()` is the caller's own, with objects as with frames."""
     rig.resources = [_resource("maps", "Objects")]

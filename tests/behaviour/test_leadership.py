@@ -114,6 +114,7 @@ def full_lists(sandbox: SandboxThread) -> int:
     return len(lists) + len(streams)
 
 
+@pytest.mark.client_go(320, 339, "Warmup")
 def test_a_warm_follower_knows_everything_and_acts_on_nothing(
     bundle, controller, sandbox, rival, board, config_map
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_warm_follower_knows_everything_and_acts_on_nothing(
     assert all(each.synced for each in process.status().handlers)
 
 
+@pytest.mark.client_go("Warmup")
 def test_a_new_leader_waits_until_its_cache_has_what_the_old_one_has_done(
     bundle, controller, sandbox, rival, board, config_map
 ) -> None:
@@ -341,6 +343,7 @@ def test_the_leader_alone_adds_and_releases_finalizers(
     ]
 
 
+@pytest.mark.client_go(320)
 def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, config_map) -> None:
     """A reload is staged and committed as ever, calls nothing, and the new code takes over."""
     rival.takes()
@@ -367,6 +370,7 @@ def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, c
     until("the change comes to it", lambda: ("newest code", "Modified", "a", "2", False) in board.told)
 
 
+@pytest.mark.client_go(320)
 def test_a_cold_follower_asks_for_nothing(bundle, controller, sandbox, rival, board, config_map) -> None:
     """No LIST and no WATCH before it leads, also after an edit; it is ready, as a rolling update wants it."""
     bundle.write("manifest.yaml", SPEC % ", followers: Cold")
@@ -425,6 +429,7 @@ def official(ctx):
 """
 
 
+@pytest.mark.client_go("Manager")
 def test_a_process_that_loses_the_lease_ends(bundle, controller, sandbox, rival, board, config_map) -> None:
     """Its calls are cancelled where that is possible, its writes are refused, and it exits with 1."""
     bundle.write("code.py", LONG_CALLS)

@@ -85,6 +85,7 @@ def _generations() -> int:
     return sum(type(each) is Generation for each in gc.get_objects())
 
 
+@pytest.mark.client_go(338)
 @pytest.mark.timeout(0 if _RELOADS > 40 else 120)
 @pytest.mark.guarantee("G1", "G22")
 def test_reloads_leave_nothing_behind(rig, sandbox, asked, config_map) -> None:

@@ -79,6 +79,7 @@ def selecting(rig, sandbox, config_map) -> Selecting:
     return Selecting(rig, sandbox, config_map)
 
 
+@pytest.mark.client_go("Multi-namespace cache")
 def test_namespaces_come_and_go(selecting, sandbox) -> None:
     """Handlers hear of the objects of a namespace when it comes in, and that they left when it leaves."""
     map_ = selecting.map
@@ -328,6 +329,7 @@ def test_a_kind_without_namespaces_ignores_the_selector_of_the_spec(selecting, a
 # What reads and reconciles the objects
 
 
+@pytest.mark.client_go(327)
 def test_indexes_and_reads_are_over_all_namespaces_of_the_set(selecting, sandbox) -> None:
     """By field, by function and by namespace; the objects of a namespace leave them with it."""
     resource = (

@@ -29,6 +29,7 @@ def _run(rig):
     return rig.run(CODE)
 
 
+@pytest.mark.client_go("Sources")
 def test_each_changed_object_is_reconciled(rig, config_map) -> None:
     """By a `def` and by an `async def`, each once for one change, and once more when it is gone."""
     runs = _run(rig)
@@ -40,6 +41,7 @@ def test_each_changed_object_is_reconciled(rig, config_map) -> None:
     assert runs.handler("keys").failed == runs.handler("waits").failed == 0
 
 
+@pytest.mark.client_go(313, "Reconcile result")
 def test_a_failed_key_is_retried_until_it_succeeds(rig, config_map) -> None:
     """With back-off: the third attempt succeeds."""
     runs = _run(rig)
@@ -48,6 +50,7 @@ def test_a_failed_key_is_retried_until_it_succeeds(rig, config_map) -> None:
     assert runs.handler("keys").retried == 2
 
 
+@pytest.mark.client_go(313, "Reconcile result")
 def test_after_terminal_a_key_waits_for_its_next_change(rig, config_map) -> None:
     """It counts as failed, and is not retried."""
     runs = _run(rig)
@@ -57,6 +60,7 @@ def test_after_terminal_a_key_waits_for_its_next_change(rig, config_map) -> None
     assert runs.handler("keys").retried == 0
 
 
+@pytest.mark.client_go("Reconcile result")
 def test_a_requeued_key_comes_again(rig, config_map) -> None:
     """As often as the reconciler returns Requeue."""
     runs = _run(rig)
@@ -93,6 +97,7 @@ def pod(name: str) -> dict:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}}
 
 
+@pytest.mark.client_go(304)
 def test_a_mapping_that_raises_is_told_once_and_loses_no_other_change(rig, sandbox, config_map) -> None:
     """Objects that were listed with the odd ones lead to their keys; the log names function and object."""
     rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
@@ -130,6 +135,7 @@ async def awaits(request):
 """
 
 
+@pytest.mark.client_go(316, 317, "Controller")
 @pytest.mark.parametrize(
     "raised", ["RecursionError", "SystemExit", "KeyboardInterrupt", "asyncio.CancelledError", "TimeoutError"]
 )
@@ -167,6 +173,7 @@ async def awaits(request):
 """
 
 
+@pytest.mark.client_go(317, "Controller")
 def test_a_reconciler_that_exceeds_its_timeout_has_failed_and_is_tried_again(rig, config_map) -> None:
     """An `async def` is cancelled; the key of a `def`, which can't be stopped, waits for its return."""
     rest = "mode: Reconcile, timeout: 100ms, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
@@ -196,6 +203,7 @@ def keys(request):
 """
 
 
+@pytest.mark.client_go(305, "Handlers")
 @pytest.mark.parametrize("added_by", ["first sync", "replay"])
 def test_a_change_goes_before_keys_of_which_nothing_has_changed(added_by, rig, sandbox, config_map) -> None:
     """A restart, or new code with `replay`, queues all objects: one that changes does not wait."""

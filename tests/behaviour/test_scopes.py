@@ -56,6 +56,7 @@ def keys(runs, name: str) -> list[str]:
     return sorted(map(str, runs.lister(name).keys()))
 
 
+@pytest.mark.client_go(326, 329, "ByObject")
 def test_each_resource_has_the_scope_that_it_names(rig, objects, sandbox) -> None:
     """Its own namespaces go before those of the spec, and every selector narrows them; new objects, too."""
     rig.resources = [resource(name, fields) for name, (fields, _) in SCOPES.items()]
@@ -69,6 +70,7 @@ def test_each_resource_has_the_scope_that_it_names(rig, objects, sandbox) -> Non
         assert "managedFields" not in str(list(runs.lister(name).list())), fields
 
 
+@pytest.mark.client_go(331, 332, "TransformStripManagedFields", "ByObject")
 @pytest.mark.parametrize("kept", ["", "cache: {mode: Objects}, ", "cache: {mode: MetadataOnly}, "])
 def test_a_transform_is_that_of_its_resource_however_objects_are_kept(kept, rig, objects) -> None:
     """A resource without one has the default, which drops managed fields; an empty list keeps these."""
@@ -89,6 +91,7 @@ def test_a_transform_is_that_of_its_resource_however_objects_are_kept(kept, rig,
     assert has_managers == {"plain": False, "marked": False, "whole": True}
 
 
+@pytest.mark.client_go(331)
 def test_an_object_of_a_kind_without_managed_fields_is_cached_as_it_is(rig, objects) -> None:
     """What the default drops need not be there."""
     rig.resources = [resource("spaces", "", "Namespace")]

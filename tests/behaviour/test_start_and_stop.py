@@ -55,6 +55,7 @@ def _threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name != "declctl-starter_0"}
 
 
+@pytest.mark.client_go(333, 335, 338, 339, "Manager")
 def test_parts_start_and_stop_in_order(hooked, config_map, sandbox) -> None:
     """Hooks, caches, handlers; at the end the call that runs, then hooks that still read the caches."""
     before = _threads()
@@ -79,6 +80,7 @@ def test_parts_start_and_stop_in_order(hooked, config_map, sandbox) -> None:
     assert (sandbox.ledger.count("list"), sandbox.ledger.count("watch")) == asked
 
 
+@pytest.mark.client_go(334, "Manager")
 @pytest.mark.parametrize("hook", ["startup", "prepare"])
 def test_a_hook_that_fails_ends_the_start_and_what_has_begun_is_undone(
     hook, hooked, config_map, sandbox

@@ -384,6 +384,7 @@ def test_the_process_ends_while_an_attempt_is_staged(rig, running, stuck) -> Non
     assert not [name for name in sys.modules if name.startswith("_declctl_gen.g3")]
 
 
+@pytest.mark.client_go(336)
 def test_nothing_is_committed_while_the_process_drains(rig, config_map) -> None:
     """A call still runs after SIGTERM: a reload or a rollback that is asked for does nothing, and says so."""
     rig.handler("tell")

@@ -103,6 +103,7 @@ EITHER = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.client_go(310, 330, 339, "Controller")
 @EITHER
 def test_no_mode_begins_before_the_first_sync(start, rig, sandbox, code, rest) -> None:
     """One cache is late: changes, keys and times wait for it, and then read all of it."""

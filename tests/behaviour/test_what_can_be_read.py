@@ -70,6 +70,7 @@ def test_a_handler_that_acts_on_absence_deletes_nothing_while_caches_fill(start,
     runs.wait_ready()
 
 
+@pytest.mark.client_go(311, "Controller")
 def test_a_handler_that_acts_on_absence_deletes_nothing_while_a_right_is_missing(start, rig, sandbox) -> None:
     """After `warmTimeout` handlers begin; what can't be read is an error, and no attempt, until it can."""
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
@@ -200,6 +201,7 @@ def tell(obj, ctx):
 """
 
 
+@pytest.mark.client_go(323, "Multi-namespace cache")
 def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(rig, config_map) -> None:
     """A handler that acts on the absence of an object is told that it can't know, until an edit adds it."""
     rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [team-a]}"]
@@ -219,6 +221,7 @@ def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(rig, conf
     assert [obj.name for obj in runs.lister("maps").list(namespace="team-b")] == ["a"]
 
 
+@pytest.mark.client_go(323)
 def test_cluster_scoped_kinds_have_no_namespace_to_miss(rig) -> None:
     """They leave the namespaces of the spec, and are read by their names."""
     rig.resources = ["- {name: spaces, apiVersion: v1, kind: Namespace}"]
@@ -228,6 +231,7 @@ def test_cluster_scoped_kinds_have_no_namespace_to_miss(rig) -> None:
     assert runs.lister("spaces").get("team-c") is None
 
 
+@pytest.mark.client_go(322, "Lazy informers")
 def test_a_resource_that_the_manifest_does_not_name_can_not_be_read(rig, config_map) -> None:
     """No read starts a watch that nobody has planned: the failure names what there is."""
     rig.resources.append(SECRETS)

@@ -23,6 +23,7 @@ def _pod(name: str, namespace: str = "default", node: str = "n1", **labels: str)
     }
 
 
+@pytest.mark.client_go(336, "Dynamic watch")
 @pytest.mark.guarantee("G18")
 def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, asked, config_map) -> None:
     """A second handler: every cached object as initial Added, once, then what comes (G18)."""
@@ -42,6 +43,7 @@ def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, a
     assert asked() == before
 
 
+@pytest.mark.client_go("Dynamic watch")
 @pytest.mark.guarantee("G19")
 def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(rig, config_map) -> None:
     """What was queued before the edit is delivered; then teardown, once, and no more (G19)."""
@@ -73,6 +75,7 @@ def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(
     assert len(rig.told("tell")) == 6
 
 
+@pytest.mark.client_go(321, 333, "Lazy informers", "Dynamic watch")
 @pytest.mark.guarantee("G13")
 def test_a_resource_that_is_added_costs_one_list_and_one_watch_of_its_own(rig, asked, config_map) -> None:
     """A new kind: the caches that are there are not asked for again (G13)."""
@@ -114,6 +117,7 @@ def test_a_resource_that_comes_back_soon_costs_nothing(rig, asked, config_map) -
     assert sorted(row[2] for row in rig.told("other")) == ["default/meanwhile", "default/p", "default/p"]
 
 
+@pytest.mark.client_go("RemoveInformer")
 @pytest.mark.guarantee("G14")
 def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandbox) -> None:
     """After `informerLinger` the watch is closed and the memory is free (G14)."""
@@ -173,6 +177,7 @@ def test_another_selector_tells_only_what_enters_and_leaves(rig, sandbox) -> Non
     ]
 
 
+@pytest.mark.client_go("Sync period")
 @pytest.mark.guarantee("G17")
 def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, config_map) -> None:
     """`resyncPeriod` becomes a second: resyncs come, once for each object, without a LIST (G17)."""
@@ -188,6 +193,7 @@ def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, 
     assert asked() == before
 
 
+@pytest.mark.client_go("Field index")
 @pytest.mark.guarantee("G12")
 def test_an_index_that_is_added_changed_and_removed_is_whole_at_each_moment(rig, asked, config_map) -> None:
     """Indexes over a living cache: whole as soon as the reload is done, and gone when they are (G12)."""

@@ -166,6 +166,7 @@ def test_the_process_ends_while_a_reload_is_waited_for(
         )
 
 
+@pytest.mark.client_go(311)
 @pytest.mark.parametrize("step", _SLOW_STEPS)
 def test_the_process_ends_while_it_starts(step: str, sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
     """SIGTERM does not wait for imports and hooks of the start; what has begun is undone, and it exits 0."""

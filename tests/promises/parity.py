@@ -27,6 +27,8 @@ CHAPTERS = (
     "flowcontrol",
     "leaderelection",
     "events",
+    "controller",
+    "manager",
     "peers",
 )
 MOST_LEFT_OUT = 5
@@ -144,11 +146,11 @@ _INTRODUCTION = """\
 # Parity with client-go
 
 This page lists the promises of client-go's `tools/cache`, `tools/pager`, `tools/watch`, `util/workqueue`,
-`util/flowcontrol`, `tools/leaderelection`, `tools/record` and `tools/events`. Each row has the behaviour of
-declctl and the tests that show it. Below each table are the behaviours that client-go's own tests show, with
-the numbers that our tests quote. The page is generated from marks on the tests
-(`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour has neither a test nor
-an argument."""
+`util/flowcontrol`, `tools/leaderelection`, `tools/record` and `tools/events`, and those of
+controller-runtime. Each row has the behaviour of declctl and the tests that show it. Below each table are the
+behaviours that the tests of client-go and controller-runtime show, with the numbers that our tests quote. The
+page is generated from marks on the tests (`python tests/promises/parity.py`). A test fails if a row has no
+test, or a behaviour has neither a test nor an argument."""
 
 
 def rendered() -> str:

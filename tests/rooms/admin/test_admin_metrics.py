@@ -77,6 +77,7 @@ def test_names_and_types_are_those_of_the_contract(samples):
     assert samples[0] == TYPES
 
 
+@pytest.mark.client_go("Probes & metrics")
 @pytest.mark.parametrize(
     ("sample", "value"),
     [
@@ -185,7 +186,7 @@ def test_the_scraper_chooses_the_format(ask: Callable):
     assert answer.text.endswith("# EOF\n")
 
 
-@pytest.mark.client_go("Work queue metrics")
+@pytest.mark.client_go("Work queue metrics", "Probes & metrics")
 def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
     """Dashboards for controllers work: the names and the label are those of client-go."""
     clock = ManualClock()

@@ -84,11 +84,13 @@ async def _noted(address: Address, asked: list[Address]) -> asyncio.Server:
     return await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
 
 
+@pytest.mark.client_go(340, "Probes & metrics")
 def test_alive_is_200(ask: Callable):
     """A kubelet's liveness probe gets 200 as long as the machinery loop answers."""
     assert ask("/healthz").status == 200
 
 
+@pytest.mark.client_go(340, "Probes & metrics")
 def test_ready_says_why_not(ask: Callable, runtime):
     """Who isn't ready says what is missing, so that a pod's events are enough to know."""
     assert ask("/readyz").text == "ok\n"
@@ -122,6 +124,7 @@ def test_status_is_the_document_of_the_contract(ask: Callable):
     assert document["handlers"][0]["p95Seconds"] == 0.004
 
 
+@pytest.mark.client_go(340)
 def test_an_unknown_path_names_those_that_there_are(ask: Callable):
     """A mistyped path is answered with a sentence that helps."""
     answer = ask("/statsu")

@@ -159,12 +159,22 @@ def test_what_contradicts_itself_is_refused(
     assert fake.made is None
 
 
+@pytest.mark.client_go(341)
 def test_a_broken_objects_file_is_located(declctl: Callable, fake: type[FakeRuntime], hello: Path):
     """A fault in an --objects file ends with 1 and names its place."""
     (hello / "objects.yaml").write_text("kind: [\n")
     ended = declctl("run", "m.yaml", "--sandbox", "--objects", "objects.yaml")
     assert ended.status == 1
     assert "objects.yaml:2:1" in ended.err
+
+
+@pytest.mark.client_go(341)
+def test_an_objects_file_that_is_missing_is_named(declctl: Callable, fake: type[FakeRuntime], hello: Path):
+    """No controller runs over an empty cluster by a typing error."""
+    ended = declctl("run", "m.yaml", "--sandbox", "--objects", "object.yaml")
+    assert ended.status == 2
+    assert "--objects object.yaml" in ended.err
+    assert fake.made is None
 
 
 def test_a_handler_that_computes_gives_way_soon(declctl: Callable, fake: type[FakeRuntime]):

@@ -83,7 +83,7 @@ def test_a_delete_tells_its_key_and_name_however_it_was_seen(calls, gone):
     assert calls == [(ObjectKey("demo/a"), "demo", "a")]
 
 
-@pytest.mark.client_go(97, 111)
+@pytest.mark.client_go(97, 111, 306)
 def test_a_missed_delete_brings_its_key_and_the_last_state_that_was_seen():
     """The key is the one that is gone, in its parts, also of a cluster-scoped object."""
     missed = DeletedFinalStateUnknown(ObjectKey("node-1"), IN)

@@ -133,7 +133,7 @@ def test_an_index_can_be_asked_for_twice(client, clock):
         factory.informer("v1", "Pod", indexers={"node": field_index("status.hostIP")})
 
 
-@pytest.mark.client_go("WaitForCacheSync")
+@pytest.mark.client_go(308, "WaitForCacheSync")
 def test_what_has_not_synced_is_named_with_its_reason(client, clock):
     """After the time limit one reads which caches are missing, and why each of them is (client-go 204)."""
 
@@ -165,7 +165,7 @@ def test_waiting_for_nothing_ends_at_once(client, clock):
     assert client.asked == []
 
 
-@pytest.mark.client_go("Start")
+@pytest.mark.client_go(321, "Start", "Lazy informers")
 def test_informers_start_when_they_are_asked_for(client, clock):
     """Inside the factory's block an informer runs as soon as there is one, without another call."""
 
@@ -179,7 +179,7 @@ def test_informers_start_when_they_are_asked_for(client, clock):
     assert asyncio.run(scenario())
 
 
-@pytest.mark.client_go("Start")
+@pytest.mark.client_go(319, "Start")
 def test_without_a_block_start_starts_what_is_new(client, clock):
     """Started by hand, an informer that came later waits for the next start; the others go on."""
 
@@ -217,7 +217,7 @@ def test_the_end_of_the_block_ends_every_watch(client, clock):
     assert client.sources[0].open_watches == 0
 
 
-@pytest.mark.client_go("Missing in all")
+@pytest.mark.client_go("Missing in all", "RemoveInformer")
 def test_the_last_user_closes_an_informer(client, clock):
     """A watch that nobody uses any longer is closed, and not before; asking again makes a new one."""
 
@@ -256,7 +256,7 @@ def test_an_informer_lingers_for_whoever_comes_back(client, clock):
     assert asyncio.run(scenario()) == (True, 0, True)
 
 
-@pytest.mark.client_go("Options")
+@pytest.mark.client_go(329, "Options")
 def test_a_kind_may_have_a_resync_period_of_its_own(client, clock):
     """What is said of the informer goes before what is said of its kind, and that before the factory's."""
     custom = {("v1", "Pod"): 60.0, ("apps/v1", "Deployment"): 0.0}
@@ -289,7 +289,7 @@ def test_what_is_asked_for_can_be_tweaked(client, clock):
     assert "team=a" in pods.name
 
 
-@pytest.mark.client_go("Options")
+@pytest.mark.client_go(332, "Options")
 def test_a_transform_holds_for_all_that_do_not_say_otherwise(client, clock):
     """Every object loses its spec before it is cached, but those of the informer that wants it whole."""
 
@@ -565,7 +565,7 @@ def test_after_its_shutdown_a_factory_starts_nothing_until_it_is_entered_again(c
     assert asyncio.run(scenario()) == (0, True)
 
 
-@pytest.mark.client_go("Shutdown")
+@pytest.mark.client_go(338, "Shutdown")
 def test_shutdown_leaves_no_task(client, clock):
     """Whatever an informer is doing: listing, watching, lingering or closing, nothing of it is left."""
 

@@ -148,7 +148,7 @@ def test_a_missed_change_is_found_and_a_missed_delete_is_a_tombstone(queue):
     assert (figures.relists, figures.objects) == (1, 3)
 
 
-@pytest.mark.client_go("Unchanged-RV suppression")
+@pytest.mark.client_go(305, "Unchanged-RV suppression")
 @QUEUES
 def test_what_comes_again_unchanged_tells_nobody(queue):
     """The same version of an object again is no change; the store keeps the record that it has."""

@@ -532,7 +532,7 @@ def test_a_slow_handler_delays_neither_the_cache_nor_others_and_never_overlaps_w
     assert slow.names == [f"p{number}" for number in range(100)]
 
 
-@pytest.mark.client_go("Run twice", "Add after stop")
+@pytest.mark.client_go(312, 336, "Run twice", "Add after stop")
 def test_after_its_end_nobody_joins_and_whoever_is_there_may_leave():
     """It can't be run again either; `is_stopped` says so."""
     _, informer, clock = made()
@@ -659,7 +659,7 @@ def test_a_listener_that_another_removes_in_the_same_distribution_hears_nothing_
     assert second.lines() == []
 
 
-@pytest.mark.client_go("Registering from anywhere")
+@pytest.mark.client_go(330, "Registering from anywhere")
 @KINDS
 def test_handlers_and_indexes_may_be_registered_before_the_loop_runs(asynchronous):
     """As Go programs do: everything is wired in main, then it runs; one is removed again before."""

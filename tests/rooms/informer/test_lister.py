@@ -143,7 +143,7 @@ def test_a_namespace_is_listed_by_its_index_if_there_is_one():
     assert keys(Lister([fast]).list(namespace="team-a", selector="app")) == ["team-a/a"]
 
 
-@pytest.mark.client_go("Namespace index")
+@pytest.mark.client_go(327, "Namespace index")
 def test_the_namespace_index_has_every_namespace_and_the_empty_one():
     """A cluster-scoped object is found under the empty string."""
     made = of_two_teams(**{NAMESPACE_INDEX: namespace_index()})
@@ -240,6 +240,7 @@ READS: dict[str, Callable[[Lister], Any]] = {
 }
 
 
+@pytest.mark.client_go(330)
 @pytest.mark.parametrize("read", READS)
 def test_a_cache_that_has_not_synced_is_not_taken_for_an_empty_one(read):
     """No read says "nothing" before every namespace has been listed: the error names resource and reason."""
@@ -262,6 +263,7 @@ def test_a_cache_that_has_not_synced_is_not_taken_for_an_empty_one(read):
     assert found.has_synced
 
 
+@pytest.mark.client_go(323, "Multi-namespace cache")
 @pytest.mark.parametrize("read_by", ["lister", "snapshot"])
 def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(read_by):
     """What is in it is not known: the error names the resource and its namespaces."""
@@ -280,6 +282,7 @@ def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(read_by):
     assert (list(found.list(namespace="team-b")), len(found.by_index("byNode", "n1"))) == ([], 1)
 
 
+@pytest.mark.client_go(325, "Reader options")
 def test_a_part_of_a_list_is_a_slice_of_it():
     """It is of the same moment; there is no limit, and no token to continue with, as nothing is sent."""
     found = lister().list()
@@ -291,6 +294,7 @@ def test_a_part_of_a_list_is_a_slice_of_it():
             lister().list(**options)
 
 
+@pytest.mark.client_go(327, "Field index")
 def test_an_index_is_combined_with_namespaces_labels_and_other_indexes():
     """An index of a function finds by several values at once; of what is found, a reader takes a part."""
 

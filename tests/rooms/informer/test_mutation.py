@@ -116,7 +116,7 @@ def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
     assert dict(mine) == dict(other)
 
 
-@pytest.mark.client_go(108)
+@pytest.mark.client_go(108, 324, "Reader options")
 def test_what_is_inside_a_view_belongs_to_its_reader():
     """An edit of a nested list raises at its line; an edit of a private copy touches nothing else."""
     source, informer, clock = made()

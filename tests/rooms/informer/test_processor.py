@@ -146,6 +146,7 @@ def test_missed_resyncs_are_one(processor, clock):
     assert list(processor.due()) == [registration]
 
 
+@pytest.mark.client_go("Sync period")
 def test_first_resyncs_are_spread():
     """Listeners that start together do not replay together: the first period is longer by up to a tenth."""
     clock = ManualClock(jitter=0.5)

@@ -226,6 +226,7 @@ def test_a_star_stands_for_all_namespaces(loaded, value):
     )
 
 
+@pytest.mark.client_go(329)
 def test_resync_zero_is_never(loaded):
     """0s switches resync off; for a handler also that of its resource."""
     found = loaded(
@@ -298,6 +299,7 @@ def test_config_is_frozen_and_not_shown():
     assert FrozenJson.of({"a": 1, "b": 2}) == FrozenJson.of({"b": 2, "a": 1})
 
 
+@pytest.mark.client_go(329, 338)
 def test_values_are_frozen(loaded):
     """Nobody changes a manifest after it was read."""
     with pytest.raises(dataclasses.FrozenInstanceError):

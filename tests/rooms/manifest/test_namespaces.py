@@ -32,6 +32,7 @@ def test_a_selector_is_read_in_both_forms(text, selector):
     assert namespaces(PODS % "" + f"  namespaces: {text}\n") == (None, selector, True)
 
 
+@pytest.mark.client_go(329)
 def test_what_a_resource_names_goes_before_the_spec():
     """A list in the place of a selector, a selector in the place of a list, and all in the place of both."""
     selector = "  namespaces: {labelSelector: team=web}\n"

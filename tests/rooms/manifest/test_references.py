@@ -32,6 +32,7 @@ def test_name_twice_is_shown_at_the_second(only_fault, fragment, what):
     assert fault.message.startswith(f"the {what} name a is taken: first at line 5, column ")
 
 
+@pytest.mark.client_go("Controller")
 def test_duplicate_handler_name(only_fault):
     """A handler's name is its identity, so two can't share one."""
     fault = only_fault(
@@ -55,6 +56,7 @@ def test_same_index_name_in_two_resources_is_fine(faults):
     assert faults(f"resources: [{resources}]") == ()
 
 
+@pytest.mark.client_go(308)
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [

@@ -205,6 +205,7 @@ FULL = BASE.replace("spec:\n", "spec:\n  plugins: [{name: slack}]\n", 1).replace
 )
 
 
+@pytest.mark.client_go(329)
 def test_no_field_of_a_plan_changes_without_a_step() -> None:
     """`declctl plan` and the line of a reload overlook nothing that a manifest can say."""
     old = _side(FULL)

@@ -66,6 +66,7 @@ def _adds_up(slot):
     return figures
 
 
+@pytest.mark.client_go("Predicates")
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -109,6 +110,7 @@ def test_a_modified_that_changes_nothing_at_the_paths_is_not_told(bench, tell, h
     assert [row[0] for row in heard] == ["Modified", "Added"]
 
 
+@pytest.mark.client_go(306, 309)
 def test_all_parts_have_to_agree(bench, tell, heard):
     """Labels and a function: both judge the object, and the function is asked only where labels agree."""
     asked = []

@@ -74,6 +74,7 @@ def _run(scenario) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.client_go(319, "Separate caches")
 def test_resources_with_one_watch_share_a_cache() -> None:
     """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
 
@@ -160,6 +161,7 @@ def test_a_new_index_field_is_decoded_from_then_on() -> None:
     _run(scenario)
 
 
+@pytest.mark.client_go("Separate caches")
 def test_each_mode_has_a_cache_of_its_own() -> None:
     """One kind kept in three ways: three watches, of which one asks for metadata only."""
 

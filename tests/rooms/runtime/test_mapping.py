@@ -45,6 +45,7 @@ def led_to(where, notification):
     return list(where.keys(notification, lambda _: None))
 
 
+@pytest.mark.client_go(303, "Handlers")
 @pytest.mark.parametrize(
     ("before", "after", "keys"),
     [
@@ -60,6 +61,7 @@ def test_an_update_leads_to_the_owners_before_and_after_it_each_once(before, aft
     assert led_to(source(), change) == keys
 
 
+@pytest.mark.client_go(303, 306)
 @pytest.mark.parametrize("kind", [ADDED, DELETED, RESYNC])
 def test_any_other_change_leads_to_the_owners_of_the_object(kind):
     """Of a delete that the watch missed, too: its last known state has the owners."""
@@ -67,12 +69,14 @@ def test_any_other_change_leads_to_the_owners_of_the_object(kind):
     assert led_to(source(), change) == ["a/web", "a/db"]
 
 
+@pytest.mark.client_go(303)
 def test_an_owner_without_a_namespace_has_a_key_without_one():
     """A cluster-scoped owner is in no namespace, although what it owns is in one."""
     change = Notification(ADDED, owned(owner("web")))
     assert led_to(source(namespaced=False), change) == ["web"]
 
 
+@pytest.mark.client_go(303)
 @pytest.mark.parametrize(
     "references",
     [
@@ -99,6 +103,7 @@ def test_an_annotation_that_is_no_text_leads_nowhere(annotations):
     assert led_to(source(MappingSpec(annotation="app")), change) == []
 
 
+@pytest.mark.client_go(304, "Handlers")
 def test_a_function_leads_to_each_key_once_for_both_states():
     """It is called with the new state and with the old one; keys that it repeats are one."""
     seen = []
@@ -112,6 +117,7 @@ def test_a_function_leads_to_each_key_once_for_both_states():
     assert seen == ["2", "1"]
 
 
+@pytest.mark.client_go("Multi-namespace cache")
 def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     """The reconciler would take an object that it does not watch for one that is gone, and clean up."""
     change = Notification(MODIFIED, owned(version=2), owned(version=1))
@@ -119,6 +125,7 @@ def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     assert led_to(where, change) == ["a/web"]
 
 
+@pytest.mark.client_go(306)
 def test_the_filter_is_asked_before_the_mapping():
     """What does not pass is not mapped: every part of the filter has to agree."""
     mapped = []

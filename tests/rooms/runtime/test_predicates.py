@@ -53,6 +53,7 @@ GENERATION = "old == null || obj.metadata.generation != old.metadata.generation"
 LABELS = "old == null || obj.metadata.labels != old.metadata.labels"
 
 
+@pytest.mark.client_go(309, "Predicates")
 @pytest.mark.parametrize(
     ("judge", "changes"),
     [
@@ -79,6 +80,7 @@ def test_a_modified_passes_if_what_its_filter_names_has_changed(judge, changes):
     assert passing(judge) == changes
 
 
+@pytest.mark.client_go(309, "Predicates")
 @pytest.mark.parametrize("kind", [ADDED, DELETED, RESYNC])
 def test_a_change_without_another_state_passes_the_paths(kind):
     """Of an object that comes, goes or is replayed there is nothing to compare: the handler hears of it."""

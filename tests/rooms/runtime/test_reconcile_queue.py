@@ -65,6 +65,7 @@ def test_a_key_is_not_given_to_two_workers_and_comes_again(queue):
     assert keys.take().key == "a/web"
 
 
+@pytest.mark.client_go(313)
 def test_a_failed_key_backs_off_and_a_change_ends_the_wait(queue):
     """Its attempts are counted until one succeeds; a change leads to a call at once, as in client-go."""
     keys, clock, _ = queue
@@ -110,6 +111,7 @@ def _owner(kind, name, *, controller, api_version="apps/v1"):
     return {"kind": kind, "name": name, "controller": controller, "apiVersion": api_version}
 
 
+@pytest.mark.client_go(303, "Handlers")
 @pytest.mark.parametrize(
     ("spec", "keys"),
     [
@@ -198,6 +200,7 @@ def test_without_the_debounce_what_rests_comes_at_once(queue):
     assert keys.idle
 
 
+@pytest.mark.client_go(315, "Reconcile result")
 @pytest.mark.parametrize(("priority", "order"), [(Priority.LIVE, "a/web"), (Priority.BACKGROUND, "a/first")])
 @pytest.mark.parametrize("again", ["requeued", "failed"])
 def test_a_key_that_comes_again_keeps_its_priority(queue, again, priority, order):

@@ -58,6 +58,7 @@ def test_a_call_that_never_returns_is_left_behind_as_a_daemon() -> None:
     threads[0].join(10)
 
 
+@pytest.mark.client_go(334)
 def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
     """One hook raises, one hangs: the others are called all the same, and both are told."""
     called, gate = [], threading.Event()

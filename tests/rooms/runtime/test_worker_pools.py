@@ -95,6 +95,7 @@ def test_by_default_one_change_at_a_time_and_in_order(bench, added, asynchronous
     assert watched.heard == [(n, kind) for kind in ("Added", "Modified", "Deleted") for n in "abcd"]
 
 
+@pytest.mark.client_go(318, "Controller")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("size", [3, 8])
 def test_concurrency_allows_more_and_never_two_of_one_key(bench, added, asynchronous, size):

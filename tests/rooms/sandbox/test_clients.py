@@ -95,6 +95,7 @@ def test_the_official_client_sees_faults(api, sandbox):
     assert json.loads(refused.value.body)["message"] == "not today"
 
 
+@pytest.mark.client_go(341, "envtest")
 def test_custom_objects(api, sandbox):
     """The CustomObjectsApi works on a kind that was defined a moment ago."""
     sandbox.create(definition())

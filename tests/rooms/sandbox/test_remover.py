@@ -97,6 +97,7 @@ def test_an_object_with_a_finalizer_holds_its_namespace():
     assert "team" not in [obj["metadata"]["name"] for obj in cluster.objects("Namespace")]
 
 
+@pytest.mark.client_go(341, "envtest")
 def test_a_definition_takes_its_kind_along():
     """Deleting a definition deletes its objects and unserves the kind; making it again starts empty."""
     cluster = store()

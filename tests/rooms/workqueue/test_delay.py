@@ -51,7 +51,7 @@ def test_an_item_comes_when_it_is_due_and_once(queue, clock):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.05, 0.07), (0.05, 0.03)])
-@pytest.mark.client_go(250, "Delaying")
+@pytest.mark.client_go(250, 298, "Delaying")
 def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     """And the later one is forgotten (client-go 250)."""
 
@@ -114,6 +114,7 @@ def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(307)
 def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
     """`run` may come after `add_after`."""
 
@@ -158,6 +159,7 @@ def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
     assert len(delays) == 0
 
 
+@pytest.mark.client_go(301)
 def test_all_workers_that_wait_end_with_the_queue(queue, clock):
     """However many wait, before items that are due later, and while items are handed out."""
 

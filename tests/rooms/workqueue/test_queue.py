@@ -26,6 +26,7 @@ def _queue(clock):
     return WorkQueue(clock=clock)
 
 
+@pytest.mark.client_go(295)
 def test_items_are_handed_out_in_order(queue):
     """First in, first out."""
     for item in "abc":
@@ -80,7 +81,7 @@ def test_done_for_what_nobody_took_changes_nothing(queue):
     assert queue.statistics().work_duration_seconds_count == 0
 
 
-@pytest.mark.client_go(232)
+@pytest.mark.client_go(232, 307)
 def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
     """Everything from before is worked on, nothing from after (client-go 232)."""
     queue.add("a")
@@ -105,6 +106,7 @@ def test_a_worker_waits_for_an_item(queue):
     asyncio.run(scene())
 
 
+@pytest.mark.client_go(307)
 def test_another_thread_may_add(queue):
     """A worker on a loop is woken from outside of it."""
 
@@ -131,7 +133,7 @@ def test_a_worker_that_was_cancelled_takes_nothing(queue):
     asyncio.run(scene())
 
 
-@pytest.mark.client_go(239, "ShutDown")
+@pytest.mark.client_go(239, 301, "ShutDown")
 def test_shutdown_does_not_wait_for_work(queue):
     """It returns while an item is still worked on (client-go 239), and wakes the workers that wait."""
 
@@ -254,7 +256,7 @@ def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
     assert (figures.depth, figures.adds_total) == (0, 2)
 
 
-@pytest.mark.client_go(232)
+@pytest.mark.client_go(232, 301)
 def test_many_producers_and_consumers_lose_nothing(queue):
     """Everything added before shutdown is worked on, never one item by two workers (client-go 232)."""
     done: list[int] = []
@@ -363,7 +365,7 @@ def taken(queue, count):
     return found
 
 
-@pytest.mark.client_go("Priority queue (controller-runtime)")
+@pytest.mark.client_go(295, "Priority queue (controller-runtime)")
 def test_live_items_go_first_and_the_others_have_a_turn_after_four(queue):
     """A restart with 10,000 objects does not delay a change, and changes do not starve the 10,000."""
     for number in range(3):
@@ -375,7 +377,7 @@ def test_live_items_go_first_and_the_others_have_a_turn_after_four(queue):
     assert taken(queue, 9) == order
 
 
-@pytest.mark.client_go("Touch hook", "Priority queue (controller-runtime)")
+@pytest.mark.client_go(297, "Touch hook", "Priority queue (controller-runtime)")
 def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queue):
     """It is one item, at the end of the live ones; another add in the background does not push it back."""
     for item in ("a", "b"):
@@ -387,6 +389,7 @@ def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queu
     assert queue.statistics().adds_total == 3
 
 
+@pytest.mark.client_go(297)
 def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
     """What was added in the background meanwhile, and then changed, is live."""
     queue.add("a")

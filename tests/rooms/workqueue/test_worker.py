@@ -98,6 +98,7 @@ def test_a_result_asks_for_another_run():
     assert [moment - moments[0] for moment in moments] == [0, 5, 10]
 
 
+@pytest.mark.client_go(315)
 def test_an_item_that_comes_again_has_its_priority():
     """Items of a first sync that are looked at again every few seconds don't delay what changes."""
     seen = []
@@ -118,6 +119,7 @@ def test_an_item_that_comes_again_has_its_priority():
     assert seen == ["live", "old", "live", "old"]
 
 
+@pytest.mark.client_go(318)
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
     """Never more, and never one item twice at a time."""
