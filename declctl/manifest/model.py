@@ -545,8 +545,9 @@ class MappingSpec(LocatedSpec):
     )
     entry_point: EntryPoint | None = field(
         entry_point(
-            "A function that takes the changed object and returns keys, as texts namespace/name or name. It "
-            "is called between the cache and the queue, so it must be quick.",
+            "A function that takes the changed object and returns texts: keys namespace/name, or names of "
+            "objects in the same namespace. It is called between the cache and the queue, so it must be "
+            "quick.",
             function=True,
             examples=["handlers.webapp:of_node"],
         )

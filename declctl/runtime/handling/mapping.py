@@ -105,7 +105,7 @@ class KeySource:
 def keys_of(spec: MappingSpec, kind: ReconciledKind, function: KeysOf | None) -> KeysOf:
     """The mapping that a manifest declares; `function` is that of its entry point."""
     if function is not None:
-        return function
+        return _Names(kind, function)
     if spec.owner is not None:
         return _Owners(kind, controller_only=spec.owner is OwnerSelection.CONTROLLER)
     if spec.index is not None:
@@ -160,7 +160,7 @@ class _Index:
 
 
 class _Names:
-    """The objects whose names or keys an object has in a label, an annotation or a field."""
+    """The objects whose names or keys are in a label, an annotation or a field, or come from a function."""
 
     def __init__(self, kind: ReconciledKind, names: Callable[[ObjectView], Iterable[str]]) -> None:
         self._kind = kind

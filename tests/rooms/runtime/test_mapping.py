@@ -117,6 +117,19 @@ def test_a_function_leads_to_each_key_once_for_both_states():
     assert seen == ["2", "1"]
 
 
+@pytest.mark.parametrize(
+    ("namespaced", "texts", "keys"),
+    [
+        (True, ["web", "b/web", ""], ["a/web", "b/web"]),
+        (False, ["web", "b/web", ""], ["web"]),
+    ],
+)
+def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced, texts, keys):
+    """As a name in a label or a field: a key without a namespace would be an object that does not exist."""
+    where = source(function=lambda _: texts, namespaced=namespaced)
+    assert led_to(where, Notification(ADDED, record())) == keys
+
+
 @pytest.mark.client_go("Multi-namespace cache")
 def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     """The reconciler would take an object that it does not watch for one that is gone, and clean up."""
