@@ -66,6 +66,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 )
 MAX_DEPTH = 64
 """Levels of nesting. A manifest has about ten; a deeper text is an accident or an attack."""
+_TOO_DEEP = f"the document nests more than {MAX_DEPTH} levels deep"
+_SIMPLIFY = "a manifest is written by hand and small: split or simplify it"
 MAX_NODES = 100_000
 """Values of a document. An alias counts as all values of its anchor: a few aliases can expand to billions."""
 _LOADER: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -102,6 +104,9 @@ def syntax_fault(source: SourceText, error: yaml.MarkedYAMLError) -> Diagnostic:
             suggestion="use spaces; most editors can convert tabs",
         )
     problem = error.problem or error.context or "it can't be read"
+    # libyaml 0.2.6 has a limit of its own, and its scanner is ahead of the events that are counted here.
+    if "maximum nesting depth" in problem:
+        return source.fault(codes.UNREADABLE_TEXT, position, _TOO_DEEP, suggestion=_SIMPLIFY)
     message = f"this is not YAML: {problem}"
     if error.context and error.context != problem:
         message += f" ({error.context}{_beginning(error.context_mark, position)})"
@@ -192,7 +197,7 @@ class _TreeBuilder:
         start = Position(mark.line + 1, mark.column + 1) if mark is not None else Position(1, 1)
         # Checked first: this method calls itself for each level of the document.
         if depth > MAX_DEPTH:
-            self._refuse(start, f"the document nests more than {MAX_DEPTH} levels deep")
+            self._refuse(start, _TOO_DEEP)
         if isinstance(event, yaml.AliasEvent):
             return self._aliased(event.anchor or "", start)
         anchor: str | None = getattr(event, "anchor", None)
@@ -238,8 +243,8 @@ class _TreeBuilder:
         return self._anchors[anchor]
 
     def _refuse(self, position: Position, message: str) -> None:
-        fix = "a manifest is written by hand and small: split or simplify it"
-        raise UnreadableYaml(self._source.fault(codes.UNREADABLE_TEXT, position, message, suggestion=fix))
+        fault = self._source.fault(codes.UNREADABLE_TEXT, position, message, suggestion=_SIMPLIFY)
+        raise UnreadableYaml(fault)
 
 
 def has_reference(text: str) -> bool:
