@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,25 @@ class Declctl:
     def wait_for_generation(self, number: int) -> None:
         """Return when that generation runs."""
         until(f"generation {number} runs", lambda: self.status()["generation"] == number)
+
+    def activity(self) -> tuple[int, list[int]]:
+        """The writes that were sent so far, and the calls of each handler."""
+        status = self.status()
+        writes = sum(each["count"] for each in status["writes"] if each["result"] != "skipped")
+        return writes, [handler["delivered"] for handler in status["handlers"]]
+
+    def wait_until_quiet(self, quiet: float, *, seconds: float = 80.0) -> None:
+        """Return after `quiet` seconds without a write and without a call."""
+        last, since = self.activity(), time.monotonic()
+
+        def is_quiet() -> bool:
+            nonlocal last, since
+            now = self.activity()
+            if now != last:
+                last, since = now, time.monotonic()
+            return time.monotonic() - since >= quiet
+
+        until(f"it rests for {quiet:g} s", is_quiet, seconds=seconds)
 
     def cache(self, resource: str) -> dict[str, str]:
         """Key → resourceVersion of what is in its cache."""

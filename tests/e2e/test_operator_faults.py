@@ -3,10 +3,8 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import clusters
 import operators
@@ -92,7 +90,7 @@ def test_nothing_is_stuck_whatever_fails(
             until(
                 "all statuses are written", lambda: all(operator.observed(namespace).values()), seconds=LONG
             )
-            _wait_until_quiet(declctl)
+            declctl.wait_until_quiet(QUIET, seconds=LONG)
             status = declctl.status()
             assert all(not handler["queued"] and not handler["running"] for handler in status["handlers"])
             assert status["ready"], status["conditions"]
@@ -115,26 +113,6 @@ def _by_place(names: list[str], places: list[str]) -> dict[str, list[str]]:
     for name, place in zip(names, places, strict=True):
         found.setdefault(place, []).append(name)
     return found
-
-
-def _activity(declctl: Declctl) -> Any:
-    """What grows with each call and each write."""
-    status = declctl.status()
-    writes = sum(each["count"] for each in status["writes"] if each["result"] != "skipped")
-    return writes, [handler["delivered"] for handler in status["handlers"]]
-
-
-def _wait_until_quiet(declctl: Declctl) -> None:
-    """Return after some seconds without a write and without a call."""
-    last: list[Any] = [None, 0.0]
-
-    def quiet() -> bool:
-        now = _activity(declctl)
-        if now != last[0]:
-            last[:] = [now, time.monotonic()]
-        return time.monotonic() - last[1] >= QUIET
-
-    until(f"it rests for {QUIET:g} s", quiet, seconds=LONG)
 
 
 def _declctl(*arguments: str) -> str:
