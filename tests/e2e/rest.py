@@ -17,10 +17,13 @@ import yaml
 
 MERGE = "application/merge-patch+json"
 _SECONDS = 30.0
-_CORE = {"pods", "configmaps", "namespaces", "serviceaccounts", "events"}
+_CORE = {"pods", "configmaps", "namespaces", "nodes", "serviceaccounts", "events"}
 _GROUPS = {
     "deployments": "apps/v1",
     "replicasets": "apps/v1",
+    "daemonsets": "apps/v1",
+    "statefulsets": "apps/v1",
+    "poddisruptionbudgets": "policy/v1",
     "roles": "rbac.authorization.k8s.io/v1",
     "rolebindings": "rbac.authorization.k8s.io/v1",
     "clusterroles": "rbac.authorization.k8s.io/v1",

@@ -1,0 +1,59 @@
+"""A Deployment with a label has a PodDisruptionBudget, and a condition that says whether the budget helps."""
+
+LABEL, CONDITION = "example.dev/guard", "example.dev/Guarded"
+
+
+def deployment_of(pod):
+    """The name of a pod's Deployment: the name of its ReplicaSet without the hash of the pod template."""
+    ending = f"-{pod.labels.get('pod-template-hash')}"
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return [owner["name"].removesuffix(ending) for owner in owners if owner["kind"] == "ReplicaSet"]
+
+
+def condition_of(obj, kind):
+    """A condition of an object; empty if it has none of that type."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def nodes_of(obj, ctx):
+    """The nodes on which ready pods of a Deployment run."""
+    sets = ctx.listers["replicasets"].by_index("byOwner", obj.uid)
+    pods = [pod for each in sets for pod in ctx.listers["pods"].by_index("byOwner", each.uid)]
+    return {pod["spec"]["nodeName"] for pod in pods if condition_of(pod, "Ready").get("status") == "True"}
+
+
+def budget(obj, most):
+    """The PodDisruptionBudget of a Deployment: `most` of its pods may be evicted at a time."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": obj.name, "labels": {"app.kubernetes.io/managed-by": "deployment-guard"}},
+        "spec": {"selector": obj["spec"]["selector"], "maxUnavailable": most},
+    }
+
+
+async def guard(request, ctx):
+    obj = request.obj
+    if obj is None or obj["metadata"].get("deletionTimestamp"):
+        return  # the garbage collector deletes the budget
+    guarded, replicas = obj.labels.get(LABEL) == "true", obj["spec"]["replicas"]
+    if not guarded and not condition_of(obj, CONDITION):
+        return  # it has never had a budget
+    most, nodes = max(1, replicas // 4), nodes_of(obj, ctx)
+    await ctx.apply_set([budget(obj, most)] if guarded and replicas > 1 else [])
+
+    if not guarded:
+        status, reason, message = "False", "NoLabel", f"the label {LABEL} is not true"
+    elif replicas < 2:
+        status, reason, message = "False", "OneReplica", "fewer than two replicas: each drain is an outage"
+    elif not nodes:
+        status, reason, message = "Unknown", "NotReady", "no pod is ready"
+    elif len(nodes) == 1:
+        status, reason, message = "False", "OneNode", "all ready pods run on one node"
+    else:
+        status, reason, message = "True", "Spread", f"{most} of {replicas} pods may be evicted at a time"
+    condition = {"type": CONDITION, "status": status, "reason": reason, "message": message}
+    if (await ctx.patch_status(conditions=[condition])).changed:
+        ctx.record_event(obj, reason, message, type="Warning" if status == "False" else "Normal")
+        print(f"{request.key}: {message}")
