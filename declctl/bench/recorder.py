@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.hooks.registry import PluginRegistry

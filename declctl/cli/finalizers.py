@@ -8,9 +8,9 @@ namespaces of the manifest.
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import typer
 
 from declctl.cli.admin_client import admin_address, ask
@@ -40,8 +40,7 @@ _MANAGER = "declctl/finalizers"  # field manager of a release
 _SHOWN = 20  # objects that are listed before the question
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFinalizer:
+class NamedFinalizer(msgspec.Struct, frozen=True):
     """A finalizer of one handler, and where its objects are looked for."""
 
     handler: str
@@ -51,8 +50,7 @@ class NamedFinalizer:
     in_manifest: bool = True  # False: only the running process has it
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     named: NamedFinalizer
     carriers: Sequence[FinalizerCarrier]
 

@@ -8,9 +8,11 @@ manifest matches are listed.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.cli.kind_fields import KindFields
 from declctl.cli.report import count, show_faults
@@ -153,12 +155,13 @@ async def check_against_cluster(
     return found.faults
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFindings:
+class ClusterFindings(msgspec.Struct, frozen=True):
     """What a cluster has against manifests, and what their selectors of namespaces match."""
 
     faults: Sequence[Diagnostic]
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])  # by document, lines
+    notes: Mapping[str, Sequence[str]] = msgspec.field(
+        default_factory=dict[str, Sequence[str]]
+    )  # by document, lines
 
 
 async def ask_cluster(
@@ -394,8 +397,7 @@ async def _finalizer_faults(
             yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
 
 
-@dataclass(frozen=True, slots=True)
-class _MissingRight:
+class _MissingRight(msgspec.Struct, frozen=True):
     """Verbs that a handler needs and the user does not have, and the rule that would grant them."""
 
     message: str

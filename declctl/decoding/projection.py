@@ -12,7 +12,6 @@ paths, drop further fields, or keep its objects in another form, without another
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -133,8 +132,7 @@ def fast_reader(  # noqa: C901
 _LABELS = FieldPath.parse("metadata.labels")
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectionStatistics:
+class ProjectionStatistics(msgspec.Struct, frozen=True):
     """The figures of a projection so far."""
 
     objects: int  # records that were made, or returned again for unchanged objects

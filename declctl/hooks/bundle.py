@@ -8,10 +8,11 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from declctl.hooks.parser import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
 from declctl.kit import files as reader
@@ -53,8 +54,7 @@ class NotInBundle(ModuleNotFoundError):
         super().__init__(f"{file.name} is not part of the bundle: {why}", name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True):
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
     `root` is the folder as the user wrote it; `folder` is its absolute path, which stays true after a change

@@ -10,10 +10,11 @@ import threading
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, NoReturn
+
+import msgspec
 
 from declctl.errors import FilterFailed, HandlerFailed, MappingFailed
 from declctl.kit.callbacks import must_propagate
@@ -34,8 +35,7 @@ _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(msgspec.Struct, frozen=True):
     """One function of user code that implements a hook.
 
     `parameters` are the arguments of the hook that the function takes, by name. `rank` is the order among the

@@ -18,11 +18,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+
+import msgspec
 
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import NAMESPACE
@@ -213,8 +214,7 @@ _EVENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """An effect of an import, at a line and a column (counted from 1, in characters) of a file."""
 
     code: str

@@ -11,10 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
@@ -116,8 +117,7 @@ def _sentence(error: Any) -> str:
 """The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPlugin:
+class InstalledPlugin(msgspec.Struct, frozen=True):
     """A plugin that an installed distribution declares; it is not imported."""
 
     name: str

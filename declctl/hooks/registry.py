@@ -6,11 +6,12 @@ pluggy only checks the functions; `of` gives their order.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
 import pluggy
+from msgspec.structs import replace
 
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults, specs
@@ -261,8 +262,7 @@ class _MarkedFunctions:
         self.__dict__.update(functions)
 
 
-@dataclass(frozen=True, slots=True)
-class _HookFunction:
+class _HookFunction(msgspec.Struct, frozen=True):
     """A function that implements a hook, with the options of its mark, if it has one."""
 
     name: str

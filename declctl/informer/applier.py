@@ -10,11 +10,11 @@ notifications.
 
 import logging
 from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, MalformedAnswer
@@ -67,8 +67,7 @@ Notifications = list[Notification] | Additions
 """Notifications for the listeners, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelistDifferences:
+class RelistDifferences(msgspec.Struct, frozen=True):
     """The objects that differed between the cache and a later list, summed over all lists but the first.
 
     Each stands for one or more changes. States in between were not seen, and neither were objects that were

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Literal
 
+import msgspec
+
 from declctl.decoding.projection import Known, nothing_known
 from declctl.errors import CacheError, QueueClosed
 from declctl.informer.applier import Applier, UidChange, resync_of
@@ -87,8 +89,7 @@ class Config:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerStatistics:
+class ControllerStatistics(msgspec.Struct, frozen=True):
     """The processing of a controller so far. Times are in seconds of its clock."""
 
     queued: int  # entries that wait now

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from declctl.kit.callbacks import plain, refuse_async
 from declctl.objects import KubeObject, ObjectKey, ObjectView
 
@@ -93,8 +95,7 @@ class ResourceEventHandler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceEventHandlerFuncs:
+class ResourceEventHandlerFuncs(msgspec.Struct, frozen=True):
     """A handler made of up to three functions (client-go's ResourceEventHandlerFuncs).
 
     Their parameters are those of the methods of ResourceEventHandler. They may be plain or asynchronous. An

@@ -6,11 +6,12 @@ keyword arguments (client-go's SharedInformerOption).
 """
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
@@ -311,7 +312,7 @@ class SharedInformerFactory:
             for each in awaited:
                 each.forget()
         by_name = zip(result.synced, awaited, strict=True)
-        result = dataclasses.replace(
+        result = replace(
             result, synced={name: each.member.synced.is_open for name, each in by_name if each.counts}
         )
         error = result.as_error()

@@ -22,8 +22,7 @@ from declctl.informer.source import Progress, ServerMonitor, no_progress
 from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchEvent, WatchOptions, key_of
 
 
-@dataclass(frozen=True, slots=True)
-class FakeEvent:
+class FakeEvent(msgspec.Struct, frozen=True):
     """One event of the history."""
 
     version: int

@@ -13,7 +13,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection, ProjectionStatistics
@@ -53,8 +54,7 @@ from declctl.kit.callbacks import refuse_async
 _notices = logging.getLogger("declctl.informer.notices")
 
 
-@dataclass(frozen=True, slots=True)
-class InformerStatistics:
+class InformerStatistics(msgspec.Struct, frozen=True):
     """The figures of one informer: the most important ones first, then those of each of its parts."""
 
     name: str

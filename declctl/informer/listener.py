@@ -9,8 +9,9 @@ import inspect
 import logging
 from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from declctl.errors import CacheError
 from declctl.informer.event_handlers import (
@@ -45,8 +46,7 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerStatistics:
+class ListenerStatistics(msgspec.Struct, frozen=True):
     """The figures of a listener: it has received delivered + waiting + merged + dropped notifications."""
 
     synced: bool  # the handler was called for the whole first sync

@@ -6,8 +6,9 @@ It keeps which listeners have not received all cached objects yet, and when resy
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
@@ -22,8 +23,7 @@ _INITIAL = ChangeReason.INITIAL
 _log = logging.getLogger("declctl.informer")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorStatistics:
+class ProcessorStatistics(msgspec.Struct, frozen=True):
     """The figures of a processor so far."""
 
     listeners: int  # registered now

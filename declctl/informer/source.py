@@ -7,10 +7,10 @@ projections that a source has used.
 import inspect
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.decoding.projection import Known, Projection, ProjectionStatistics
 from declctl.objects import GroupVersionKind, ListOptions, ListPage, Resource, WatchEvent, WatchOptions

@@ -13,9 +13,10 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from declctl.errors import CacheError, NotSynced
 from declctl.kit import Clock, Latch, SystemClock
@@ -53,12 +54,13 @@ class Waitable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SyncResult:
+class SyncResult(msgspec.Struct, frozen=True):
     """The outcome of a wait; true if all have synced (client-go's SyncResult)."""
 
     synced: Mapping[str, bool]  # by name
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # of those that have not synced
+    reasons: Mapping[str, str] = msgspec.field(
+        default_factory=dict[str, str]
+    )  # of those that have not synced
     cause: Exception | None = None  # why the wait ended early; None if all have synced
 
     def __bool__(self) -> bool:

@@ -1,10 +1,12 @@
 """Values of the status as JSON documents: one serializer for all of them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
+
+import msgspec
 
 _DIGITS = 6  # of seconds: microseconds
 
@@ -12,15 +14,22 @@ _DIGITS = 6  # of seconds: microseconds
 def document_of(value: object, *, without: Collection[str] = ()) -> Any:
     """The value as JSON has it.
 
-    - A dataclass becomes an object with its fields in camel case, except those of `without`, at any depth.
-      A value inside it with a method `document` becomes what that returns.
+    - A struct or dataclass becomes an object with its fields in camel case, except those of `without`, at any
+      depth. A value inside it with a method `document` becomes what that returns.
     - A moment becomes RFC 3339 text in whole seconds; it has to be in UTC.
     - Floats are rounded to microseconds. Enumerations become texts, and sequences lists.
     """
-    if is_dataclass(value):
-        shown = [field.name for field in fields(value) if field.name not in without]
-        return {camel_case(name): _nested(getattr(value, name), without) for name in shown}
-    return _nested(value, without)
+    names = _field_names(value)
+    if names is None:
+        return _nested(value, without)
+    return {camel_case(name): _nested(getattr(value, name), without) for name in names if name not in without}
+
+
+def _field_names(value: object) -> Sequence[str] | None:
+    """The fields of a struct or dataclass; None for any other value."""
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return [field.name for field in fields(value)] if is_dataclass(value) else None
 
 
 def camel_case(name: str) -> str:
@@ -32,7 +41,7 @@ def camel_case(name: str) -> str:
 def _nested(value: object, without: Collection[str]) -> Any:
     if (document := getattr(value, "document", None)) is not None:
         return document()
-    if is_dataclass(value):
+    if _field_names(value) is not None:
         return document_of(value, without=without)
     if isinstance(value, Mapping):
         return {

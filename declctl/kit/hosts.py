@@ -6,9 +6,10 @@ rebinding) or by a form on another page. The headers Host and Origin show both.
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/]*)")
@@ -64,8 +65,7 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-@dataclass(frozen=True, slots=True)
-class ServerUrl:
+class ServerUrl(msgspec.Struct, frozen=True):
     """The URL of a server, separated from the credentials that may be part of it."""
 
     url: str  # without credentials, so that it can be shown

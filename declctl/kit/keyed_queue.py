@@ -12,7 +12,6 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -50,8 +49,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
         return f"<QueueItem {self.key} of epoch {self.epoch}, {self.attempts} attempts>"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedQueueStatistics:
+class KeyedQueueStatistics(msgspec.Struct, frozen=True):
     """The figures of a queue: added = taken + waiting for the first time + merged + dropped.
 
     A value that is retried counts as taken once. A value that is dropped does not count as taken.

@@ -5,11 +5,12 @@ so that a process without a cron line loads neither.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 SHORTHANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -31,8 +32,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 _LOCAL = frozenset({"localtime", "posixrules", "Factory"})
 
 
-@dataclass(frozen=True, slots=True)
-class CronTimes:
+class CronTimes(msgspec.Struct, frozen=True):
     """The times of a cron line. `line` has five fields, or is one of SHORTHANDS; `zone` is an IANA name.
 
     Raises ValueError for a line or a zone that `check_line` and `check_zone` refuse.

@@ -36,9 +36,10 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
+
+import msgspec
 
 from declctl.errors import ApiError, Conflict, DeclctlError, Forbidden, NotFound, TimedOut, TooManyRequests
 from declctl.kit import Clock
@@ -58,8 +59,7 @@ JITTER_FACTOR = 1.2  # a follower waits for 1 to 2.2 retry periods, as in client
 _NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
+class LeaseTimes(msgspec.Struct, frozen=True):
     """The three times of an election, in seconds. Raises ValueError if they contradict each other."""
 
     lease_duration: float = 15.0  # for which a follower waits after the last change of the lease
@@ -94,8 +94,7 @@ class LeaseVerb(StrEnum):
     UPDATE = "update"
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(msgspec.Struct, frozen=True):
     """One request that is due."""
 
     verb: LeaseVerb
@@ -104,8 +103,7 @@ class LeaseRequest:
     is_fast: bool = False  # a renewal without a read before it
 
 
-@dataclass(frozen=True, slots=True)
-class LeadershipStatus:
+class LeadershipStatus(msgspec.Struct, frozen=True):
     """The election as one process sees it. `document_of` makes JSON of it."""
 
     enabled: bool = False
@@ -412,8 +410,7 @@ def _nothing(*_: object) -> None:
     """The default of a callback."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderCallbacks:
+class LeaderCallbacks(msgspec.Struct, frozen=True):
     """What an elector calls, on its loop (client-go's LeaderCallbacks). They return at once."""
 
     on_started_leading: Callable[[], object] = _nothing

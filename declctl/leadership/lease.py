@@ -4,10 +4,11 @@ A Lease is an object of coordination.k8s.io/v1. `LeaderElectionRecord` is its co
 the same name); fields that an elector does not know are kept. `LeaseLock` sends the three requests.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from typing import Protocol
+
+import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.objects import KubeObject
@@ -17,8 +18,7 @@ _GROUP = "coordination.k8s.io"
 _API_VERSION = f"{_GROUP}/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderElectionRecord:
+class LeaderElectionRecord(msgspec.Struct, frozen=True):
     """The content of a Lease, as every elector sees it. Equal records are one observation.
 
     The times are those of the holder's wall clock. They are for people and never decide anything.

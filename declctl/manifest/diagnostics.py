@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from declctl.kit.text import one_line, visible
 
 Severity = Literal["error", "warning"]
@@ -31,8 +33,7 @@ _left: ContextVar[list[int] | None] = ContextVar("comparisons that are left", de
 _NO_SYNONYMS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(msgspec.Struct, frozen=True):
     """One fault. `line` and `column` are counted from 1; `file` is the path as given, or `<stdin>`."""
 
     file: str

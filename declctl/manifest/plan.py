@@ -8,6 +8,8 @@ runtime, which asks the cluster, calls `without_namespaces` if the kind turns ou
 
 from dataclasses import dataclass, field, fields, replace
 
+import msgspec
+
 from declctl.manifest.model import (
     AdminSpec,
     CacheMode,
@@ -63,8 +65,7 @@ class WatchKey:
         return " ".join([what, where, *(f"[{part}]" for part in selectors)])
 
 
-@dataclass(frozen=True, slots=True)
-class WatchPlan:
+class WatchPlan(msgspec.Struct, frozen=True):
     """One LIST and WATCH, and the resources that share it. `idle_timeout` (seconds) is their shortest one."""
 
     key: WatchKey

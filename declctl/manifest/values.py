@@ -15,6 +15,8 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+import msgspec
+
 from declctl.kit.timetable import SHORTHANDS, check_line, check_zone, zone_names
 from declctl.objects.resource import MOST_FIELD_MANAGER
 
@@ -126,8 +128,7 @@ def entries_at(data: Json, *path: str | int) -> Iterator[tuple[Path, dict[str, J
             yield (*path, index), item
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
+class EntryPoint(msgspec.Struct, frozen=True):
     """`module` or `module:attribute`. Neither has to exist."""
 
     module: str
@@ -137,8 +138,7 @@ class EntryPoint:
         return self.module if self.attribute is None else f"{self.module}:{self.attribute}"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """The address of a server. An empty host means all interfaces; port 0 means any free port."""
 
     host: str

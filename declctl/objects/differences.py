@@ -14,7 +14,6 @@ import marshal
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -189,8 +188,7 @@ _HIDDEN = "(hidden)"
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One change within an object."""
 
     path: str
@@ -201,8 +199,7 @@ class Difference:
         return f"{self.path} was {self.before} and became {self.after}"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(msgspec.Struct, frozen=True):
     """A shared object that a reader has changed."""
 
     kind: str

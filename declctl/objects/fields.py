@@ -9,7 +9,6 @@ Label and field selectors have the syntax of kubectl and the semantics of the AP
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import msgspec
@@ -47,8 +46,7 @@ class FieldPathError(ValueError):
         self.suggestion = suggestion  # a correct text, if it is known
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPath:
+class FieldPath(msgspec.Struct, frozen=True):
     """A parsed field path. Two paths to the same place are equal, however they were written."""
 
     steps: tuple[Step, ...]
@@ -269,8 +267,7 @@ def _struct(tree: _Tree, leaf: Any, missing: Any, more: Sequence[tuple[str, Any,
     return msgspec.defstruct("Path", fields, rename=names, gc=False, frozen=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """One condition on one label.
 
     `operator` is In, NotIn, Exists or DoesNotExist, as in metav1; or Gt or Lt, which compare integers, and
@@ -312,8 +309,7 @@ class Requirement:
         return int(value) > limit if self.operator == "Gt" else int(value) < limit
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(msgspec.Struct, frozen=True):
     """A conjunction of requirements; without any it selects every object.
 
     Two selectors with the same requirements are equal, however they were written.
@@ -352,8 +348,7 @@ class LabelSelector:
         return ",".join(str(requirement) for requirement in self.requirements)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSelector:
+class FieldSelector(msgspec.Struct, frozen=True):
     """Equality conditions on fields, such as `status.phase=Running,spec.nodeName!=a`.
 
     A missing field has the empty string as its value.

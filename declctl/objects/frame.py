@@ -17,7 +17,6 @@ the object.
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias
 
@@ -151,8 +150,7 @@ _SINGLE_SEGMENT = 0b0010_0000  # bit of the descriptor: the id is the next byte,
 _Reader: TypeAlias = zstandard.ZstdDecompressor | None  # None for plain JSON
 
 
-@dataclass(frozen=True, slots=True)
-class FrameStatistics:
+class FrameStatistics(msgspec.Struct, frozen=True):
     """The compression of one codec."""
 
     ratio: float  # bytes of objects divided by bytes of frames, for one of 16 recent objects; 0 for none

@@ -644,8 +644,7 @@ def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence
             return [waiting, new]
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
+class ListPage(msgspec.Struct, frozen=True):
     """One page of a LIST."""
 
     records: Sequence[Record]

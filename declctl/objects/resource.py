@@ -1,15 +1,15 @@
 """Kinds and resources of an API server, keys of objects, and the parameters of a LIST and a WATCH."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import quote
+
+import msgspec
 
 from declctl.errors import NoKey
 
 
-@dataclass(frozen=True, slots=True)
-class GroupVersionKind:
+class GroupVersionKind(msgspec.Struct, frozen=True):
     """What a manifest names: `apiVersion` and `kind`."""
 
     group: str
@@ -38,8 +38,7 @@ PARTIAL_OBJECT_METADATA = GroupVersionKind("meta.k8s.io", "v1", "PartialObjectMe
 """What objects of any kind are when only their metadata is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(msgspec.Struct, frozen=True):
     """A kind as a server serves it: with its plural name, its scope, its verbs and its subresources."""
 
     gvk: GroupVersionKind
@@ -137,8 +136,7 @@ def _field(holder: Any, name: str, *default: Any) -> Any:
     return getattr(holder, name, *default)
 
 
-@dataclass(frozen=True, slots=True)
-class ListOptions:
+class ListOptions(msgspec.Struct, frozen=True):
     """One page of a LIST.
 
     `resource_version` None is the most recent (quorum read), "0" is any version.
@@ -156,8 +154,7 @@ class ListOptions:
     namespace: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(msgspec.Struct, frozen=True):
     """One WATCH from `resource_version`.
 
     `timeout_seconds` is when the server shall end it; bookmarks are always asked for. The selectors

@@ -16,9 +16,11 @@ middle of calls, which can't be stopped; a new process has none of them.
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import ApiError, NotFound, NotLeader
 from declctl.informer.freshness import present_version, provable_reflectors, prove_fresh
@@ -111,8 +113,7 @@ class LeaderSender:
         return len(self._under_way)
 
 
-@dataclass(frozen=True, slots=True)
-class TakeoverSteps:
+class TakeoverSteps(msgspec.Struct, frozen=True):
     """What a candidate does with the rest of the process, in this order. All on the machinery loop."""
 
     fill_caches: Callable[[], None]  # starts the informers that `followers: Cold` has held back

@@ -11,11 +11,11 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 import declctl
 from declctl.errors import ManifestErrors, NotFound, UsageError
@@ -203,8 +203,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
             task.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeParts:
+class RuntimeParts(msgspec.Struct, frozen=True):
     """The parts of a process that outlive generations. Each part refers only to parts above it."""
 
     candidate: "Candidate | None"  # None without an election

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from declctl.kit.callbacks import CallGivenUp, user_code_place
 
@@ -22,8 +23,7 @@ T = TypeVar("T")
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="declctl-starter")
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonedCall:
+class AbandonedCall(msgspec.Struct, frozen=True):
     """A call of user code that has not returned, and whose caller has given up."""
 
     name: str  # of the function, in words

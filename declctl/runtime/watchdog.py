@@ -4,7 +4,7 @@ A function that does not return stops everything: events, probes and signals. No
 main thread can log its place, and end the process on a signal.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from declctl.kit import LoopThread
 from declctl.kit.callbacks import user_code_place
@@ -13,8 +13,7 @@ from declctl.runtime.log import Log
 LOOK_SECONDS = 1.0  # between two looks
 
 
-@dataclass(frozen=True, slots=True)
-class MachineryStatus:
+class MachineryStatus(msgspec.Struct, frozen=True):
     """Blocks of the machinery of more than five seconds: how many, and the length and place of the last.
 
     `last_place` is the line of user code that blocked it, empty if it was in none.

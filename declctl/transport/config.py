@@ -11,7 +11,6 @@ import binascii
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -50,8 +49,7 @@ _NOTHING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The user and the server of a client, for logs and status."""
 
     context: str | None  # of the kubeconfig; None for a service account
@@ -61,8 +59,7 @@ class Identity:
     in_cluster: bool  # it is the service account of this pod
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """A cluster that was found and logged in to."""
 
     identity: Identity

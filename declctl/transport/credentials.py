@@ -20,11 +20,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
+
+import msgspec
 
 from declctl.errors import DeclctlError, Unauthorized, UsageError
 from declctl.kit import Clock
@@ -158,8 +159,7 @@ class Login(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(msgspec.Struct, frozen=True):
     """The credentials of one request."""
 
     authorization: str | None  # the header

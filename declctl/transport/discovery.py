@@ -6,7 +6,6 @@ It requests single groups and versions when they are needed. Results are kept un
 import difflib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -22,8 +21,7 @@ _MOST_CANDIDATES, _LONGEST_NAME = 1000, 63  # of the names that are compared for
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceName:
+class ResourceName(msgspec.Struct, frozen=True):
     """The name of a resource, as kubectl takes it."""
 
     group: str  # empty for the core group

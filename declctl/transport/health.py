@@ -8,8 +8,9 @@ and its answer lets all of them go on.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from declctl.errors import ApiError, MalformedAnswer, ServerError, Unreachable
 from declctl.kit import Clock
@@ -24,8 +25,7 @@ _AWAY = (Unreachable, ServerError, MalformedAnswer)  # any other answer shows th
 _log = logging.getLogger("declctl.transport")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServerStatus(msgspec.Struct, frozen=True):
     """The state of a server."""
 
     url: str

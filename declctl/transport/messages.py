@@ -6,11 +6,12 @@ connections without an answer.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from declctl.errors import MalformedAnswer, StatusError
 from declctl.kit.text import excerpt
@@ -39,14 +40,13 @@ def nothing_before() -> None:
     """The `before_send` of most requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRequest:
+class ApiRequest(msgspec.Struct, frozen=True):
     """One request."""
 
     verb: str  # by which it is counted: LIST, WATCH, GET, …
     path: str
     method: str = "GET"
-    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    params: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     body: Any = None
     content_type: str = "application/json"
     accept: str = "application/json"
@@ -183,8 +183,7 @@ def _reason(code: int) -> str:
         return "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class TransportStatistics:
+class TransportStatistics(msgspec.Struct, frozen=True):
     """The figures of one client."""
 
     requests: Mapping[tuple[str, int], int]  # by verb (LIST, WATCH, GET, …) and HTTP status, 0 for no answer

@@ -18,6 +18,8 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Generic, TypeVar
 
+import msgspec
+
 from declctl.kit import Clock, SystemClock
 from declctl.objects import Cause
 
@@ -62,8 +64,7 @@ class QueueShutDown(Exception):
     """The queue was shut down and has handed out all items, so that workers may end."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class QueueStatistics(msgspec.Struct, frozen=True):
     """The figures of a queue under client-go's metric names (`workqueue_<field>`). Durations are in seconds.
 
     `depth` is the number of items that are still to be handed out (adds minus gets,

@@ -6,15 +6,15 @@ They compute delays and do not wait; a queue does. Names and semantics are those
 
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Growing delays in seconds: `initial`, then each `factor` times the one before, up to `maximum`.
 
     It has no state: the caller counts the attempts. Raises ValueError for a negative `initial`, a `maximum`

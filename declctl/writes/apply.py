@@ -5,8 +5,9 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from declctl.errors import InvalidWrite
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
@@ -20,8 +21,7 @@ _OF_ONE_STATE = ("uid", "resourceVersion")
 _HINT = "apply takes an object as in YAML: apiVersion, kind, metadata.name, and the fields to set"
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedDocument:
+class AppliedDocument(msgspec.Struct, frozen=True):
     """An object to apply: a private copy of JSON values."""
 
     kind: GroupVersionKind

@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from declctl.errors import Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
@@ -38,8 +40,7 @@ _MOST_CONFLICTS = 5  # of one change of the parent
 GroupKind = tuple[str, str]  # group, kind
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One object of a set."""
 
     resource: Resource
@@ -65,8 +66,7 @@ class AppliedSet:
     pruned: tuple[Written, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetOwner:
+class SetOwner(msgspec.Struct, frozen=True):
     """The parent of a set, with what its handler needs to write it."""
 
     parent: ObjectView
@@ -381,8 +381,7 @@ class _ParentMarks:
         return [part for each in text.split(",") if (part := each.strip())]
 
 
-@dataclass(frozen=True, slots=True)
-class SetScope:
+class SetScope(msgspec.Struct, frozen=True):
     """The kinds of the members, and their namespaces besides that of the parent."""
 
     kinds: frozenset[GroupKind] = frozenset()

@@ -15,8 +15,11 @@ import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import ApiError, Conflict, NotFound, NotLeader, TooManyRequests, Unreachable
 from declctl.kit import Clock
@@ -51,8 +54,7 @@ class EventLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEvents:
+class RecordedEvents(msgspec.Struct, frozen=True):
     """Counts of the events that handlers have recorded. `failed` were refused, or tried too often.
 
     `repeated` were added to the series of an event that was posted. `dropped` were never sent: too many
@@ -65,8 +67,7 @@ class RecordedEvents:
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EventText:
+class EventText(msgspec.Struct, frozen=True):
     """The words of an event. `type` is Normal or Warning; `action` is what was done or has failed."""
 
     reason: str
@@ -78,8 +79,7 @@ class EventText:
 _Key = tuple[tuple[str, ...], str | None]  # a group and a note
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
+class _Recorded(msgspec.Struct, frozen=True):
     """An event before it is posted. Equal keys are repetitions of one event."""
 
     group: tuple[str, ...]  # all of the key but the note

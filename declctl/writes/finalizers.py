@@ -8,8 +8,9 @@ and the patch is computed again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from declctl.errors import Conflict, Expired, Forbidden, NotFound
 from declctl.kit import Clock
@@ -33,8 +34,7 @@ def is_being_deleted(obj: Mapping[str, Any]) -> bool:
     return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
 
 
-@dataclass(frozen=True, slots=True)
-class FinalizedObject:
+class FinalizedObject(msgspec.Struct, frozen=True):
     """One object, and the finalizer that it gets or loses."""
 
     resource: Resource
@@ -145,8 +145,7 @@ class MetadataLister(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FinalizerCarrier:
+class FinalizerCarrier(msgspec.Struct, frozen=True):
     """An object that has a finalizer."""
 
     key: ObjectKey

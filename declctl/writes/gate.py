@@ -7,7 +7,6 @@ Leadership is checked again right before each request, because a write may have 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -66,8 +65,7 @@ class RequestSender(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ApiWrite:
+class ApiWrite(msgspec.Struct, frozen=True):
     """One write before it is sent.
 
     `repeats_conflict` repeats the request after a 409: only for an apply without preconditions, whose result

@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey
 
 REMEMBERED_WRITES = 5000
@@ -49,8 +51,7 @@ class RetryReason(StrEnum):
     CONFLICT = "conflict"
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOrigin:
+class WriteOrigin(msgspec.Struct, frozen=True):
     """The call that writes. `causes` are opaque here."""
 
     handler: str
@@ -86,8 +87,7 @@ class Written:
     digest: int = field(default=0, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRecord:
+class WriteRecord(msgspec.Struct, frozen=True):
     """One entry of the ledger. `error` is empty unless the write failed."""
 
     time: datetime
@@ -105,8 +105,7 @@ class WriteRecord:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteTotal:
+class WriteTotal(msgspec.Struct, frozen=True):
     """The number of writes of one handler with one verb and one result."""
 
     handler: str

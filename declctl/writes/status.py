@@ -12,8 +12,10 @@ import difflib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
+
+import msgspec
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource
 from declctl.kit import Clock
@@ -68,8 +70,7 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class StatusChange:
+class StatusChange(msgspec.Struct, frozen=True):
     """The arguments of one call, checked."""
 
     obj: ObjectView  # as the handler has seen it
@@ -221,8 +222,7 @@ class StatusWriter:
             self._known.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownStatus:
+class _KnownStatus(msgspec.Struct, frozen=True):
     """The status of one version of an object."""
 
     version: str

@@ -6,8 +6,9 @@ loop of the gate.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
@@ -30,8 +31,7 @@ from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of
 
 
-@dataclass(frozen=True, slots=True)
-class CallScope:
+class CallScope(msgspec.Struct, frozen=True):
     """The call that writes: its object, and what it was called for.
 
     `obj` is None in a life-cycle hook, and if the object is gone. `key` is empty in a life-cycle hook.
@@ -165,8 +165,7 @@ class HandlerWriter:
         return WriteOrigin(self._handler, self._generation, scope.request_id, causes, str(scope.key), reads)
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredWrites:
+class DeclaredWrites(msgspec.Struct, frozen=True):
     """What the manifest says of the writes of a handler.
 
     `applies` are the kinds that it may write; empty if none are declared: then it may write every kind.
@@ -192,8 +191,7 @@ class DeclaredWrites:
 _NOTHING_DECLARED = DeclaredWrites()
 
 
-@dataclass(frozen=True, slots=True)
-class WriterParts:
+class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
     gate: WriteGate
@@ -203,11 +201,12 @@ class WriterParts:
     discover: Discover
 
 
-@dataclass(frozen=True, slots=True)
-class WritePolicy:
+class WritePolicy(msgspec.Struct, frozen=True):
     """What decides over all writes of a process."""
 
-    may_write: Callable[[], bool] = field(default=lambda: True)  # False while this process does not lead
+    may_write: Callable[[], bool] = msgspec.field(
+        default=lambda: True
+    )  # False while this process does not lead
     dry_run: bool = False
     on_written: OnWritten | None = None  # called after each write that the server has stored
     on_dry_run: OnDryRun | None = None  # called after each write of a dry run

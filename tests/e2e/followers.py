@@ -4,10 +4,10 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
 from waiting import until
 
 from declctl import Client, SharedIndexInformer, SharedInformerFactory

@@ -10,7 +10,6 @@ pop again.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -29,8 +28,7 @@ records again.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(msgspec.Struct, frozen=True):
     """A complete list: all existing objects, or all of one namespace."""
 
     records: Sequence[Record]
@@ -39,21 +37,18 @@ class Replacement:
     namespace: str | None = None  # None: of all that the store may have
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAll:
+class SyncAll(msgspec.Struct, frozen=True):
     """A resync: the listeners whose resync is due receive all cached objects again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(msgspec.Struct, frozen=True):
     """There are no further changes up to this version."""
 
     resource_version: str
     namespace: str | None = None  # None: in all that the store may have
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True):
     """A namespace is not listed and watched any longer: its objects leave the store."""
 
     namespace: str

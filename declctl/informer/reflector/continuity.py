@@ -7,7 +7,9 @@ reasons for this proof are in docs/decisions/0005-is-it-the-same-history.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.decoding.projection import Projection, nothing_known
 from declctl.errors import Expired, InvalidRequest, ServerError, TooLargeResourceVersion
@@ -30,16 +32,14 @@ _LOOKED_AT = 10_000  # objects of a list among which the newest is searched: mor
 _GONE = DeltaType.DELETED  # a member of an enum is looked up in 150 ns on Python 3.11
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(msgspec.Struct, frozen=True):
     """The object of the newest change that was seen. No other history has it in the same state."""
 
     key: str
     revision: str | None  # of its record; None if the object was deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """The cached objects that a proof compares with those of the server."""
 
     witness: Witness | None  # None if no object was ever seen
@@ -47,8 +47,7 @@ class Sample:
     may_drop: bool = False  # the transform was replaced since, and may leave out objects that are cached
 
 
-@dataclass(frozen=True, slots=True)
-class Continuity:
+class Continuity(msgspec.Struct, frozen=True):
     """The result of a proof."""
 
     holds: bool | None  # the server has the same history; None if that is not known

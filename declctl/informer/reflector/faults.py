@@ -42,9 +42,10 @@ the last list.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
+
+import msgspec
 
 from declctl.errors import (
     ApiError,
@@ -71,22 +72,19 @@ _LONGEST_RETRY_AFTER = 300.0  # seconds: the longest wait that a server can ask 
 _WAIT_SECONDS = 10.0  # between two calls of `on_wait`, as client-go's wait for a bookmark
 
 
-@dataclass(frozen=True, slots=True)
-class Starting:
+class Starting(msgspec.Struct, frozen=True):
     """Request all objects, by a streaming list if the server has them. `quorum` is as in Listing."""
 
     quorum: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(msgspec.Struct, frozen=True):
     """Open a watch that begins with all objects (WatchList). `quorum` is as in Listing."""
 
     quorum: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """List all objects, page by page, then watch from the version of the list.
 
     `quorum` requests the most recent state. Without it, any state is accepted that is not older than the last
@@ -96,15 +94,13 @@ class Listing:
     quorum: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
+class Watching(msgspec.Struct, frozen=True):
     """Watch from a version."""
 
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class BackingOff:
+class BackingOff(msgspec.Struct, frozen=True):
     """Wait `seconds` because of `reason`, then go on with `then`.
 
     `shared`: the server or the network has failed. All watches wait together until the server is back.
@@ -139,8 +135,7 @@ class Inconsistent(ApiError):
     """A streaming list brought other objects than a LIST at its version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(msgspec.Struct, frozen=True):
     """The inputs of the policy besides the fault and the state."""
 
     version: str  # the last one that was seen
@@ -149,8 +144,7 @@ class Circumstances:
     unfinished: int = 0  # streaming lists in a row that did not become complete before this one
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(msgspec.Struct, frozen=True):
     """The reaction to a fault."""
 
     then: State  # the next state

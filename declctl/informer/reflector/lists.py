@@ -11,7 +11,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.decoding.projection import Known
 from declctl.errors import ApiError, Expired, InvalidRequest, MalformedAnswer
@@ -33,8 +35,7 @@ PAGE_SIZE, BUFFER = 500, 10  # objects on a page and pages ahead, as in client-g
 PageFunc = Callable[[ListOptions], Awaitable[ListPage]]
 
 
-@dataclass(frozen=True, slots=True)
-class WholeList:
+class WholeList(msgspec.Struct, frozen=True):
     """A complete list."""
 
     records: Sequence[Record]  # in the order of the server
@@ -211,8 +212,7 @@ class PagePolicy:
         self._no_watch_cache |= paged and options.resource_version == "0"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWatch:
+class OpenWatch(msgspec.Struct, frozen=True):
     """An open watch."""
 
     batches: AsyncIterator[Sequence[WatchEvent]]

@@ -12,8 +12,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
+
+import msgspec
 
 from declctl.decoding.projection import Known, Projection
 from declctl.errors import Forbidden, NotFound, Unauthorized
@@ -132,8 +134,7 @@ class SourcesByNamespace:
         self._sources.pop(namespace, None)
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceStatistics:
+class NamespaceStatistics(msgspec.Struct, frozen=True):
     """The set of namespaces of one informer, at one moment."""
 
     selector: str

@@ -9,8 +9,9 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from declctl.errors import CacheError
 from declctl.informer.event_handlers import DeletedFinalStateUnknown
@@ -21,8 +22,7 @@ from declctl.kit.callbacks import plain, refuse_async
 from declctl.objects import NO_ORDER, Delta, ObjectView, Record, record_of, version_order
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampedEntry:
+class TimestampedEntry(msgspec.Struct, frozen=True):
     """A record with the time of its last write."""
 
     record: Record
@@ -122,8 +122,7 @@ class ExpirationCache:
         return len(self._entries)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeExpirationPolicy:
+class FakeExpirationPolicy(msgspec.Struct, frozen=True):
     """For tests: every entry has expired unless `retains` is true for its record (FakeExpirationPolicy)."""
 
     retains: Callable[[Record], bool]

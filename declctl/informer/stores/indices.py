@@ -12,6 +12,8 @@ from itertools import islice, repeat, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from declctl.errors import CacheError
 from declctl.kit.callbacks import must_propagate, refuse_async
 from declctl.kit.text import exception_text
@@ -30,8 +32,7 @@ NAMESPACE_INDEX = "namespace"
 """The name under which listers look for `namespace_index()` (client-go's NamespaceIndex)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldIndex:
+class FieldIndex(msgspec.Struct, frozen=True):
     """Indexes by the scalars at a field path. A projected path is read without decoding the object."""
 
     path: FieldPath

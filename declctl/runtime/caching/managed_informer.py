@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
 from declctl.errors import ReloadRefused
@@ -49,8 +51,7 @@ _MOST_BATCHES = 10
 LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its changes wait in the queue of the informer
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCounts:
+class RequestCounts(msgspec.Struct, frozen=True):
     """LISTs and WATCHes of all caches since a generation was prepared.
 
     One LIST and one WATCH are planned for each new cache, and none for other caches, except requested
@@ -180,8 +181,7 @@ class StagedTransform:
         return UserCall(name="declctl-transform", what=self._what)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceIndex:
+class ResourceIndex(msgspec.Struct, frozen=True):
     """An index of a resource, with its two names."""
 
     name: str  # for listers

@@ -9,10 +9,10 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle
@@ -48,8 +48,7 @@ _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(msgspec.Struct, frozen=True):
     """The inputs of a generation, and the diagnostics about them."""
 
     diagnostics: tuple[Diagnostic, ...]

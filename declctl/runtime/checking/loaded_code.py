@@ -10,7 +10,6 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, cast
@@ -76,8 +75,7 @@ def _registered_at_exit() -> int:
     return count() if count is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedIndexer:
+class LoadedIndexer(msgspec.Struct, frozen=True):
     """An index function with its origin."""
 
     name: str
@@ -85,8 +83,7 @@ class LoadedIndexer:
     function: IndexFunction
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedPlugin:
+class LoadedPlugin(msgspec.Struct, frozen=True):
     """An installed plugin in a generation."""
 
     name: str

@@ -45,8 +45,7 @@ def _ignore(_: str) -> None:
     """The report of a caller that needs none."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerStatistics:
+class HandlerStatistics(msgspec.Struct, frozen=True):
     """The figures of one handler in `status`. Times are in seconds.
 
     delivered + merged + dropped + filtered + changes that wait for their first delivery = all changes. A

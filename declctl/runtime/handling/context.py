@@ -17,8 +17,9 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
@@ -145,8 +146,7 @@ _NOTHING_DECLARED = DeclaredWrites()
 _NO_SNAPSHOTS = Snapshots({})
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerEnvironment:
+class HandlerEnvironment(msgspec.Struct, frozen=True):
     """The values that all contexts of one handler of one generation share. `log` is a structlog logger."""
 
     handler: str

@@ -7,10 +7,12 @@ with the removal of the handler.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 C = TypeVar("C")
 
@@ -27,8 +29,7 @@ class RequeueResult(StrEnum):
     PENDING = "Pending"  # a newer change of the key waits or runs, which goes first
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """What is known of a change, or of a key, that was given up. Times are in UTC."""
 
     handler: str

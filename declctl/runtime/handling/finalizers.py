@@ -14,8 +14,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from declctl.errors import WriteError
 from declctl.hooks.calls import Implementation, ReconcileTarget
@@ -33,8 +34,7 @@ from declctl.writes import CallScope, finalizers_of, is_being_deleted
 _MOST_REMOVED = 10_000  # objects that are remembered
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerFinalizer:
+class HandlerFinalizer(msgspec.Struct, frozen=True):
     """The finalizer of a reconciler in one generation."""
 
     name: str
@@ -68,8 +68,7 @@ class HandlerFinalizer:
         return self.name in finalizers_of(notification.record.read())
 
 
-@dataclass(frozen=True, slots=True)
-class CallSteps:
+class CallSteps(msgspec.Struct, frozen=True):
     """What a call does. `last` comes after the hooks, if all of them have succeeded."""
 
     implementations: Sequence[Implementation]

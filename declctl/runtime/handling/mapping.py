@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
+
 from declctl.errors import NotSynced
 from declctl.informer.stores.lister import Lister
 from declctl.manifest.model import MappingSpec, OwnerSelection
@@ -31,8 +33,7 @@ _MODIFIED = ChangeType.MODIFIED
 _REFERENCES = FieldPath.parse("metadata.ownerReferences[*]")
 
 
-@dataclass(frozen=True, slots=True)
-class ReconciledKind:
+class ReconciledKind(msgspec.Struct, frozen=True):
     """The kind of the resource that a reconciler reconciles."""
 
     gvk: GroupVersionKind

@@ -10,9 +10,12 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
 from declctl.hooks.calls import Implementation
@@ -92,8 +95,7 @@ class ReconcileBinding(HandlerBinding):
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldKey:
+class _HeldKey(msgspec.Struct, frozen=True):
     """A key that waits until caches have these writes."""
 
     writes: tuple[UnseenWrite, ...]

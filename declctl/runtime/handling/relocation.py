@@ -8,7 +8,6 @@ has received from the old ones: no handler goes back in time.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from itertools import islice
@@ -177,8 +176,7 @@ class _Expectation(Enum):
     IF_STORED = auto()  # neither state is in its scope: it comes only if the cache stores an older state
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessGap:
+class FreshnessGap(msgspec.Struct, frozen=True):
     """A version that a handler has received and a new cache has not reached."""
 
     target: ManagedInformer  # the new cache

@@ -4,10 +4,11 @@ A timer looks at its clock when it is asked. No time of a schedule is taken twic
 counted as skipped.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Protocol
+
+import msgspec
 
 from declctl.kit import Clock
 from declctl.kit.timetable import CronTimes
@@ -19,8 +20,7 @@ _MOST_COUNTED = 1500  # due times of a cron line that are counted: those of a da
 _WINDOWS = tuple(timedelta(days=days) for days in (1, 31, 366))
 
 
-@dataclass(frozen=True, slots=True)
-class DueTime:
+class DueTime(msgspec.Struct, frozen=True):
     """The newest due time that was not taken yet."""
 
     time: datetime  # in UTC

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+import msgspec
+
 from declctl.errors import NotSynced
 from declctl.hooks.calls import Implementation, call, call_async, place_of, readable_traceback
 from declctl.kit import Clock, LoopThread, set_within
@@ -41,8 +43,7 @@ _LONGEST_TRACEBACK = 20_000  # characters
 _UNREADABLE = "an exception that raises when it is read"
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRun:
+class ScheduledRun(msgspec.Struct, frozen=True):
     """One call of a schedule: the argument `schedule` of its function."""
 
     name: str  # of the schedule
@@ -67,8 +68,7 @@ class TriggerResult(StrEnum):
     NOT_STARTED = "NotStarted"  # caches are being filled, or another process acts, or this one ends
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleBinding:
+class ScheduleBinding(msgspec.Struct, frozen=True):
     """What a generation gives a schedule: its spec, and the function to call."""
 
     generation: int
@@ -80,8 +80,7 @@ class ScheduleBinding:
     snapshots: SnapshotSource | None = None  # None for a schedule that includes none
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleStatistics:
+class ScheduleStatistics(msgspec.Struct, frozen=True):
     """The figures of one schedule. Times are in UTC."""
 
     name: str

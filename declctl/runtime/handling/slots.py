@@ -8,9 +8,10 @@ handlers before it, or for all handlers after it.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock, all_open
@@ -35,8 +36,7 @@ SharedMoves = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...
 """Moves, by the caches that handlers leave and the caches that they join."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """A handler that leaves or joins caches, or gets another filter, together with its new binding."""
 
     slot: AnySlot
@@ -56,8 +56,7 @@ class Transfer:
         self.slot.notice_first_sync()
 
 
-@dataclass(frozen=True, slots=True)
-class DrainingEpoch:
+class DrainingEpoch(msgspec.Struct, frozen=True):
     """An epoch of one slot that the old binding has to drain. `closing`: the handler was removed."""
 
     slot: AnySlot
@@ -65,8 +64,7 @@ class DrainingEpoch:
     closing: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DrainRemainder:
+class DrainRemainder(msgspec.Struct, frozen=True):
     """The changes and calls of one handler that were left at the end of a drain."""
 
     handler: str
@@ -75,8 +73,7 @@ class DrainRemainder:
     removed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedCommit:
+class PreparedCommit(msgspec.Struct, frozen=True):
     """Everything that a commit needs. It is made before, so that the commit is short."""
 
     table: Mapping[str, AnySlot]  # all slots after the commit

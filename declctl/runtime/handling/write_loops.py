@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
@@ -54,8 +56,7 @@ class CallGuard(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLoop:
+class WriteLoop(msgspec.Struct, frozen=True):
     """A key that feeds itself. `fields` are those that changed in its last writes."""
 
     handler: str
@@ -77,8 +78,7 @@ class WriteLoop:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnWrite:
+class _OwnWrite(msgspec.Struct, frozen=True):
     """A version that a handler has written."""
 
     by: _CallKey
@@ -256,8 +256,7 @@ class WriteLoops:
         return 1 + max(depths) if depths and len(depths) == len(known) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Guard:
+class _Guard(msgspec.Struct, frozen=True):
     """`WriteLoops` for the keys of one handler."""
 
     loops: WriteLoops

@@ -6,8 +6,10 @@ API server or user code knows a number, the comparison says why there is none.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from declctl.kit.documents import document_of
 from declctl.manifest import Plan
@@ -45,8 +47,7 @@ MatchCounter = Callable[[ObjectSelection], int | None]
 """Returns the number of selected objects in the caches; None if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfScope:
+class OutOfScope(msgspec.Struct, frozen=True):
     """The objects that leave the scope of a handler."""
 
     objects: int | None  # the number; None if it is not known
@@ -155,8 +156,7 @@ def _not_cached(before: ResourcePlan, after: ResourcePlan, *, transformed: bool)
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedResource:
+class PlannedResource(msgspec.Struct, frozen=True):
     """One resource of the new manifest."""
 
     plan: ResourcePlan
@@ -177,8 +177,7 @@ class PlannedResource:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedReplay:
+class PlannedReplay(msgspec.Struct, frozen=True):
     """A handler that receives objects that are already cached."""
 
     handler: str
@@ -196,8 +195,7 @@ class PlannedReplay:
         return f"{self.handler} hears {what}{gone}"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRemoval:
+class PlannedRemoval(msgspec.Struct, frozen=True):
     """A handler that is removed while changes wait for it."""
 
     handler: str
@@ -210,8 +208,7 @@ class PlannedRemoval:
         return f"{changes} for {self.handler}: {within}"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedOrphan:
+class PlannedOrphan(msgspec.Struct, frozen=True):
     """A field manager that no handler has any more: what it has applied stays, and nothing prunes it."""
 
     handler: str  # which had the manager
@@ -226,8 +223,7 @@ class PlannedOrphan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LostFinalizer:
+class LostFinalizer(msgspec.Struct, frozen=True):
     """A finalizer of the other plan that no handler has any more."""
 
     handler: str
@@ -235,8 +231,7 @@ class LostFinalizer:
     objects: tuple[str, ...] | None  # keys of the cached objects that have it; None without a running process
 
 
-@dataclass(frozen=True, slots=True)
-class PlanComparison:
+class PlanComparison(msgspec.Struct, frozen=True):
     """The result of `declctl plan`."""
 
     name: str  # of the Controller

@@ -5,7 +5,6 @@ it can't differ from the code. Times are estimates for a pod of 4.5 KB on one co
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -57,8 +56,7 @@ _ABOUT: Mapping[Price, tuple[float, str]] = {  # microseconds each, and in words
 _NOTABLE = (Price.DECODES, Price.REWRITES)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """The cost of one part of a resource. An example of `subject` is `index byTeam`."""
 
     subject: str

@@ -6,7 +6,7 @@ plugins it has digests, as they may contain secrets.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -82,8 +82,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningSnapshot:
+class RunningSnapshot(msgspec.Struct, frozen=True):
     """A generation at one moment. Taken on the machinery loop; its methods may be called by any thread."""
 
     known: RunningPlan

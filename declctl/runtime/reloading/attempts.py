@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from declctl.kit import Clock, set_within
 from declctl.manifest.model import ReloadSpec, WatchFiles
 from declctl.runtime.checking.inputs import InputFiles
@@ -323,8 +325,7 @@ class Attempts:
         return digest
 
 
-@dataclass(frozen=True, slots=True)
-class RetryStatus:
+class RetryStatus(msgspec.Struct, frozen=True):
     """A refused reload that will be retried."""
 
     reason: str  # of the refusal

@@ -95,8 +95,7 @@ _MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One difference between two plans. An example of `subject` is `handler notify`."""
 
     kind: StepKind

@@ -14,8 +14,9 @@ import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from declctl.kit import Clock
 from declctl.kit.files import is_exhausted
@@ -38,8 +39,7 @@ _Folder = tuple[Path, int, int]  # path, device, inode
 _Notice = AbstractSet[tuple[object, str]]  # kinds of events with their paths
 
 
-@dataclass(frozen=True, slots=True)
-class FileWatchStatus:
+class FileWatchStatus(msgspec.Struct, frozen=True):
     """The health of the watch on files."""
 
     failures: int = 0  # looks that failed, since the start of the process

@@ -10,7 +10,6 @@ prepares it once, and tears it down with the last of these generations.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -36,8 +35,7 @@ _CANCELLED_SECONDS = 5.0
 _NOTHING_DECLARED = DeclaredWrites()
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeServices:
+class RuntimeServices(msgspec.Struct, frozen=True):
     """The services of the process that every generation uses."""
 
     discover: Callable[[GroupVersionKind], Awaitable[Resource]]  # raises NotFound for an unknown kind
@@ -90,8 +88,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return next((each for each in self.requirements if each.plan.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class OldGeneration:
+class OldGeneration(msgspec.Struct, frozen=True):
     """A generation that was replaced or refused, and whose code is still alive."""
 
     generation: int

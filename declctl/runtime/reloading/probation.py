@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from declctl.kit import Clock
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.binding import CallTally
@@ -30,8 +32,7 @@ class Verdict(StrEnum):
     BREACHED = "Breached"  # too many calls fail, or a handler hangs: the generation is replaced
 
 
-@dataclass(frozen=True, slots=True)
-class CallComparison:
+class CallComparison(msgspec.Struct, frozen=True):
     """The calls of a handler on the new generation, beside those on the generation before."""
 
     new: CallTally

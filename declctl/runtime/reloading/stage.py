@@ -12,9 +12,11 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+
+import msgspec
 
 from declctl.errors import (
     ApiError,
@@ -241,8 +243,7 @@ def snapshot(generation: Generation) -> PlanSnapshot:
     return PlanSnapshot(scoped, generation.inputs.code, transformed, generation.inputs.modules)
 
 
-@dataclass(frozen=True, slots=True)
-class AssembledGeneration:
+class AssembledGeneration(msgspec.Struct, frozen=True):
     """A generation whose parts are joined. Its new informers and its handlers have not started."""
 
     generation: Generation
@@ -389,8 +390,7 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Bindings:
+class _Bindings(msgspec.Struct, frozen=True):
     """Makes the bindings of a generation."""
 
     number: int
@@ -607,8 +607,7 @@ def _code_digest(code: str, versions: str, forced: int) -> str:
     return hashlib.sha256(f"{code}\0{versions}\0{forced}".encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedGeneration:
+class StagedGeneration(msgspec.Struct, frozen=True):
     """A generation that is ready: its commit can't fail."""
 
     generation: Generation

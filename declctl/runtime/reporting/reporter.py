@@ -9,11 +9,11 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics

@@ -4,9 +4,10 @@ Each figure of the document and of the metrics is one row of a table (`Figure`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
@@ -412,8 +413,7 @@ def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
     return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """One condition, as in a Kubernetes status. `status` is True, False or Unknown, as a string."""
 
     type: str
@@ -449,8 +449,7 @@ class Conditions:
         return tuple(self._conditions.values())
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingStatus:
+class DecodingStatus(msgspec.Struct, frozen=True):
     """The decoding figures of one resource over all its watches, since the start of the process."""
 
     objects: int = 0  # that were read
@@ -497,8 +496,7 @@ def _mean_frame_ratio(parts: Sequence[InformerStatistics]) -> float:
     return sum(part.projection.frames.ratio * part.objects for part in known) / objects
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceStatus:
+class ResourceStatus(msgspec.Struct, frozen=True):
     """The status of one resource over all its watches."""
 
     name: str
@@ -519,8 +517,8 @@ class ResourceStatus:
     slow: int = 0
     mutations: int = 0
     last_mutation: Mutation | None = None
-    relist_differences: RelistDifferences = field(default_factory=RelistDifferences)
-    decoding: DecodingStatus = field(default_factory=DecodingStatus)
+    relist_differences: RelistDifferences = msgspec.field(default_factory=RelistDifferences)
+    decoding: DecodingStatus = msgspec.field(default_factory=DecodingStatus)
     informers: Sequence[InformerStatistics] = ()
     error_type: str | None = None
     namespaces: NamespaceStatistics | None = None  # None unless the manifest selects namespaces by labels
@@ -545,8 +543,7 @@ class ResourceStatus:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerStatus:
+class ControllerStatus(msgspec.Struct, frozen=True):
     """The whole controller at one moment."""
 
     name: str
@@ -562,19 +559,21 @@ class ControllerStatus:
     reloads: Mapping[str, int]
     last_reload_seconds: float
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
-    removed: Mapping[str, int] = field(default_factory=dict[str, int])  # handlers → changes dropped with them
+    removed: Mapping[str, int] = msgspec.field(
+        default_factory=dict[str, int]
+    )  # handlers → changes dropped with them
     old_generations: Sequence[OldGeneration] = ()  # those that were replaced and are alive
-    server: ServerStatus = field(default_factory=lambda: ServerStatus(""))
+    server: ServerStatus = msgspec.field(default_factory=lambda: ServerStatus(""))
     reload_retries: int = 0  # of refused reloads, since the start
     reload_retry: RetryStatus | None = None  # the refused reload that is tried again by itself
-    recorded_events: RecordedEvents = field(default_factory=RecordedEvents)  # by ctx.record_event
+    recorded_events: RecordedEvents = msgspec.field(default_factory=RecordedEvents)  # by ctx.record_event
     writes: Sequence[WriteTotal] = ()  # by handler, verb and result
-    write_retries: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
-    machinery: MachineryStatus = field(default_factory=MachineryStatus)
+    write_retries: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])  # by reason
+    machinery: MachineryStatus = msgspec.field(default_factory=MachineryStatus)
     abandoned_calls: Sequence[
         AbandonedCall
     ] = ()  # calls of staged code that go on after their callers have given up
-    file_watch: FileWatchStatus = field(default_factory=FileWatchStatus)
+    file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
 

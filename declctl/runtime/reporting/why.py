@@ -7,9 +7,11 @@ be secrets.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.objects import FieldPath, FieldPathError, KubeObject
 from declctl.writes import WriteRecord, WriteResult, WriteVerb
@@ -20,8 +22,7 @@ _UNKNOWN = (WriteResult.FAILED, WriteResult.CANCELLED)  # the server may have do
 Steps = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedWrite:
+class ExplainedWrite(msgspec.Struct, frozen=True):
     """One write of the ledger, in the form of the answer. `causes` are texts."""
 
     time: datetime
@@ -39,8 +40,7 @@ class ExplainedWrite:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedField:
+class OwnedField(msgspec.Struct, frozen=True):
     """A field, its manager, and the write of this process that made it so, if the ledger has one."""
 
     path: str
@@ -52,8 +52,7 @@ class OwnedField:
     write: ExplainedWrite | None  # None if the ledger does not have it
 
 
-@dataclass(frozen=True, slots=True)
-class WriteExplanation:
+class WriteExplanation(msgspec.Struct, frozen=True):
     """The answer about one object, or about some of its fields."""
 
     kind: str

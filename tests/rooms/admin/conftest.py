@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from declctl.admin import serve
 from declctl.errors import UnknownIndex

@@ -2,9 +2,9 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.manifest.values import Address
 from declctl.objects.differences import Mutation

@@ -1,10 +1,10 @@
 """Dead letters on the admin address: the list, and requests to queue them again."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.admin.metrics import StatusCollector
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.rooms.admin.conftest import NOTIFY
 

@@ -1,10 +1,10 @@
 """Schedules on the admin address: a call on request, and the metrics."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.admin.access import redacted
 from declctl.admin.metrics import StatusCollector

@@ -1,10 +1,10 @@
 """`GET /why` on the admin address: who wrote the fields of an object."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import Forbidden, NotFound, UsageError
 from declctl.objects import FieldPathError

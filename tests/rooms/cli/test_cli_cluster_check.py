@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.cli.validate import ask_cluster, check_against_cluster
 from declctl.errors import ApiError, NotFound, Unreachable

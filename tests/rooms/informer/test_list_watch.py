@@ -1,10 +1,10 @@
 """ListWatch: any pair of functions feeds a reflector."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import InvalidRequest
 from declctl.informer import FilteredListWatch, Indexer, ListWatch, Reflector

@@ -4,10 +4,10 @@ import asyncio
 import gc
 import secrets
 import tracemalloc
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import InvalidRequest, WatchSilent
 from declctl.objects import ListOptions, status_error

@@ -1,10 +1,10 @@
 """Streaming lists: one watch that begins with everything, and what is done where that does not work."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from declctl.decoding import Projection
 from declctl.informer import FakeControllerSource, supports_watch_list

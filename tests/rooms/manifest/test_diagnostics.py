@@ -1,9 +1,9 @@
 """How faults are shown to people, programs and GitHub."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.manifest import Diagnostic, render_github, render_json, render_text
 from declctl.manifest.diagnostics import in_order

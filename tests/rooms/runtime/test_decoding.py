@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock

@@ -1,9 +1,9 @@
 """What the log says of a resource that works, but not as it should."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock

@@ -2,9 +2,9 @@
 
 import datetime as dt
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import InvalidWrite, NotFound, UndeclaredWrite
 from declctl.objects import GroupVersionKind
