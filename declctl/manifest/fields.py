@@ -280,15 +280,6 @@ def read_label_selector(value: Json) -> str:
     return str(LabelSelector.parse(value) if is_text else LabelSelector.from_mapping(mapping_at(value)))
 
 
-def _read_label_key(text: str) -> str:
-    # A key alone is a selector for the objects that have it.
-    if str(LabelSelector.parse(text)) != text:
-        raise BadValue(
-            f'"{text}" is not the name of a label or an annotation', suggestion="such as example.dev/app"
-        )
-    return text
-
-
 class ValueKind(NamedTuple):
     """A kind of value: `read` reads it; if `read` raises ValueError, the fault has the code `code`."""
 
@@ -311,7 +302,7 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "kind": ValueKind(codes.BAD_NAME, values.check_kind),
     "apiVersion": ValueKind(codes.BAD_NAME, values.check_api_version),
     "variable": ValueKind(codes.BAD_NAME, values.check_variable),
-    "labelKey": ValueKind(codes.BAD_LABEL_SELECTOR, _read_label_key),
+    "labelKey": ValueKind(codes.BAD_NAME, values.check_label_key),
     "labelSelector": ValueKind(codes.BAD_LABEL_SELECTOR, read_label_selector),
     "fieldSelector": ValueKind(codes.BAD_FIELD_SELECTOR, _read_field_selector),
     "fieldPath": ValueKind(codes.BAD_FIELD_PATH, _read_field_path),

@@ -332,6 +332,16 @@ def check_finalizer(text: str) -> str:
     return text
 
 
+def check_label_key(text: str) -> str:
+    """Checks the key of a label or an annotation: a name, or a DNS-1123 subdomain, a slash and a name."""
+    domain, slash, name = text.rpartition("/")
+    if slash and (len(domain) > 253 or not _SUBDOMAIN.fullmatch(domain)):
+        raise _bad(text, "before the slash, write a domain, as in example.dev/app", fixed=None)
+    if not _QUALIFIED_NAME.fullmatch(name):
+        raise _bad(text, "write the key of a label or an annotation, as in example.dev/app", fixed=None)
+    return text
+
+
 def check_object_name(text: str) -> str:
     """Checks the name of any object; names of roles may also have colons and capitals (`system:node`)."""
     if len(text) > 253 or not _OBJECT.fullmatch(text):

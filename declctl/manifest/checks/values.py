@@ -12,10 +12,10 @@ from declctl.manifest.fields import VALUE_KINDS, Schema, notes_of
 from declctl.manifest.values import BadValue, Json, Path, dotted, entries_at, mapping_at, parse_duration
 from declctl.objects.fields import LabelSelector
 
-_SELECTOR_ADVICE = "write it like {matchLabels: {app: web}} or app=web,tier in (a,b)"
 _ADVICE: Mapping[str, str] = {
     codes.BAD_DURATION: "write it like 500ms, 10s, 5m or 1h30m",
     codes.BAD_QUANTITY: "write it like 64Mi, 1Gi or 65536",
+    codes.BAD_LABEL_SELECTOR: "write it like {matchLabels: {app: web}} or app=web,tier in (a,b)",
     codes.BAD_FIELD_SELECTOR: "write it like status.phase=Running,spec.nodeName!=node-1",
     codes.BAD_FIELD_PATH: "write it like spec.nodeName or spec.containers[*].image",
     codes.BAD_NAME: "use lower-case letters, digits and dashes",
@@ -54,7 +54,10 @@ def _report_selector(findings: Findings, path: Path, read: Callable[[], object])
         if findings.document.has_environment_within(path):
             reason = "the value from the environment can't be used here"
         findings.add(
-            codes.BAD_LABEL_SELECTOR, Location(path), f"{dotted(path)}: {reason}", suggestion=_SELECTOR_ADVICE
+            codes.BAD_LABEL_SELECTOR,
+            Location(path),
+            f"{dotted(path)}: {reason}",
+            suggestion=_ADVICE[codes.BAD_LABEL_SELECTOR],
         )
 
 

@@ -239,3 +239,34 @@ def test_a_field_manager_is_one_that_an_api_server_takes(only_fault, manager):
 def test_an_empty_list_of_kinds_declares_nothing_and_is_refused(only_fault):
     """`applies: []` could mean none or all."""
     assert only_fault(handler("applies: §[]")).code == "DCL014"
+
+
+@pytest.mark.parametrize("way", ["label", "annotation"])
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("a b/c", "before the slash, write a domain, as in example.dev/app"),
+        ("a/b/c", "before the slash, write a domain, as in example.dev/app"),
+        ("//", "before the slash, write a domain, as in example.dev/app"),
+        ("/x", "before the slash, write a domain, as in example.dev/app"),
+        ("x/", "write the key of a label or an annotation, as in example.dev/app"),
+        ("-x", "write the key of a label or an annotation, as in example.dev/app"),
+        ("!x", "write the key of a label or an annotation, as in example.dev/app"),
+        ("x=y", "write the key of a label or an annotation, as in example.dev/app"),
+    ],
+)
+def test_a_mapping_names_a_key_that_an_object_can_have(faults, way, key, advice):
+    """A label that no object can have would lead nowhere: it is shown at its place, with what to write."""
+    watch = f"{{resourceRef: {{name: pods}}, mapTo: {{{way}: '{key}'}}}}"
+    (fault,) = faults(handler(f"mode: Reconcile, watches: [{watch}]"))
+    assert (fault.code, fault.line, fault.suggestion) == ("DCL035", 6, advice)
+    assert f"mapTo.{way}" in fault.message
+
+
+@pytest.mark.parametrize("way", ["label", "annotation"])
+def test_a_mapping_names_any_key_that_an_object_can_have(loaded, way):
+    """With a domain or without."""
+    for key in ("app", "example.dev/App_1.x", "a"):
+        watch = f"{{resourceRef: {{name: pods}}, mapTo: {{{way}: {key}}}}}"
+        (read,) = loaded(handler(f"mode: Reconcile, watches: [{watch}]")).controller.handlers
+        assert getattr(read.watches[0].map_to, way) == key

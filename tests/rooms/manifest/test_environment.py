@@ -100,6 +100,14 @@ def test_a_reference_that_fails_is_shown_where_it_begins(only_fault, value, mess
             ),
             "DCL020",
         ),
+        (
+            (
+                "resources: [{name: a, apiVersion: v1, kind: Pod}]\n"
+                "handlers: [{name: a, mode: Reconcile, resourceRef: {name: a}, entryPoint: m, "
+                "watches: [{resourceRef: {name: a}, mapTo: {label: §'${env:SECRET}'}}]}]"
+            ),
+            "DCL035",
+        ),
     ],
 )
 def test_what_came_from_the_environment_is_never_shown(only_fault, fragment, code):
