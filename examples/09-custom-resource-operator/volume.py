@@ -5,8 +5,8 @@ from declctl import StatusError, Terminal
 
 async def reconcile(request, ctx):
     obj = request.obj
-    if obj is None:
-        return
+    if obj is None or obj["metadata"].get("deletionTimestamp"):
+        return  # the garbage collector deletes the claim
     size = obj["spec"]["size"]
     child = {
         "apiVersion": "v1",
