@@ -174,9 +174,16 @@ class ProcessorListener:
         if self._is_async:
             assert loop is not None  # a listener that was made where no loop runs is bound by now
             return AsyncWorkerPool(
-                self.queue, self._work_async, name=name, loop=loop, on_left=self._worker_left
+                self.queue,
+                self._work_async,
+                recover=self._recover,
+                name=name,
+                loop=loop,
+                on_left=self._worker_left,
             )
-        pool = ThreadWorkerPool(self.queue, self._work, name=name, on_left=self._worker_left)
+        pool = ThreadWorkerPool(
+            self.queue, self._work, recover=self._recover, name=name, on_left=self._worker_left
+        )
         pool.start()
         return pool
 
@@ -213,6 +220,15 @@ class ProcessorListener:
             self._log_failure(item.value)
         finally:
             self._finish(item)
+        return True
+
+    def _recover(self, item: QueueItem[Notification], fault: BaseException) -> bool:
+        """Free the key of an item after a fault of declctl itself; returns True: the worker goes on."""
+        self._failed += 1
+        if item.taken:
+            self.queue.done(item)
+        what = f"an internal fault of declctl ended the work on {item.key}; please report it"
+        _log.error("%s: %s", self.name, what, exc_info=fault)
         return True
 
     def _finish(self, item: QueueItem[Notification]) -> None:

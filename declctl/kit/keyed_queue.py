@@ -37,6 +37,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
     gone: bool = False  # merged into another value: its turn is skipped
     passed: bool = False  # its turn came while its key was held: it is released when the key is free
     fixed: bool = False  # a worker has taken it: no value may be merged into it
+    taken: bool = False  # a worker has it now: neither `done` nor `retry` was called
     excluded: bool = False  # taken, and no longer counted towards `max_running`
     budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
@@ -274,7 +275,7 @@ class KeyedQueue(Generic[T]):
                     budget.release()
                 return None
             item.budget = budget
-            item.fixed = True  # the worker reads the value, which must not change any longer
+            item.fixed = item.taken = True  # the worker reads the value, which must not change any longer
             if item.attempts == 0:
                 self._taken += 1
             self._running += 1
@@ -491,6 +492,7 @@ class KeyedQueue(Generic[T]):
 
     def _come_back(self, item: QueueItem[T]) -> None:
         return_permit(item)
+        item.taken = False
         if item.excluded:
             item.excluded = False
             self._excluded -= 1

@@ -1,16 +1,21 @@
 """Worker pools: threads or tasks that take items from a queue, such as a `KeyedQueue`, and work on them.
 
 The queue decides, and the pool waits. `work` processes one item and calls `done`, `drop` or `retry` of the
-queue. It raises nothing, and returns whether its worker goes on: False if the worker was replaced meanwhile.
+queue. It returns whether its worker goes on: False if the worker was replaced meanwhile. What it raises is a
+fault of declctl itself: user code is guarded in `work`. Such a fault ends no worker. `recover` receives it,
+returns the item to the queue, and returns whether the worker goes on.
+
 Two pools may take from one queue, as after a reload until the old workers have ended; the queue limits the
 items of both together.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
+from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import QueueItem
 from declctl.kit.loops import running_loop
 
@@ -18,6 +23,10 @@ T = TypeVar("T")
 
 _LONGEST_WAIT = 30.0  # seconds until the queue is checked again, whose clock may differ from the threads' one
 _ITEMS_PER_TURN = 64  # items of an asynchronous worker until other tasks of the loop may run
+_log = logging.getLogger("declctl.kit")
+
+Recover = Callable[[QueueItem[T], BaseException], bool]
+"""Returns an item to its queue after a fault of `work`; returns whether the worker goes on."""
 
 
 class ItemSource(Protocol[T]):
@@ -44,6 +53,7 @@ class ThreadWorkerPool(Generic[T]):
         queue: ItemSource[T],
         work: Callable[[QueueItem[T]], bool],
         *,
+        recover: Recover[T],
         name: str,
         size: int = 1,
         on_left: Callable[[], None],
@@ -53,6 +63,7 @@ class ThreadWorkerPool(Generic[T]):
         self.is_dismissed = False
         self._queue = queue
         self._work = work
+        self._recover = recover
         self._name = name  # of the threads
         self._on_left = on_left
         self._first: list[threading.Thread] = []  # those of `start`, without replacements
@@ -108,7 +119,11 @@ class ThreadWorkerPool(Generic[T]):
                     if self.size > 1:
                         # This worker has cleared the event for all of them, and there may be further items.
                         ready.set()
-                    if not self._work(item):
+                    try:
+                        goes_on = self._work(item)
+                    except BaseException as fault:  # noqa: BLE001 - a fault must not end the worker
+                        goes_on = _recovered(self._recover, item, fault)
+                    if not goes_on:
                         return
                 due = queue.next_due()
                 wait = None if due is None else min(due, _LONGEST_WAIT)
@@ -128,6 +143,7 @@ class AsyncWorkerPool(Generic[T]):
         queue: ItemSource[T],
         work: Callable[[QueueItem[T]], Coroutine[Any, Any, bool]],
         *,
+        recover: Recover[T],
         name: str,
         loop: asyncio.AbstractEventLoop,
         size: int = 1,
@@ -138,6 +154,7 @@ class AsyncWorkerPool(Generic[T]):
         self.is_dismissed = False
         self._queue = queue
         self._work = work
+        self._recover = recover
         self._name = name  # of the tasks
         self._on_left = on_left
         self._started = False
@@ -198,7 +215,13 @@ class AsyncWorkerPool(Generic[T]):
             if item is None:
                 await self._sleep()
                 continue
-            if not await self._work(item):
+            try:
+                goes_on = await self._work(item)
+            except BaseException as fault:
+                if must_propagate(fault):
+                    raise
+                goes_on = _recovered(self._recover, item, fault)
+            if not goes_on:
                 return
             worked += 1
             if worked % _ITEMS_PER_TURN == 0:
@@ -219,6 +242,17 @@ class AsyncWorkerPool(Generic[T]):
             self._sleeping -= 1
             if timer is not None:
                 timer.cancel()
+
+
+def _recovered(recover: Recover[T], item: QueueItem[T], fault: BaseException) -> bool:
+    """Call `recover`, whose own fault is logged: its item stays held, and the worker goes on."""
+    try:
+        return recover(item, fault)
+    except BaseException:  # noqa: BLE001 - as above
+        _log.exception(
+            "an internal fault of declctl: the work on %s has failed, and so has its end", item.key
+        )
+        return True
 
 
 WorkerPool = ThreadWorkerPool[T] | AsyncWorkerPool[T]

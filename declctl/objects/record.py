@@ -601,8 +601,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Requeue:
     """What a reconciler returns to be called for the key again, `after` seconds.
 
-    A change that comes before leads to a call before. Raises ValueError unless `after` is above 0, and
-    TypeError if it is no number.
+    A change that comes before leads to a call before. Raises ValueError unless `after` is above 0 and fits
+    into a float, and TypeError if it is no number.
     """
 
     after: float
@@ -611,10 +611,16 @@ class Requeue:
         """Check the seconds."""
         if isinstance(self.after, bool) or not isinstance(self.after, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - user code
             raise TypeError(f"Requeue(after=…) takes seconds, not a {type(self.after).__name__}")
-        if not self.after > 0:
+        try:
+            # A plain float: the methods of a subclass are user code, which the queue must not call.
+            seconds = float(self.after)
+        except OverflowError:
+            raise ValueError("Requeue(after=…) takes a number of seconds that fits into a float") from None
+        if not seconds > 0:
             raise ValueError(
-                f"Requeue(after=…) takes more than 0 seconds, not {self.after:g}: return None instead"
+                f"Requeue(after=…) takes more than 0 seconds, not {seconds:g}: return None instead"
             )
+        object.__setattr__(self, "after", seconds)
 
 
 def merge(waiting: Notification, new: Notification, attempted: bool) -> Sequence[Notification]:

@@ -260,3 +260,36 @@ def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, conf
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     runs.wait_idle()
     assert set(rig.told("key")) == {("key", "default/a", True), ("key", "other/a", True)}
+
+
+ENDLESS = """
+from blackboard import tell as note
+from declctl import Requeue
+
+class Odd(float):
+    def __le__(self, other):
+        raise RuntimeError("not comparable")
+
+RESULTS = {"huge": 10**400, "nan": float("nan"), "odd": Odd(3600.0)}
+
+def plain(request):
+    note("plain", request.name, request.attempt)
+    if request.name in RESULTS and request.attempt == 1:
+        return Requeue(after=RESULTS[request.name])
+
+async def awaits(request):
+    return plain(request)
+"""
+
+
+def test_a_requeue_that_no_clock_can_reach_is_a_failure_of_that_key(rig, config_map) -> None:
+    """It is counted and tried again, and the handler is called for its other keys."""
+    rest = "mode: Reconcile, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
+    for name in ("plain", "awaits"):
+        rig.handler(name, rest=rest)
+    runs = rig.run(ENDLESS, objects=[config_map(name) for name in ("huge", "nan", "odd", "z")])
+    runs.wait_idle()
+    for name in ("plain", "awaits"):
+        figures = runs.handler(name)
+        assert (figures.running, figures.succeeded, figures.retried, figures.failed) == (0, 4, 2, 0)
+        assert "Requeue(after=…)" in (figures.last_error or "")

@@ -66,9 +66,9 @@ class HandlerBinding(CallBinding):
 class HandlerSlot(ABC, Generic[T]):
     """The slot of one handler name: its queue, its bindings, its workers, and its registrations at informers.
 
-    `work`, `wake`, `memo` and `statistics` may be called by any thread, `work_async` on the loop of the
-    binding. All else is used on the machinery loop. Slots that share an epoch counter begin a new epoch
-    together, and the first binding of a slot is then for the next one: `shares_epochs`.
+    `work`, `recover`, `wake`, `memo` and `statistics` may be called by any thread, `work_async` on the loop
+    of the binding. All else is used on the machinery loop. Slots that share an epoch counter begin a new
+    epoch together, and the first binding of a slot is then for the next one: `shares_epochs`.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class HandlerSlot(ABC, Generic[T]):
         self.invocations = self._make_invocations(clock, log)
         self.work = self.invocations.deliver
         self.work_async = self.invocations.deliver_async
+        self.recover = self.invocations.recover
         # A slot that shares its epochs begins with the next one, at the commit.
         first = queue.epoch + 1 if shares_epochs else queue.epoch
         # By epoch. A worker may need the binding of an epoch as soon as the epoch begins.
@@ -317,10 +318,18 @@ class HandlerSlot(ABC, Generic[T]):
         if binding.target.all_async:
             name, loop = f"handler {self.name}", binding.loop.loop
             return AsyncWorkerPool(
-                self.queue, self.work_async, name=name, loop=loop, size=size, on_left=on_left
+                self.queue,
+                self.work_async,
+                recover=self.recover,
+                name=name,
+                loop=loop,
+                size=size,
+                on_left=on_left,
             )
         name = f"declctl-handler-{self.name}"
-        return ThreadWorkerPool(self.queue, self.work, name=name, size=size, on_left=on_left)
+        return ThreadWorkerPool(
+            self.queue, self.work, recover=self.recover, name=name, size=size, on_left=on_left
+        )
 
     def has_workers_for(self, binding: HandlerBinding) -> bool:
         """Whether the present workers have the kind, loop and number that a binding requires."""

@@ -9,6 +9,7 @@ worker.
 
 import asyncio
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -508,6 +509,45 @@ class Invocations(ABC, Generic[T]):
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
 
+    def recover(self, item: QueueItem[T], fault: BaseException) -> bool:
+        """End the call for an item after a fault of declctl itself; returns whether the worker goes on.
+
+        The item is retried with its back-off, without a limit: the handler has not failed. It is called
+        again with all of its hooks, as it is not known which of them have succeeded.
+        """
+        binding = self._slot.binding_of(item)
+        with self._lock:
+            invocation = next((each for each in self._running.values() if each.item is item), None)
+            # A zombie has been replaced.
+            replaced = item.excluded if invocation is None else invocation.overdue
+            if invocation is not None:
+                del self._running[id(invocation)]
+                self._counts.zombies -= invocation.overdue
+        if invocation is not None and invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        again = item.taken and not self._closed
+        if again:
+            try:
+                self._queue.retry(item, self._delay(binding, item.attempts + 1 - _waits(item)))
+            except BaseException:  # noqa: BLE001 - the key must not be held for ever
+                again = False
+        if item.taken:
+            self._queue.done(item)
+        what, tally = f"internal fault of declctl: {describe_failure(fault)}", binding.tally
+        with self._lock:
+            self._counts.last_error = tally.last_error = f"{item.key}: {what}"
+            self._counts.last_error_type = _failure_type(fault)
+            if invocation is not None:  # it is counted once: `_finish` has counted any other one
+                tally.calls += 1
+                tally.failed += 1
+                self._counts.retried += again
+                self._counts.failed += not again
+        self._failures.internal(binding, item.key, what, fault, again=again)
+        self._slot.wake()
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not replaced
+
     def close(self) -> None:
         """Retry nothing any more: the handler was removed, or the process ends."""
         self._closed = True
@@ -886,6 +926,24 @@ class FailureLog:
             max_attempts=limit,
             retry_in=None if delay is None else round(delay, 3),
             **fields,
+        )
+
+    def internal(
+        self, binding: CallBinding, key: str, what: str, fault: BaseException, *, again: bool
+    ) -> None:
+        """Log a fault of declctl itself, which has ended a call, with its whole traceback."""
+        try:
+            trace = "".join(traceback.format_exception(fault))[:_LONGEST_TRACEBACK]
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            trace = _UNREADABLE
+        then = "the call is made again" if again else "the call is not made again"
+        self._log.error(
+            f"{self._name}: the call for {key} has ended by an {what}; {then}; please report it",
+            handler=self._name,
+            key=key,
+            generation=binding.generation,
+            error_type=_failure_type(fault),
+            traceback=trace,
         )
 
     def expression_failed(self, binding: CallBinding, key: str, message: str) -> None:

@@ -177,9 +177,8 @@ class ReconcileQueue:
             if key is None:
                 return None
             self.guard.begin(key, self._reasons.pop(key, None))
-            item = QueueItem(
-                key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic(), fixed=True
-            )
+            item = QueueItem(key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic())
+            item.fixed = item.taken = True
             if (failed := self._failed.get(key)) is not None:
                 item.attempts, item.retry_state = failed.attempts, failed.retry_state
             else:
@@ -432,6 +431,7 @@ class ReconcileQueue:
 
     def _leave(self, item: QueueItem[Causes]) -> bool:
         return_permit(item)
+        item.taken = False
         del self._taken[item.key]
         self._excluded -= item.excluded
         self._queue.done(item.key)

@@ -223,7 +223,10 @@ def test_threads_never_exceed_the_budget() -> None:
             queue.done(item)
             return True
 
-        pool = ThreadWorkerPool(queue, work, name="shares", size=4, on_left=lambda: None)
+        def recover(item: QueueItem[int], fault: BaseException) -> bool:
+            raise fault
+
+        pool = ThreadWorkerPool(queue, work, recover=recover, name="shares", size=4, on_left=lambda: None)
         queue.share_workers(budget, pool.wake)
         queues.append(queue)
         pools.append(pool)

@@ -60,7 +60,28 @@ def nothing() -> None:
 
 def threads(slot, *, size: int, ready=None) -> ThreadWorkerPool:
     """A pool for a slot."""
-    return ThreadWorkerPool(slot.queue, slot.work, name="threads", size=size, on_left=nothing, ready=ready)
+    return ThreadWorkerPool(
+        slot.queue,
+        slot.work,
+        recover=slot.recover,
+        name="threads",
+        size=size,
+        on_left=nothing,
+        ready=ready,
+    )
+
+
+def tasks(bench, slot, *, size: int) -> AsyncWorkerPool:
+    """A pool for a slot, on the handlers' loop."""
+    return AsyncWorkerPool(
+        slot.queue,
+        slot.work_async,
+        recover=slot.recover,
+        name="tasks",
+        size=size,
+        loop=bench.loop.loop,
+        on_left=nothing,
+    )
 
 
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
@@ -69,13 +90,7 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
     slot = bench.slot(
         watched.handle_async if asynchronous else watched.handle, queue=QueueSpec(concurrency=size)
     )
-    workers = (
-        AsyncWorkerPool(
-            slot.queue, slot.work_async, name="tasks", size=size, loop=bench.loop.loop, on_left=nothing
-        )
-        if asynchronous
-        else threads(slot, size=size)
-    )
+    workers = tasks(bench, slot, size=size) if asynchronous else threads(slot, size=size)
     slot.wake = workers.wake
     workers.start()
     for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
@@ -173,3 +188,57 @@ def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     for thread in started:
         thread.join(SOON)
     assert not any(thread.is_alive() for thread in started)
+
+
+class _FullDisk:
+    """A log that raises for its first error, as one does that can't be written."""
+
+    def __init__(self, log) -> None:
+        self._log = log
+        self._raised = False
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def error(self, event, **fields) -> None:
+        if not self._raised:
+            self._raised = True
+            raise OSError("no space left on device")
+        self._log.error(event, **fields)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log, asynchronous):
+    """The change is delivered again, the next one as well, and log and status name the fault."""
+    heard, finished, failed = [], threading.Event(), threading.Event()
+
+    def handle(change) -> None:
+        heard.append(change.obj.name)
+        if heard.count("a") == 1 and change.obj.name == "a":
+            raise ValueError("no")
+        if len(heard) == 2:
+            failed.set()
+        if len(heard) == 3:
+            finished.set()
+
+    async def handle_async(change) -> None:
+        handle(change)
+
+    bench.log = _FullDisk(log)
+    slot = bench.slot(handle_async if asynchronous else handle)
+    workers = tasks(bench, slot, size=1) if asynchronous else threads(slot, size=1)
+    slot.wake = workers.wake
+    workers.start()
+    slot.add_all([added("a"), added("b")])
+    assert failed.wait(SOON)
+    figures = slot.statistics()
+    assert figures.retried == 1
+    assert figures.last_error == "default/a: internal fault of declctl: OSError: no space left on device"
+    clock.set(60.0)
+    workers.wake()
+    assert finished.wait(SOON)
+    workers.dismiss()
+    assert heard == ["a", "b", "a"]
+    line = log.find("the call for default/a has ended by an internal fault of declctl")
+    assert line is not None
+    assert "FailureLog" in line.fields["traceback"] or "invocations.py" in line.fields["traceback"]
