@@ -4,6 +4,7 @@ Functions are called synchronously or asynchronously, in the thread or on the lo
 `runtime` chooses. An exception is shown as a sentence with its line, or as a traceback.
 """
 
+import asyncio
 import linecache
 import re
 import threading
@@ -19,7 +20,7 @@ import msgspec
 from declctl.errors import FilterFailed, HandlerFailed, MappingFailed
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.text import exception_text
-from declctl.objects import ChangeType, ObjectKey, ObjectView
+from declctl.objects import ChangeType, ObjectView
 
 NAMESPACE = "_declctl_gen"
 """The package under which generations live; messages show names without it."""
@@ -191,6 +192,18 @@ def _failure(implementation: Implementation, error: BaseException) -> HandlerFai
     return HandlerFailed(f"{implementation.hook} of {implementation.plugin} raised {describe(error)}")
 
 
+def cancelled_by_itself(implementation: Implementation, error: asyncio.CancelledError) -> HandlerFailed:
+    """The failure of a call that has ended by a cancellation of its task, of which user code is the cause.
+
+    For the caller that owns the task, and knows that it has not cancelled it.
+    """
+    cause = asyncio.CancelledError("code that it calls has cancelled its task")
+    failure = _failure(implementation, cause)
+    # The line at which the call has waited is in the traceback.
+    failure.__cause__ = cause.with_traceback(error.__traceback__)
+    return failure
+
+
 def _is_ctrl_c(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
@@ -226,17 +239,17 @@ class KeyFunction:
         self._name = name
         self._function = function
 
-    def __call__(self, obj: ObjectView) -> list[str]:
-        """The keys to which an object leads. Raises MappingFailed for every exception of the function.
+    def __call__(self, obj: ObjectView) -> list[object]:
+        """What the function returns for an object: a list, or one value. Raises MappingFailed if it raises.
 
-        Also if it returns something else than keys: texts with at most one slash, or one such text.
+        The values should be keys or names. The caller looks at each, as one that is none must not keep the
+        others away.
         """
         try:
             result = self._function(obj)
             if result is None:
                 return []
-            keys = [result] if isinstance(result, str) else list(result)
-            return [ObjectKey.parse(key) for key in keys]
+            return [result] if isinstance(result, str | bytes) else list(result)
         except BaseException as error:
             if _is_ctrl_c(error):
                 raise

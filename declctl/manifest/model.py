@@ -553,6 +553,17 @@ class MappingSpec(LocatedSpec):
         )
     )
 
+    def __str__(self) -> str:
+        ways = {
+            "owner": self.owner,
+            "index": self.index,
+            "label": self.label,
+            "annotation": self.annotation,
+            "fieldPath": self.field_path,
+            "entryPoint": self.entry_point,
+        }
+        return next(f"{way} ({value})" for way, value in ways.items() if value is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class SecondaryWatchSpec(LocatedSpec):

@@ -97,23 +97,118 @@ def pod(name: str) -> dict:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}}
 
 
+POD_MAPPING = "{resourceRef: {name: pods}, mapTo: {entryPoint: 'handlers:of_pod'}}"
+
+
+def degraded(runs) -> str:
+    """The message of the condition Degraded for changes without keys; empty while it is another one."""
+    found = {condition.type: condition for condition in runs.status().conditions}.get("Degraded")
+    return found.message if found is not None and found.reason == "KeysUnknown" else ""
+
+
 @pytest.mark.client_go(304)
-def test_a_mapping_that_raises_is_told_once_and_loses_no_other_change(rig, sandbox, config_map) -> None:
-    """Objects that were listed with the odd ones lead to their keys; the log names function and object."""
+def test_a_mapping_that_raises_is_shown_and_loses_no_change(rig, sandbox, config_map) -> None:
+    """Other objects lead to their keys; the failures are counted, and a mended function gets the changes."""
     rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
-    mapped = "{resourceRef: {name: pods}, mapTo: {entryPoint: 'handlers:of_pod'}}"
-    rig.handler("keys", rest=f"mode: Reconcile, watches: [{mapped}]")
+    rest = f"mode: Reconcile, retry: {{initialBackoff: 1h, maxBackoff: 1h}}, watches: [{POD_MAPPING}]"
+    rig.handler("keys", rest=rest)
     objects = [config_map("a"), *(pod(name) for name in ("b", "odd-1", "odd-2", "z"))]
     runs = rig.run(MAPPED, objects=objects)
-    runs.wait_idle()
-    assert sorted({row[1] for row in rig.told("key")}) == ["default/a", "default/b", "default/z"]
-    told = [line for line in runs.log.events("error") if "leads to no key" in line]
-    assert len(told) == 1
-    assert "a change of pods default/odd-1" in told[0]
-    assert "of_pod" in told[0]
+    keys = lambda: sorted({row[1] for row in rig.told("key")})  # noqa: E731
+    until("all others lead to their keys", lambda: keys() == ["default/a", "default/b", "default/z"])
     sandbox.create(pod("y"))
+    until("a later one leads to its key", lambda: ("key", "default/y", ["pods"]) in rig.told("key"))
+    sandbox.delete("Pod", "odd-2")
+    until("its deletion has failed, too", lambda: runs.handler("keys").retried == 3)
+    figures = runs.handler("keys")
+    assert (figures.unmapped, figures.queued, figures.failed) == (2, 2, 0)
+    assert figures.last_error_type == "ValueError"
+    assert "pods default/odd-2: the mapping handlers:of_pod raised ValueError" in figures.last_error
+    until("the condition shows it", lambda: "keys: 2 changes lead to no key yet" in degraded(runs))
+    lines = [line for line in runs.log.lines if "leads to no key" in line.event]
+    assert len(lines) == 1
+    assert "a change of pods default/odd-1" in lines[0].event
+    assert "of_pod" in lines[0].fields["traceback"]
+    rig.write(MAPPED.replace("raise ValueError", "str"))
+    assert runs.reload().result == "Applied"
+    until("the changes lead to their keys", lambda: {"default/odd-1", "default/odd-2"} <= set(keys()))
     runs.wait_idle()
-    assert ("key", "default/y", ["pods"]) in rig.told("key")
+    until("the condition is over", lambda: not degraded(runs))
+
+
+FALTERING = """
+from blackboard import tell as note
+
+asked = {}
+
+def keys(request):
+    note("key", request.key)
+
+def falters(obj):
+    asked[obj.name] = asked.get(obj.name, 0) + 1
+    if asked[obj.name] < 3 and obj.name != "a":
+        raise RuntimeError("not now")
+    return True
+
+def of_pod(obj):
+    return ["default/b"] if falters(obj) else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "made"),
+    [("filter: {entryPoint: 'handlers:falters'}", "map"), (f"watches: [{POD_MAPPING}]", "pod")],
+    ids=["filter", "mapping"],
+)
+def test_a_filter_or_mapping_that_fails_for_a_while_is_asked_again(
+    rest, made, rig, sandbox, config_map
+) -> None:
+    """With the back-off of the handler, until it leads to the key: nobody has to change the object again."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("keys", rest=f"mode: Reconcile, retry: {{initialBackoff: 5ms, maxBackoff: 5ms}}, {rest}")
+    runs = rig.run(FALTERING, objects=[config_map("a")])
+    sandbox.create(config_map("b") if made == "map" else pod("p"))
+    until("it leads to its key", lambda: ("key", "default/b") in rig.told("key"))
+    runs.wait_idle()
+    assert (runs.handler("keys").retried, runs.handler("keys").failed) == (2, 0)
+
+
+def test_a_mapping_that_fails_as_often_as_the_manifest_allows_is_given_up(rig, sandbox, config_map) -> None:
+    """As a call is: it counts as failed, and the handler waits for the next change of the object."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    retry = "retry: {initialBackoff: 5ms, maxBackoff: 5ms, maxAttempts: 2}"
+    rig.handler("keys", rest=f"mode: Reconcile, {retry}, watches: [{POD_MAPPING}]")
+    runs = rig.run(FALTERING, objects=[config_map("a")])
+    sandbox.create(pod("p"))
+    until("it is given up", lambda: runs.handler("keys").failed == 1)
+    runs.wait_idle()
+    assert (runs.handler("keys").retried, runs.handler("keys").unmapped) == (1, 0)
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
+    until("its next change leads to a key", lambda: ("key", "default/b") in rig.told("key"))
+
+
+LISTED = """
+from blackboard import tell as note
+
+def keys(request):
+    note("key", request.key)
+
+def of_pod(obj):
+    return ["a/b/c", 7, "", "default/good"]
+"""
+
+
+def test_a_value_that_is_no_key_hides_no_other_and_is_shown(rig, sandbox, config_map) -> None:
+    """The good keys of a list are due; the log names the others with the object."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("keys", rest=f"mode: Reconcile, watches: [{POD_MAPPING}]")
+    runs = rig.run(LISTED, objects=[config_map("a"), pod("p"), pod("q")])
+    until("the good key is due", lambda: ("key", "default/good") in rig.told("key"))
+    runs.wait_idle()
+    assert runs.handler("keys").no_keys == 4
+    (told,) = [event for event in runs.log.events("warning") if "no key" in event]
+    assert "pods default/p" in told
+    assert "'a/b/c' and a value of type int are no keys" in told
 
 
 RAISES = """

@@ -348,6 +348,16 @@ class HandlerSlot(ABC, Generic[T]):
 
     # Memos and figures
 
+    @property
+    def unmapped(self) -> str:
+        """What keeps changes from leading to keys of a reconciler, in words; empty if nothing does."""
+        return ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no change waits, runs or backs off."""
+        return self.queue.idle
+
     def memo(self, key: str, uid: str | None) -> Memo:
         """The memo of an object; `uid` is None if the object is gone."""
         with self._lock:

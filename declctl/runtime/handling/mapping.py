@@ -7,11 +7,11 @@ cache and queue.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
-from declctl.errors import NotSynced
+from declctl.errors import DeclctlError, NotSynced
 from declctl.informer.stores.lister import Lister
 from declctl.manifest.model import MappingSpec, OwnerSelection
 from declctl.objects import (
@@ -26,11 +26,25 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import Filter, Report
 
-KeysOf = Callable[[ObjectView], Iterable[str]]
-"""Returns the keys to which an object leads; may raise MappingFailed."""
+KeysOf = Callable[[ObjectView], Iterable["str | NoKey"]]
+"""Returns the keys to which an object leads, and what is no key; may raise MappingFailed."""
 
-_MODIFIED = ChangeType.MODIFIED
+_RESYNC = ChangeType.RESYNC
 _REFERENCES = FieldPath.parse("metadata.ownerReferences[*]")
+
+
+class NoKey(msgspec.Struct, frozen=True):
+    """A value that a mapping has found, and that can't be a key of the reconciled kind."""
+
+    text: str  # in quotes, or its type
+
+
+class Mapped(NamedTuple):
+    """What a change leads to: keys, and what has kept it from leading to further ones."""
+
+    keys: Sequence[str] = ()  # each once
+    no_keys: Sequence[NoKey] = ()
+    failures: Sequence[DeclctlError] = ()  # of a filter or a mapping, at most one for each state
 
 
 class ReconciledKind(msgspec.Struct, frozen=True):
@@ -40,20 +54,19 @@ class ReconciledKind(msgspec.Struct, frozen=True):
     namespaced: bool | None  # None while the cluster does not serve the kind
     lister: Lister
 
-    def key(self, obj: ObjectView, text: str) -> str | None:
+    def key(self, obj: ObjectView, text: str) -> "str | NoKey":
         """The key that a text of an object means: a key, or a name in the object's namespace.
 
-        None if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
+        NoKey if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
         """
+        nowhere = NoKey(repr(text))
         if "/" in text:
             namespaced = self.namespaced is not False
-            return text if namespaced and text.count("/") == 1 and all(text.split("/")) else None
-        if not text:
-            return None
+            return text if namespaced and text.count("/") == 1 and all(text.split("/")) else nowhere
         # An unknown kind counts as one of the object's scope, as nearly all references are.
         if self.namespaced is False or (self.namespaced is None and not obj.namespace):
             return text
-        return ObjectKey.of(obj.namespace, text) if obj.namespace else None
+        return ObjectKey.of(obj.namespace, text) if obj.namespace else nowhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,40 +83,59 @@ class KeySource:
     types: frozenset[ChangeType]  # changes of other types lead nowhere
     filter: Filter | None = None
     keys_of: KeysOf | None = None
+    way: str = ""  # of `keys_of`, in the words of the manifest
     namespaces: frozenset[str] | None = None  # of the reconciler's own resource; None for any
 
-    def keys(self, notification: Notification, report: Report) -> Iterable[str]:
-        """The keys to which a change leads, each once. Raises FilterFailed and MappingFailed.
+    def keys(self, notification: Notification, report: Report) -> Mapped:
+        """The keys to which a change leads. Raises nothing.
 
         `report` takes the message of a filter's expression that has failed, which counts as false.
-        After a Modified, the state before counts as well as the new one: an object may have had another
-        owner.
+        The state before a change counts as well as the new one: an object may have had another owner. If one
+        of them fails, the other leads to its keys all the same.
         """
         if notification.type not in self.types:
-            return ()
+            return Mapped()
+        own = (notification.key,)
         if self.filter is None and self.keys_of is None:
-            return (notification.key,)
-        obj = ObjectView(notification.record)
-        old = None
-        if notification.type is _MODIFIED and notification.old is not None:
+            return Mapped(own)
+        obj, old = ObjectView(notification.record), None
+        # A Deleted has an old state if it was merged with a Modified before it.
+        if notification.type is not _RESYNC and notification.old is not None:
             old = ObjectView(notification.old)
-        if self.filter is not None and self.filter.apply(notification, obj, old, None, report) is None:
-            return ()
-        if self.keys_of is None:
-            return (notification.key,)
-        keys = dict.fromkeys(self.keys_of(obj))
-        if old is not None:
-            keys |= dict.fromkeys(self.keys_of(old))
-        if self.namespaces is None:
-            return keys
-        return [key for key in keys if key.rpartition("/")[0] in self.namespaces]
+        try:
+            passes = (
+                self.filter is None or self.filter.apply(notification, obj, old, None, report) is not None
+            )
+        # FilterFailed. An object that can't be decoded raises a DeclctlError, too.
+        except DeclctlError as failure:
+            return Mapped(failures=(failure,))
+        if self.keys_of is None or not passes:
+            return Mapped(own if passes else ())
+        return self._mapped(self.keys_of, (obj,) if old is None else (obj, old))
+
+    def _mapped(self, keys_of: KeysOf, states: Iterable[ObjectView]) -> Mapped:
+        """The keys to which the states of an object lead."""
+        keys, no_keys = dict[str, None](), dict[NoKey, None]()
+        failures: list[DeclctlError] = []
+        for state in states:
+            try:
+                for key in keys_of(state):
+                    if isinstance(key, NoKey):
+                        no_keys[key] = None
+                    elif self.namespaces is None or key.rpartition("/")[0] in self.namespaces:
+                        keys[key] = None
+            except DeclctlError as failure:
+                failures.append(failure)
+        return Mapped(tuple(keys), tuple(no_keys), failures)
 
     def cause(self, notification: Notification) -> Cause:
         """The cause that a change is for the keys to which it leads."""
         return Cause(str(notification.type), self.resource, str(notification.key), str(notification.reason))
 
 
-def keys_of(spec: MappingSpec, kind: ReconciledKind, function: KeysOf | None) -> KeysOf:
+def keys_of(
+    spec: MappingSpec, kind: ReconciledKind, function: Callable[[ObjectView], Iterable[object]] | None
+) -> KeysOf:
     """The mapping that a manifest declares; `function` is that of its entry point."""
     if function is not None:
         return _Names(kind, function)
@@ -141,8 +173,8 @@ class _Owners:
             if found.get("kind") != kind or GroupVersionKind.of(api_version, kind).group != group:
                 continue
             # An owner is in the namespace of what it owns, or has none.
-            key = self._kind.key(obj, name) if isinstance(name, str) else None
-            if key is not None:
+            key = self._kind.key(obj, name) if name and isinstance(name, str) else None
+            if isinstance(key, str):
                 yield key
 
 
@@ -163,12 +195,13 @@ class _Index:
 class _Names:
     """The objects whose names or keys are in a label, an annotation or a field, or come from a function."""
 
-    def __init__(self, kind: ReconciledKind, names: Callable[[ObjectView], Iterable[str]]) -> None:
+    def __init__(self, kind: ReconciledKind, names: Callable[[ObjectView], Iterable[object]]) -> None:
         self._kind = kind
         self._names = names
 
-    def __call__(self, obj: ObjectView) -> Iterator[str]:
+    def __call__(self, obj: ObjectView) -> Iterator[str | NoKey]:
         for name in self._names(obj):
-            key = self._kind.key(obj, name)
-            if key is not None:
-                yield key
+            if not isinstance(name, str):
+                yield NoKey(f"a value of type {type(name).__name__}")
+            elif name:  # an empty value names nothing
+                yield self._kind.key(obj, name)

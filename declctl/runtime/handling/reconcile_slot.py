@@ -12,13 +12,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
-from declctl.hooks.calls import Implementation
+from declctl.hooks.calls import Implementation, place_of, readable_traceback
 from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import CacheSnapshot, Lister
 from declctl.kit import Clock, KeyedQueueStatistics
@@ -40,10 +41,11 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.invocations import FailureLog, Invocation, Invocations, MemoOf, ReportOf, Retry
-from declctl.runtime.handling.mapping import KeySource
+from declctl.runtime.handling.invocations import Invocation, Invocations, MemoOf, ReportOf, Retry
+from declctl.runtime.handling.mapping import KeySource, Mapped, NoKey
 from declctl.runtime.handling.resting_keys import RestingKeys
 from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
+from declctl.runtime.handling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.workqueue import (
@@ -58,6 +60,8 @@ from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _JITTER = 0.1  # of a back-off
+_MOST_SHOWN = 3  # values in a log line
+_LONGEST_TRACEBACK = 20_000  # characters
 _MOST_REASONS = 16  # versions of one key that are compared with its own writes
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
 _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
@@ -550,6 +554,7 @@ class Reconciliations(Invocations[Causes]):
         super().__init__(slot, queue, loop=loop, clock=clock, log=log)
         self._keys = queue
         self._reconciled = slot
+        self.no_keys = 0  # values of mappings that are no keys
         self._finalizers = slot.finalizers
 
     def _make(self, item: QueueItem[Causes], binding: CallBinding) -> Reconciliation:
@@ -608,6 +613,10 @@ class Reconciliations(Invocations[Causes]):
                 invocation.adds = steps.adds
         return invocation
 
+    def delay(self, binding: CallBinding, attempt: int) -> float:
+        """The seconds to wait after failed attempt number `attempt`."""
+        return self._delay(binding, attempt)
+
     def _delay(self, binding: CallBinding, attempt: int) -> float:
         """As of any item, up to a tenth shorter: keys that failed together do not all come back together."""
         return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
@@ -625,6 +634,77 @@ class Reconciliations(Invocations[Causes]):
         if invocation.adds:
             self._look_again(invocation)
         super()._succeed(invocation)
+
+    def mapping_failed(
+        self,
+        binding: CallBinding,
+        place: str,
+        failure: DeclctlError,
+        first_failed: int | None,
+        delay: float | None,
+    ) -> None:
+        """Count and log that a filter or a mapping has failed, as a failed call of the handler.
+
+        `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
+        given up. `first_failed` is the generation on which the change failed first; None for this one.
+        """
+        cause = failure if failure.__cause__ is None else failure.__cause__
+        what, kind, tally = str(failure), type(cause).__name__, binding.tally
+        with self._lock:
+            self._counts.last_error = tally.last_error = f"{place}: {what}"
+            self._counts.last_error_type = kind
+            tally.calls += 1
+            tally.failed += 1
+            if first_failed is not None and first_failed != binding.generation:
+                tally.inherited[first_failed] = tally.inherited.get(first_failed, 0) + 1
+            if delay is None:
+                self._counts.failed += 1
+            else:
+                self._counts.retried += 1
+        fields: dict[str, object] = {}
+        try:
+            # The text is left out, as it may name the object.
+            times = self._failures.count((binding.generation, "keys", kind, place_of(cause)))
+            if times == 1:
+                fields["traceback"] = readable_traceback(failure)[:_LONGEST_TRACEBACK]
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            times = 1
+        # One fault of the code may concern thousands of objects: the 10th is logged, the 100th, and so on.
+        if times != 1 and delay is not None and str(times).rstrip("0") != "1":
+            return
+        so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
+        then = "given up" if delay is None else f"again in {delay:.3g} s"
+        self._log.error(
+            f"{self._name}: a change of {place} leads to no key: {what}{so_far}; {then}",
+            handler=self._name,
+            key=place.partition(" ")[2],
+            generation=binding.generation,
+            error_type=kind,
+            times=times,
+            retry_in=None if delay is None else round(delay, 3),
+            **fields,
+        )
+
+    def found_no_keys(
+        self, binding: CallBinding, source: KeySource, notification: Notification, found: Sequence[NoKey]
+    ) -> None:
+        """Count and log values of a mapping that are no keys: the first of a source, the 10th, and so on."""
+        self.no_keys += len(found)
+        times = self._failures.count((binding.generation, "no keys", source.resource, source.way))
+        if str(times).rstrip("0") != "1":
+            return
+        texts = " and ".join(each.text for each in found[:_MOST_SHOWN])
+        more = "" if len(found) <= _MOST_SHOWN else f" and {len(found) - _MOST_SHOWN:,} more"
+        are = "are no keys" if len(found) > 1 else "is no key"
+        so_far = "" if times == 1 else f" ({times:,} changes by now)"
+        self._log.warning(
+            f"{self._name}: {source.resource} {notification.key} leads nowhere by {source.way}: "
+            f"{texts}{more} {are} of the reconciled kind{so_far}; a key is namespace/name, or a name",
+            handler=self._name,
+            key=str(notification.key),
+            generation=binding.generation,
+            times=times,
+        )
 
     def _look_again(self, invocation: Reconciliation) -> None:
         """Queue a key again if the cache shows its object with the finalizer already."""
@@ -673,10 +753,12 @@ class ReconcileSlot(HandlerSlot[Causes]):
             expected=lambda: self.finalizers.awaited,
         )
         self._log = log
-        self._failures = FailureLog(log, binding.plan.name)
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
         self._initial: set[str] | None = set()
         self._sources: Mapping[ManagedInformer, Sequence[KeySource]] = {}
+        # Changes whose keys are not known, as a filter or a mapping has failed on them.
+        self._unmapped = WaitingChanges(self._judge_again, self._give_up, loop=loop, clock=clock)
+        self._unmapped_fault = ""  # the last failure of these
         self._skips_initial = False
         super().__init__(
             binding,
@@ -695,6 +777,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             managed: [source for source in sources if managed in source.informers]
             for managed in binding.informers
         }
+        self._unmapped.use(self._sources)
         self._skips_initial = binding.policy.skips_initial
         self._keys.max_running = binding.policy.max_running
         self.pause_finalizer("")
@@ -706,12 +789,18 @@ class ReconcileSlot(HandlerSlot[Causes]):
         finalizer = _of_reconciler(self.binding).finalizer
         for notification in notifications:
             skipped = notification.initial and self._skips_initial
-            in_background = notification.initial or notification.type is _RESYNC
-            priority = Priority.BACKGROUND if in_background else Priority.LIVE
+            failed: list[KeySource] = []
+            failures: list[DeclctlError] = []
             for source in self._sources.get(managed, ()):
-                queued = not skipped and self._add(source, notification, priority)
+                mapped = Mapped() if skipped else self._add(source, notification, _reason(notification))
+                if mapped.failures:
+                    failed.append(source)
+                    failures += mapped.failures
                 if finalizer is not None and source.keys_of is None:
-                    self._look_for_finalizer(source, finalizer, notification, priority, queued=queued)
+                    queued = bool(mapped.keys)
+                    self._look_for_finalizer(source, finalizer, notification, queued=queued)
+            if not skipped:
+                self._let_wait(managed, notification, failed, failures)
         self.wake()
 
     def pause_finalizer(self, finalizer: str) -> None:
@@ -740,7 +829,6 @@ class ReconcileSlot(HandlerSlot[Causes]):
         source: KeySource,
         finalizer: HandlerFinalizer,
         notification: Notification,
-        priority: Priority,
         *,
         queued: bool,
     ) -> None:
@@ -751,31 +839,106 @@ class ReconcileSlot(HandlerSlot[Causes]):
         try:
             if not queued and self.finalizers.needs_call(finalizer, notification):
                 cause, reason = source.cause(notification), _reason(notification)
-                self._keys.add(notification.key, cause, priority, reason=reason)
+                self._keys.add(notification.key, cause, _priority(notification), reason=reason)
             if notification.type is ChangeType.DELETED:
                 if finalizer.has_left(notification) and self.leftovers is not None:
                     self.leftovers.object_left(notification.key)
                 self.finalizers.forget(notification.key)
-        except DeclctlError as failure:
-            self._report(source, notification, failure)
+        except DeclctlError as failure:  # the object can't be decoded: its next change is looked at
+            place = f"{source.resource} {notification.key}"
+            self._mapper.mapping_failed(self.binding, place, failure, None, None)
 
-    def _add(self, source: KeySource, notification: Notification, priority: Priority) -> bool:
-        """Queue the keys to which a change leads; returns whether there are some."""
-        try:
-            report = partial(self.invocations.report_expression, self.binding, notification.key)
-            keys = tuple(source.keys(notification, report))
-        # An object that can't be decoded raises a DeclctlError, too; its keys are not known.
-        except DeclctlError as failure:
-            self._report(source, notification, failure)
-            return False
-        if not keys:
-            return False
-        cause = source.cause(notification)
-        for key in keys:
-            if notification.initial and self._initial is not None:
-                self._initial.add(key)
-            self._keys.add(key, cause, priority, reason=_reason(notification))
-        return True
+    def _add(self, source: KeySource, notification: Notification, reason: VersionId | None) -> Mapped:
+        """Queue the keys to which a change leads, and return them with what has failed."""
+        report = partial(self.invocations.report_expression, self.binding, notification.key)
+        mapped = source.keys(notification, report)
+        if mapped.keys:
+            cause, priority = source.cause(notification), _priority(notification)
+            for key in mapped.keys:
+                if notification.initial and self._initial is not None:
+                    self._initial.add(key)
+                self._keys.add(key, cause, priority, reason=reason)
+        if mapped.no_keys:
+            self._mapper.found_no_keys(self.binding, source, notification, mapped.no_keys)
+        return mapped
+
+    def _let_wait(
+        self,
+        managed: ManagedInformer,
+        notification: Notification,
+        failed: Sequence[KeySource],
+        failures: Sequence[DeclctlError],
+    ) -> None:
+        """Let a change wait on which sources have failed, or on whose object they have failed before."""
+        waiting = self._unmapped.get(managed, notification.key)
+        if waiting is not None:
+            # It is judged as a whole: the states in between lead nowhere by themselves.
+            waiting.merge(notification)
+            waiting.sources = [s for s in self._sources[managed] if s in waiting.sources or s in failed]
+            self._unmapped.wait(waiting, 0.0)
+        elif failed:
+            waiting = WaitingChange(managed, notification.key, (notification,), failed)
+            self._retry_or_give_up(waiting, failures)
+
+    def _judge_again(self, waiting: WaitingChange) -> None:
+        """Queue the keys to which a waiting change leads, or let it wait longer."""
+        failed: list[KeySource] = []
+        failures: list[DeclctlError] = []
+        for source in waiting.sources:
+            found = [self._add(source, change, None).failures for change in waiting.changes]
+            if any(found):
+                failed.append(source)
+                failures += chain.from_iterable(found)
+        waiting.sources = failed
+        if failed:
+            self._retry_or_give_up(waiting, failures)
+        else:
+            self._unmapped.end(waiting)
+        self.wake()
+
+    def _retry_or_give_up(self, waiting: WaitingChange, failures: Sequence[DeclctlError]) -> None:
+        """Let a change wait for its back-off, as often as the plan allows."""
+        waiting.attempts += 1
+        most, binding = self.binding.plan.most_attempts, self.binding
+        delay = None
+        if most is None or waiting.attempts < most:
+            delay = self._mapper.delay(binding, waiting.attempts)
+        place = f"{waiting.sources[0].resource} {waiting.key}"
+        self._mapper.mapping_failed(binding, place, failures[0], waiting.first_failed, delay)
+        self._unmapped_fault = f"{place}: {failures[0]}"
+        if waiting.first_failed is None:
+            waiting.first_failed = binding.generation
+        if delay is None:
+            self._unmapped.end(waiting)
+        else:
+            self._unmapped.wait(waiting, delay)
+
+    def _give_up(self, waiting: WaitingChange) -> None:
+        """Drop a change, as too many objects that are gone wait."""
+        place = f"{waiting.sources[0].resource} {waiting.key}"
+        failure = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
+        self._mapper.mapping_failed(self.binding, place, failure, waiting.first_failed, None)
+        self._unmapped.end(waiting)
+
+    @property
+    def unmapped(self) -> str:
+        """The changes whose keys are not known, in words; empty if there are none."""
+        number = len(self._unmapped)
+        return f"{self.name}: {number:,} changes lead to no key yet: {self._unmapped_fault}" if number else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key waits, runs or backs off, and no change waits for its keys."""
+        return super().is_idle and not len(self._unmapped)
+
+    def cancel(self) -> int:
+        """As of any handler; what waits for its keys is dropped."""
+        self._unmapped.clear()
+        return super().cancel()
+
+    def close(self) -> int:
+        """As of any handler; what waits for its keys is dropped and counted, too."""
+        return self._unmapped.clear() + super().close()
 
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue the keys of the reconciler's own objects, for new code."""
@@ -784,7 +947,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 continue
             for record in records:
                 notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
-                self._add(source, notification, Priority.BACKGROUND)
+                mapped = self._add(source, notification, None)
+                self._let_wait(managed, notification, [source] * bool(mapped.failures), mapped.failures)
             self.replayed += len(records)
         self.wake()
 
@@ -814,6 +978,9 @@ class ReconcileSlot(HandlerSlot[Causes]):
         found = super().statistics()
         return replace(
             found,
+            queued=found.queued + len(self._unmapped),
+            unmapped=len(self._unmapped),
+            no_keys=self._mapper.no_keys,
             cache_waits=self._keys.held_back,
             cache_lags=self._keys.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
@@ -839,7 +1006,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 registration.retime(period)
 
     def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Causes]:
-        return Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
+        self._mapper = Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
+        return self._mapper
 
     def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
         is_own = managed in _own_informers(binding)
@@ -862,17 +1030,6 @@ class ReconcileSlot(HandlerSlot[Causes]):
             if self._synced:
                 self._initial = None
 
-    def _report(self, source: KeySource, notification: Notification, failure: DeclctlError) -> None:
-        times = self._failures.count((self.binding.generation, source.resource, type(failure), str(failure)))
-        if times == 1 or times % 1000 == 0:
-            self._log.error(
-                f"{self.name}: a change of {source.resource} {notification.key} leads to no key: {failure}"
-                + ("" if times == 1 else f" ({times:,} times by now)"),
-                handler=self.name,
-                key=str(notification.key),
-                generation=self.binding.generation,
-            )
-
 
 def _newer(older: Causes, newer: Causes) -> Causes:  # noqa: ARG001 - a key needs no older causes
     return newer
@@ -880,6 +1037,12 @@ def _newer(older: Causes, newer: Causes) -> Causes:  # noqa: ARG001 - a key need
 
 def _weight(causes: Causes) -> int:
     return 200 * len(causes)  # their texts are short names and keys
+
+
+def _priority(notification: Notification) -> Priority:
+    """Behind live changes come those after which nothing is known to have changed."""
+    in_background = notification.initial or notification.type is _RESYNC
+    return Priority.BACKGROUND if in_background else Priority.LIVE
 
 
 def _reason(notification: Notification) -> VersionId | None:

@@ -173,6 +173,10 @@ class Slots:
         """The keys that feed themselves by their writes."""
         return self._loops.loops()
 
+    def unmapped(self) -> Sequence[str]:
+        """What keeps changes from leading to keys, in words: one text for each reconciler concerned."""
+        return [text for slot in self._slots.values() if (text := slot.unmapped)]
+
     def pause_finalizer(self, handler: str, finalizer: str) -> None:
         """Add a finalizer to no object any more, because an edit removes it from the manifest."""
         if (slot := self._slots.get(handler)) is not None:

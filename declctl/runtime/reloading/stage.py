@@ -435,6 +435,7 @@ class _Bindings(msgspec.Struct, frozen=True):
                     _CHANGES,
                     self._filter(watched.filter, ALL_EVENTS, name),
                     keys_of(watched.map_to, kind, self.loaded_code.mappings.get(name)),
+                    str(watched.map_to),
                     namespaces,
                 )
             )

@@ -292,6 +292,7 @@ class StatusReporter:
             "LoopBlocked": [*map(str, blocked)],
             "ResourceError": broken,
             "PluginDisabled": disabled,
+            "KeysUnknown": [*self._slots.unmapped()],
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
@@ -403,7 +404,7 @@ class StatusReporter:
         ]
         reasons += [f"{name} has not received all objects yet" for name in self._slots.incomplete()]
         for handler in self._slots.all():
-            if not handler.queue.idle:
+            if not handler.is_idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
                 reasons.append(

@@ -258,6 +258,17 @@ HANDLER_FIGURES = (
         "Dead letters that were dropped because there were too many.",
     ),
     Figure(
+        "unmapped",
+        "declctl_handler_unmapped",
+        "Changes that lead to no key yet, as a filter or a mapping has failed on them; they are tried again.",
+        counts=False,
+    ),
+    Figure(
+        "no_keys",
+        "declctl_handler_no_keys",
+        "Values that mapTo has found and that are no keys: they lead nowhere.",
+    ),
+    Figure(
         "own_writes",
         "declctl_handler_own_writes",
         "Times that a key was due because of the handler's own writes alone, and led to no call.",

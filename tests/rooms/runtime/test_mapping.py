@@ -37,12 +37,12 @@ def source(spec=None, *, namespaced=True, function=None, judge=None, namespaces=
     """A watched resource whose changes lead to deployments."""
     kind = ReconciledKind(_DEPLOYMENT, namespaced, None)
     spec = MappingSpec(owner=OwnerSelection.ANY) if spec is None else spec
-    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), namespaces)
+    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), "", namespaces)
 
 
 def led_to(where, notification):
     """The keys to which a change leads."""
-    return list(where.keys(notification, lambda _: None))
+    return list(where.keys(notification, lambda _: None).keys)
 
 
 @pytest.mark.client_go(303, "Handlers")

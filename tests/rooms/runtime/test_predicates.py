@@ -31,7 +31,7 @@ def record(version, **metadata):
 def lets(judge, notification):
     """Whether a change leads to a call."""
     source = KeySource("pods", (), frozenset(ChangeType), judge)
-    return list(source.keys(notification, lambda _: None)) == ["a/web-0"]
+    return list(source.keys(notification, lambda _: None).keys) == ["a/web-0"]
 
 
 def passing(judge):

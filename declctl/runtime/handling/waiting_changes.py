@@ -1,0 +1,130 @@
+"""Changes of objects that wait until their keys are known, because a filter or a mapping has failed on them.
+
+They wait between cache and queue, each with its back-off. There is one `WaitingChange` for each object: newer
+changes of the object are merged into it, so that the newest state is judged, and the last state of an object
+that is gone. `ReconcileSlot` judges them.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from declctl.kit import Clock, set_within
+from declctl.objects import ChangeType, Notification, merge
+from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.mapping import KeySource
+from declctl.workqueue import Delays
+
+MOST_GONE = 10_000  # objects that are gone, and wait; all others are in a cache anyway
+_SLICE = 20  # changes that are judged in one turn of the loop
+_Id = tuple[ManagedInformer, str]
+
+
+class WaitingChange(msgspec.Struct, eq=False):
+    """The changes of one object to whose keys some sources could not lead."""
+
+    managed: ManagedInformer
+    key: str  # of the object
+    changes: tuple[Notification, ...]  # one, or a Deleted and what came after it
+    sources: Sequence[KeySource]  # that have to judge it
+    attempts: int = 0  # that failed since its newest change, or since the newest code
+    first_failed: int | None = None  # the generation on which it failed first
+
+    def merge(self, newer: Notification) -> None:
+        """Add a newer change of the object. Its new state is judged at once, as a first attempt."""
+        *before, last = self.changes
+        self.changes = (*before, *merge(last, newer, True))[-2:]
+        self.attempts = 0
+
+
+class WaitingChanges:
+    """The waiting changes of one reconciler. Used on the machinery loop; `len` in any thread.
+
+    `judge` is called with each change that is due, and then calls `wait` or `end` with it. `give_up` is
+    called for the oldest object that is gone, if too many of these wait.
+    """
+
+    def __init__(
+        self,
+        judge: Callable[[WaitingChange], None],
+        give_up: Callable[[WaitingChange], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._judge = judge
+        self._give_up = give_up
+        self._loop = loop
+        self._clock = clock
+        self._changes: dict[_Id, WaitingChange] = {}
+        self._gone: dict[_Id, None] = {}  # those of them whose object is gone, the oldest first
+        self._due: Delays[_Id] = Delays(clock=clock)
+        self._moved = asyncio.Event()  # a time has come nearer
+        self._task: asyncio.Task[None] | None = None  # judges what is due, while anything waits
+
+    def get(self, managed: ManagedInformer, key: str) -> WaitingChange | None:
+        """The waiting change of an object of an informer; None if there is none."""
+        return self._changes.get((managed, key))
+
+    def wait(self, change: WaitingChange, seconds: float) -> None:
+        """Judge a change in `seconds`, or earlier if it is due earlier."""
+        identity = (change.managed, change.key)
+        self._changes[identity] = change
+        if change.changes[-1].type is ChangeType.DELETED:
+            self._gone[identity] = None
+            if len(self._gone) > MOST_GONE:
+                self._give_up(self._changes[next(iter(self._gone))])
+        else:
+            self._gone.pop(identity, None)
+        self._due.add(identity, seconds)
+        self._moved.set()
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._judge_due(), name="waiting changes")
+
+    def end(self, change: WaitingChange) -> None:
+        """Let a change wait no longer: its keys are known, or it is given up."""
+        self._forget((change.managed, change.key))
+
+    def use(self, sources: Mapping[ManagedInformer, Sequence[KeySource]]) -> None:
+        """Judge all changes soon, by new sources. Drops the changes of informers without sources."""
+        for identity, change in tuple(self._changes.items()):
+            if found := sources.get(change.managed):
+                change.sources, change.attempts = found, 0
+                self._due.add(identity, 0.0)
+            else:
+                self._forget(identity)
+        self._moved.set()
+
+    def clear(self) -> int:
+        """Drop all changes; returns how many."""
+        dropped = len(self._changes)
+        self._changes.clear()
+        self._gone.clear()
+        self._due.clear()
+        if self._task is not None:
+            self._task.cancel()
+        return dropped
+
+    def __len__(self) -> int:
+        """The number of objects whose changes wait."""
+        return len(self._changes)
+
+    def _forget(self, identity: _Id) -> None:
+        self._changes.pop(identity, None)
+        self._gone.pop(identity, None)
+
+    async def _judge_due(self) -> None:
+        while (seconds := self._due.next_due()) is not None:
+            if seconds > 0:
+                self._moved.clear()
+                await set_within(self._moved, seconds, clock=self._clock)
+                continue
+            for number, identity in enumerate(self._due.take_due(), start=1):
+                change = self._changes.get(identity)
+                if change is not None:
+                    self._judge(change)
+                # User code may have judged for long: events go first.
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
