@@ -24,7 +24,7 @@ from declctl.informer.event_handlers import (
 from declctl.kit import Clock, KeyedQueue, Latch, running_loop
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import QueueItem
-from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
+from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool, ends_worker
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
 _LIMIT = 64 * 1024 * 1024  # bytes of pending frames
@@ -215,8 +215,8 @@ class ProcessorListener:
             if result is not None and inspect.isawaitable(result):
                 await result
         except BaseException as fault:
-            if must_propagate(fault):
-                raise  # this task was cancelled; any other CancelledError comes from a task of the handler
+            if ends_worker(fault):
+                raise  # any other CancelledError comes from code of the handler
             self._log_failure(item.value)
         finally:
             self._finish(item)

@@ -61,19 +61,20 @@ def must_propagate(error: BaseException) -> bool:
     """
     match error:
         case asyncio.CancelledError():
-            task = _current_task()
+            task = running_task()
             return task is not None and task.cancelling() > 0
         case KeyboardInterrupt():
             return threading.current_thread() is threading.main_thread()
         case GeneratorExit():
-            return _current_task() is None
+            return running_task() is None
         case CallGivenUp():
             return True
         case _:
             return False
 
 
-def _current_task() -> "asyncio.Task[Any] | None":
+def running_task() -> "asyncio.Task[Any] | None":
+    """The task in which the caller runs; None outside of a task."""
     try:
         return asyncio.current_task()
     except RuntimeError:  # no loop runs in this thread

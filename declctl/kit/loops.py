@@ -92,6 +92,7 @@ class LoopThread:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.is_stopping = False  # `stop` was called: tasks of the loop are cancelled
         self._answered = True  # the loop has run since the last `look`; set by the loop, cleared by `look`
         self._unanswered = 0  # calls of `look` in a row without an answer
 
@@ -135,6 +136,7 @@ class LoopThread:
 
     def stop(self, timeout: float = 5.0) -> bool:
         """Cancel all tasks and end the thread; returns whether it ended within `timeout` seconds. Blocks."""
+        self.is_stopping = True
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout)

@@ -5,6 +5,9 @@ queue. It returns whether its worker goes on: False if the worker was replaced m
 fault of declctl itself: user code is guarded in `work`. Such a fault ends no worker. `recover` receives it,
 returns the item to the queue, and returns whether the worker goes on.
 
+User code that runs in the task of a worker may cancel that task, by intent or not. Its call has failed then
+(`ends_worker`), and another worker takes the place of the cancelled one.
+
 Two pools may take from one queue, as after a reload until the old workers have ended; the queue limits the
 items of both together.
 """
@@ -15,7 +18,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from declctl.kit.callbacks import must_propagate
+from declctl.kit.callbacks import must_propagate, running_task
 from declctl.kit.keyed_queue import QueueItem
 from declctl.kit.loops import running_loop
 
@@ -27,6 +30,52 @@ _log = logging.getLogger("declctl.kit")
 
 Recover = Callable[[QueueItem[T], BaseException], bool]
 """Returns an item to its queue after a fault of `work`; returns whether the worker goes on."""
+
+
+class WorkerTask(asyncio.Task[None]):
+    """The task of an asynchronous worker, which knows whether a cancellation is meant for the worker."""
+
+    ends = False  # the worker has to end: its pool or its loop ends, or another worker has its place already
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the task, as `asyncio.Task.cancel` does."""
+        # At the end of a loop, its tasks are cancelled when it does not run. User code runs on the loop.
+        self.ends = self.ends or not self.get_loop().is_running()
+        return super().cancel(msg)
+
+    def end(self) -> None:
+        """Cancel the task, and with it the worker."""
+        self.ends = True
+        self.cancel()
+
+
+def ends_worker(error: BaseException) -> bool:
+    """Whether an asynchronous worker has to raise what a call has raised; if not, the call has failed.
+
+    As `must_propagate`. But a worker is cancelled only by its pool, or by the end of its loop: any other
+    cancellation comes from user code, and ends the call only.
+    """
+    task = running_task()
+    if isinstance(error, asyncio.CancelledError) and isinstance(task, WorkerTask):
+        return task.ends
+    return must_propagate(error)
+
+
+async def settle_cancellation() -> None:
+    """End a cancellation of the worker's task that a call has left behind: it must not reach the next call.
+
+    For a worker that makes several calls for one item, between them. No effect in any other task.
+    """
+    task = running_task()
+    if not isinstance(task, WorkerTask) or not task.cancelling():
+        return
+    try:
+        await asyncio.sleep(0)  # a cancellation that was not raised yet is raised here
+    except asyncio.CancelledError:
+        if task.ends:
+            raise
+    while task.cancelling():
+        task.uncancel()
 
 
 class ItemSource(Protocol[T]):
@@ -135,7 +184,7 @@ class ThreadWorkerPool(Generic[T]):
 class AsyncWorkerPool(Generic[T]):
     """`size` tasks on a loop, which the first `wake` makes. All methods may be called from any thread.
 
-    `on_left` is called on the loop for each worker that ends.
+    `on_left` is called on the loop for each worker that ends, and has not got another one in its place.
     """
 
     def __init__(
@@ -159,7 +208,7 @@ class AsyncWorkerPool(Generic[T]):
         self._on_left = on_left
         self._started = False
         self._sleeping = 0  # workers that wait for the event; written on the loop, read by any thread
-        self._tasks: set[asyncio.Task[None]] = set()  # of the workers that have not ended
+        self._tasks: set[WorkerTask] = set()  # of the workers that have not ended
         self._ready = asyncio.Event()  # set when a worker has to check the queue, or to end
 
     def start(self) -> None:
@@ -184,7 +233,7 @@ class AsyncWorkerPool(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel the workers, with the calls that they await."""
-        self._on_loop(lambda: [task.cancel() for task in self._tasks])
+        self._on_loop(lambda: [task.end() for task in self._tasks])
 
     def join(self) -> None:
         """No effect: a worker that has called `on_left` has ended."""
@@ -200,17 +249,24 @@ class AsyncWorkerPool(Generic[T]):
             self._start_one()
 
     def _start_one(self) -> None:
-        task = self.loop.create_task(self._run(), name=self._name)
+        task = WorkerTask(self._run(), loop=self.loop, name=self._name)
         self._tasks.add(task)
         task.add_done_callback(self._left)  # also called for a task that is cancelled before it runs
 
     def _left(self, task: asyncio.Task[None]) -> None:
+        assert isinstance(task, WorkerTask)
         self._tasks.discard(task)
-        self._on_left()
+        if task.cancelling() and not (task.ends or self.is_dismissed):
+            self._start_one()  # user code has cancelled it
+        else:
+            self._on_left()
 
     async def _run(self) -> None:
-        queue, worked = self._queue, 0
-        while not self.is_dismissed:
+        queue, worked, task = self._queue, 0, running_task()
+        assert isinstance(task, WorkerTask)
+        # A task that was cancelled ends, and `_left` replaces it. To go on, it would have to undo what the
+        # caller of `cancel` may wait for, and the next cancellation of user code could not be told from it.
+        while not (self.is_dismissed or task.cancelling()):
             item = queue.take()
             if item is None:
                 await self._sleep()
@@ -218,10 +274,11 @@ class AsyncWorkerPool(Generic[T]):
             try:
                 goes_on = await self._work(item)
             except BaseException as fault:
-                if must_propagate(fault):
+                if ends_worker(fault):
                     raise
                 goes_on = _recovered(self._recover, item, fault)
             if not goes_on:
+                task.ends = True
                 return
             worked += 1
             if worked % _ITEMS_PER_TURN == 0:

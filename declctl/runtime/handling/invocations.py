@@ -28,14 +28,15 @@ from declctl.hooks.calls import (
     begin_async,
     call,
     call_async,
+    cancelled_by_itself,
     describe,
     place_of,
     readable_traceback,
 )
 from declctl.kit import Clock
-from declctl.kit.callbacks import must_propagate
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
 from declctl.kit.worker_budget import WorkerBudget
+from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
@@ -199,8 +200,14 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
             task = asyncio.current_task()
             assert task is not None
             task.set_name(f"handler {self.binding.plan.name}")
-            async with asyncio.timeout(self.binding.plan.timeout):
-                return await call_async(implementation, arguments)
+            try:
+                async with asyncio.timeout(self.binding.plan.timeout):
+                    return await call_async(implementation, arguments)
+            except asyncio.CancelledError as error:
+                if self.binding.loop.is_stopping:
+                    raise
+                failure = cancelled_by_itself(implementation, error)
+                raise failure from failure.__cause__
 
         self.sent = _LoopCall(self.binding.loop.submit(bounded()), claim)
         try:
@@ -474,10 +481,12 @@ class Invocations(ABC, Generic[T]):
         invocation.take_snapshots()
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
+            invocation.scope = None
             try:
+                if len(invocation.implementations) > 1:
+                    await settle_cancellation()  # of the call before
                 if not implementation.is_async:
                     # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
-                    invocation.scope = None
                     name = f"declctl-handler-{self._name}"
                     invocation.take(await in_thread(partial(call, implementation, arguments), name=name))
                     continue
@@ -504,8 +513,10 @@ class Invocations(ABC, Generic[T]):
                     if timer is not None:
                         timer.cancel()
             except BaseException as failure:
-                if must_propagate(failure):
-                    raise  # the worker itself is cancelled
+                if ends_worker(failure):
+                    raise
+                if isinstance(failure, asyncio.CancelledError):
+                    failure = _cancelled(invocation, implementation, failure)
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
 
@@ -577,8 +588,9 @@ class Invocations(ABC, Generic[T]):
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
         for invocation in stuck:
             invocation.cancelled_at = at
-            if invocation.scope is not None and invocation.loop is not None:
-                invocation.loop.call_soon_threadsafe(_cancel, invocation.scope)
+            scope = invocation.scope  # read once: its worker may end the call at this moment
+            if scope is not None and invocation.loop is not None:
+                invocation.loop.call_soon_threadsafe(_cancel, scope)
                 why = f"it goes on, though it was cancelled at {at}"
                 self._loop.call_soon_threadsafe(
                     self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
@@ -1072,6 +1084,18 @@ def _end_of_traceback(failures: Sequence[BaseException]) -> str:
 
 def _ran_longer_than(timeout: float) -> str:
     return f"it ran longer than its timeout of {timeout:g} s"
+
+
+def _cancelled(
+    invocation: Invocation[Any], implementation: Implementation, error: asyncio.CancelledError
+) -> BaseException:
+    """The failure of a call on a worker's task that was cancelled, and whose worker does not end."""
+    # After a cancellation by user code, `asyncio.timeout` raises no TimeoutError for its own one.
+    if invocation.scope is not None and invocation.scope.expired():
+        timeout = TimeoutError()
+        timeout.__cause__ = error
+        return invocation.exceeded(timeout)
+    return cancelled_by_itself(implementation, error)
 
 
 def _cancel(scope: asyncio.Timeout) -> None:

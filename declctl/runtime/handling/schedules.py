@@ -19,7 +19,14 @@ from enum import StrEnum
 import msgspec
 
 from declctl.errors import NotSynced
-from declctl.hooks.calls import Implementation, call, call_async, place_of, readable_traceback
+from declctl.hooks.calls import (
+    Implementation,
+    call,
+    call_async,
+    cancelled_by_itself,
+    place_of,
+    readable_traceback,
+)
 from declctl.kit import Clock, LoopThread, set_within
 from declctl.kit.timetable import zone_of
 from declctl.manifest.model import ScheduleSpec
@@ -41,6 +48,7 @@ LONGEST_WAIT = 10.0  # seconds between two looks at the clock, which may be set 
 _SILENCE = 60.0  # seconds between two log lines about skipped times of one schedule, or about its wait
 _LONGEST_TRACEBACK = 20_000  # characters
 _UNREADABLE = "an exception that raises when it is read"
+_LOOP_ENDED = "its loop has ended"
 
 
 class ScheduledRun(msgspec.Struct, frozen=True):
@@ -112,7 +120,7 @@ class _Run:
     overdue: bool = False  # it has exceeded its timeout, and has not returned
     task: asyncio.Task[None] | None = None
     work: asyncio.Future[None] | None = None  # the call itself, which `task` follows
-    cancelled: str = "its loop has ended"  # why `work` was cancelled
+    cancelled: str = _LOOP_ENDED  # why `work` was cancelled
 
 
 @dataclass(eq=False, slots=True)
@@ -365,6 +373,12 @@ class Schedules:
                     await call_async(implementation, arguments)
             except TimeoutError:  # of the timeout: those of user code are HandlerFailed
                 raise TimeoutError(_ran_longer_than(spec.timeout)) from None
+            except asyncio.CancelledError as error:
+                # `cancel` of the schedules has set the text, and its call is not waited for.
+                if binding.loop.is_stopping or run.cancelled != _LOOP_ENDED:
+                    raise
+                failure = cancelled_by_itself(implementation, error)
+                raise failure from failure.__cause__
 
         await asyncio.wrap_future(binding.loop.submit(bounded()))
 

@@ -337,6 +337,26 @@ def test_an_async_call_is_cancelled_at_its_timeout(play):
     assert figures.last_error == "TimeoutError: it ran longer than its timeout of 0.01 s"
 
 
+def test_an_async_call_that_cancels_itself_has_failed(play, log):
+    """Status and log say what has happened, with the line of the function."""
+
+    async def job(schedule):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    async def test(desk):
+        desk.commit((job, {}))
+        desk.after(60)
+        await desk.ended()
+
+    desk = play(test)
+    assert (desk.of().failed, desk.of().last_error_type) == (1, "CancelledError")
+    assert desk.of().last_error == "CancelledError: code that it calls has cancelled its task"
+    line = log.find("job failed for")
+    assert line is not None
+    assert "await asyncio.sleep(0)" in line.fields["traceback"]
+
+
 def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(play):
     """A thread can't be stopped, and nothing is called beside it."""
     go = threading.Event()
