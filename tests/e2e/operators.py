@@ -90,13 +90,14 @@ class Operator:
         return f"{_API}/namespaces/{namespace}/memcacheds/{name}"
 
 
-def bundle(folder: Path, *, retry: str = "") -> Path:
-    """A copy of the example, with another `retry` of its handlers; returns its folder."""
+def bundle(folder: Path, *, retry: str = "", election: str = "") -> Path:
+    """A copy of the example, with another `retry` of its handlers and a `leaderElection`; returns its folder."""
     copy = folder / "operator"
     shutil.copytree(EXAMPLE, copy)
     manifest = copy / "manifest.yaml"
     text = manifest.read_text("utf-8").replace("timeout: 30s", f"timeout: 30s\n      retry: {retry or '{}'}")
-    manifest.write_text(f"{text}  reload: {{settle: 50ms, preflight: 'Off'}}\n", "utf-8")
+    text += "  reload: {settle: 50ms, preflight: 'Off'}\n"
+    manifest.write_text(text + (f"  leaderElection: {election}\n" if election else ""), "utf-8")
     return copy
 
 

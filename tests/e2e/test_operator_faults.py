@@ -19,6 +19,9 @@ OBJECTS = 50
 SHARE = 0.3  # of the writes that are answered 409 or 500
 LONG = 80.0  # seconds that a step may take on a busy machine
 QUIET = 5.0  # seconds without a write and without a call
+ELECTION = (
+    "{{enabled: true, namespace: {namespace}, leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms}}"
+)
 
 
 @pytest.fixture
@@ -106,6 +109,54 @@ def test_nothing_is_stuck_whatever_fails(
     for name in left:
         operator.delete(name, namespace)
     until("all are gone", lambda: operator.all() == [], seconds=LONG)
+
+
+def test_a_leader_that_stops_halfway_leaves_nothing_half_done(
+    operator: Operator, cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """SIGSTOP while 50 objects are made: the follower makes and finalizes the rest, and the old leader ends."""
+    names = [f"cache-{number}" for number in range(OBJECTS)]
+    gone, left = names[::5], [name for number, name in enumerate(names) if number % 5]
+    bundle = operators.bundle(tmp_path, election=ELECTION.format(namespace=namespace))
+    with Declctl(bundle, kubeconfig=cluster.kubeconfig) as one:
+        until("the first one leads", lambda: one.status()["leader"], seconds=LONG)
+        with Declctl(bundle, kubeconfig=cluster.kubeconfig) as two:
+            until("the other one follows", lambda: _election(two) == "Following", seconds=LONG)
+            for name in names:
+                operator.create(name, namespace, size=1)
+            until("some are made", lambda: len(operator.replicas(namespace)) >= 5, seconds=LONG)
+            one.pause()
+            for name in left:
+                operator.patch(name, namespace, size=2)
+            for name in gone:
+                operator.delete(name, namespace)
+            until("the other one leads", lambda: _election(two) == "Leading", seconds=LONG)
+            until("they are gone", lambda: set(operator.observed(namespace)) == set(left), seconds=LONG)
+            one.resume()
+            assert one.wait() == 1, "it has lost the lease"
+
+            every = dict.fromkeys(left, 2)
+            # Without a garbage collector the Deployments of the deleted ones stay.
+            until(
+                "all are as declared",
+                lambda: {k: v for k, v in operator.replicas(namespace).items() if k in every} == every,
+                seconds=LONG,
+            )
+            until("all have an entry", lambda: len(operator.entries()) == len(left), seconds=LONG)
+            until(
+                "all statuses are written", lambda: all(operator.observed(namespace).values()), seconds=LONG
+            )
+            two.wait_until_quiet(QUIET, seconds=LONG)
+            assert two.status()["ready"], two.status()["conditions"]
+            for name in left:
+                operator.delete(name, namespace)
+            until("all are finalized", lambda: operator.all() == [], seconds=LONG)
+            assert operator.entries() == {}
+            assert two.stop() == 0
+
+
+def _election(process: Declctl) -> str:
+    return process.status()["leaderElection"]["state"]
 
 
 def _by_place(names: list[str], places: list[str]) -> dict[str, list[str]]:
