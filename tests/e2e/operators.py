@@ -91,7 +91,7 @@ class Operator:
 
 
 def bundle(folder: Path, *, retry: str = "", election: str = "") -> Path:
-    """A copy of the example, with another `retry` of its handlers and a `leaderElection`; returns its folder."""
+    """A copy of the example with another `retry` of its handlers and an election; returns its folder."""
     copy = folder / "operator"
     shutil.copytree(EXAMPLE, copy)
     manifest = copy / "manifest.yaml"
