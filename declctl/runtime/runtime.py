@@ -303,6 +303,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     # Generations use these services. The reloader and its stage get no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
+        known=client.known,
         caches=caches,
         cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
         loops=loops,

@@ -114,6 +114,10 @@ class Client:
         """The resource of a kind, which is kept. Raises NotFound while the server does not serve it."""
         return await self._discovery.find(gvk)
 
+    def known(self, gvk: GroupVersionKind) -> Resource | None:
+        """The resource of a kind as it was discovered last; None if it is not known. Sends no request."""
+        return self._discovery.known(gvk)
+
     async def find_resource(self, name: str) -> Resource:
         """The resource of a name, as kubectl takes it.
 

@@ -112,6 +112,10 @@ class Discovery:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise self._missing(f"{self._server} serves {gvk.api_version}, but no {gvk.kind} in it{hint}")
 
+    def known(self, gvk: GroupVersionKind) -> Resource | None:
+        """The resource of a kind that was found before and not forgotten; None for any other. No request."""
+        return self._known.get(gvk)
+
     async def find_resource(self, name: str) -> Resource:
         """The resource of a name, which may be plural, singular or short, as for kubectl.
 

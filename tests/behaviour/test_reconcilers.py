@@ -357,6 +357,45 @@ def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, conf
     assert set(rig.told("key")) == {("key", "default/a", True), ("key", "other/a", True)}
 
 
+def definition(plural: str, kind: str) -> dict:
+    """The definition of a kind without namespaces."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.example.dev"},
+        "spec": {
+            "group": "example.dev",
+            "scope": "Cluster",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+def test_a_kind_that_is_installed_later_gets_the_changes_that_came_before_it(
+    rig, sandbox, config_map
+) -> None:
+    """Until its scope is known, a name is no key: no reconciler is called for an object that can't exist."""
+    rig.resources.append("- {name: tenants, apiVersion: example.dev/v1, kind: Tenant}")
+    rig.reload_policy += ", warmTimeout: 100ms"
+    watches = "watches: [{resourceRef: {name: maps}, mapTo: {label: tenant}}]"
+    rig.handler("keys", resource="tenants", rest=f"mode: Reconcile, {watches}")
+    labelled = config_map("m")
+    labelled["metadata"]["labels"] = {"tenant": "acme"}
+    runs = rig.run(GONE, objects=[labelled])
+    until("its change waits", lambda: runs.handler("keys").unmapped == 1)
+    assert (runs.handler("keys").failed, rig.told("key"), degraded(runs)) == (0, [], "")
+    sandbox.create(definition("tenants", "Tenant"))
+    sandbox.create({"apiVersion": "example.dev/v1", "kind": "Tenant", "metadata": {"name": "acme"}})
+    until("it leads to its key", lambda: ("key", "acme", True) in rig.told("key"), timeout=30.0)
+    runs.wait_idle()
+    assert runs.handler("keys").unmapped == 0
+    sandbox.patch("ConfigMap", "m", {"data": {"x": "y"}})
+    runs.wait_idle()
+    assert set(rig.told("key")) == {("key", "acme", True)}
+
+
 ENDLESS = """
 from blackboard import tell as note
 from declctl import Requeue

@@ -22,6 +22,7 @@ from declctl.objects import (
     Notification,
     ObjectKey,
     ObjectView,
+    Resource,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import Filter, Report
@@ -47,24 +48,43 @@ class Mapped(NamedTuple):
     failures: Sequence[DeclctlError] = ()  # of a filter or a mapping, at most one for each state
 
 
-class ReconciledKind(msgspec.Struct, frozen=True):
-    """The kind of the resource that a reconciler reconciles."""
+class ReconciledKind:
+    """The kind of the resource that a reconciler reconciles. Used on the machinery loop.
 
-    gvk: GroupVersionKind
-    namespaced: bool | None  # None while the cluster does not serve the kind
-    lister: Lister
+    `known` returns its resource as it was discovered last, None while it is not known: the server may be
+    away at the start, or may serve the kind later.
+    """
+
+    def __init__(
+        self, gvk: GroupVersionKind, known: Callable[[], Resource | None], lister: Lister | None
+    ) -> None:
+        self.gvk = gvk
+        self.lister = lister  # of its objects; None for a mapping without an index
+        self._known = known
+        self._namespaced: bool | None = None  # as it was known last
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether its objects have namespaces. Raises NotSynced while that is not known."""
+        # A kind may be forgotten for a moment, and may come again with another scope.
+        if (found := self._known()) is not None:
+            self._namespaced = found.namespaced
+        if self._namespaced is None:
+            raise NotSynced(
+                f"whether {self.gvk.kind} has namespaces is not known: the kind was not found yet"
+            )
+        return self._namespaced
 
     def key(self, obj: ObjectView, text: str) -> "str | NoKey":
         """The key that a text of an object means: a key, or a name in the object's namespace.
 
         NoKey if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
+        Raises NotSynced while the scope of the kind is not known.
         """
-        nowhere = NoKey(repr(text))
+        namespaced, nowhere = self.namespaced, NoKey(repr(text))
         if "/" in text:
-            namespaced = self.namespaced is not False
             return text if namespaced and text.count("/") == 1 and all(text.split("/")) else nowhere
-        # An unknown kind counts as one of the object's scope, as nearly all references are.
-        if self.namespaced is False or (self.namespaced is None and not obj.namespace):
+        if not namespaced:
             return text
         return ObjectKey.of(obj.namespace, text) if obj.namespace else nowhere
 
@@ -142,6 +162,7 @@ def keys_of(
     if spec.owner is not None:
         return _Owners(kind, controller_only=spec.owner is OwnerSelection.CONTROLLER)
     if spec.index is not None:
+        assert kind.lister is not None
         return _Index(kind.lister, spec.index)
     if spec.label is not None:
         label = spec.label

@@ -41,7 +41,14 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.invocations import Invocation, Invocations, MemoOf, ReportOf, Retry
+from declctl.runtime.handling.invocations import (
+    LONGEST_WAIT_FOR_SYNC,
+    Invocation,
+    Invocations,
+    MemoOf,
+    ReportOf,
+    Retry,
+)
 from declctl.runtime.handling.mapping import KeySource, Mapped, NoKey
 from declctl.runtime.handling.resting_keys import RestingKeys
 from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
@@ -60,6 +67,7 @@ from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _JITTER = 0.1  # of a back-off
+_SILENCE = 60.0  # seconds between two log lines about changes that wait for the reconciled kind
 _MOST_SHOWN = 3  # values in a log line
 _LONGEST_TRACEBACK = 20_000  # characters
 _MOST_REASONS = 16  # versions of one key that are compared with its own writes
@@ -685,6 +693,24 @@ class Reconciliations(Invocations[Causes]):
             **fields,
         )
 
+    def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
+        """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._counts.last_error = f"{key}: {fault}"
+            self._counts.last_error_type = type(fault).__name__
+            self._counts.retried += 1
+            is_due = now >= self._silent_until
+            if is_due:
+                self._silent_until = now + _SILENCE
+        if is_due:
+            self._log.warning(
+                f"{self._name}: the change of {key} waits, and maybe others: {fault}",
+                handler=self._name,
+                key=key,
+                generation=binding.generation,
+            )
+
     def found_no_keys(
         self, binding: CallBinding, source: KeySource, notification: Notification, found: Sequence[NoKey]
     ) -> None:
@@ -898,14 +924,22 @@ class ReconcileSlot(HandlerSlot[Causes]):
 
     def _retry_or_give_up(self, waiting: WaitingChange, failures: Sequence[DeclctlError]) -> None:
         """Let a change wait for its back-off, as often as the plan allows."""
-        waiting.attempts += 1
         most, binding = self.binding.plan.most_attempts, self.binding
+        faults = [failure for failure in failures if not isinstance(failure, NotSynced)]
+        waiting.is_unsynced = not faults
+        if not faults:
+            waiting.waits += 1
+            seconds = min(self._mapper.delay(binding, waiting.waits), LONGEST_WAIT_FOR_SYNC)
+            self._mapper.mapping_waits(binding, waiting.key, failures[0])
+            self._unmapped.wait(waiting, seconds)
+            return
+        waiting.attempts += 1
         delay = None
         if most is None or waiting.attempts < most:
             delay = self._mapper.delay(binding, waiting.attempts)
         place = f"{waiting.sources[0].resource} {waiting.key}"
-        self._mapper.mapping_failed(binding, place, failures[0], waiting.first_failed, delay)
-        self._unmapped_fault = f"{place}: {failures[0]}"
+        self._mapper.mapping_failed(binding, place, faults[0], waiting.first_failed, delay)
+        self._unmapped_fault = f"{place}: {faults[0]}"
         if waiting.first_failed is None:
             waiting.first_failed = binding.generation
         if delay is None:
@@ -923,13 +957,18 @@ class ReconcileSlot(HandlerSlot[Causes]):
     @property
     def unmapped(self) -> str:
         """The changes whose keys are not known, in words; empty if there are none."""
-        number = len(self._unmapped)
+        number = self._unmapped.failing
         return f"{self.name}: {number:,} changes lead to no key yet: {self._unmapped_fault}" if number else ""
 
     @property
     def is_idle(self) -> bool:
         """Whether no key waits, runs or backs off, and no change waits for its keys."""
         return super().is_idle and not len(self._unmapped)
+
+    def cache_synced(self) -> None:
+        """As of any handler; what waits for the reconciled kind is judged."""
+        super().cache_synced()
+        self._unmapped.kind_may_be_known()
 
     def cancel(self) -> int:
         """As of any handler; what waits for its keys is dropped."""

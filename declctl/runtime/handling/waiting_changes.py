@@ -1,5 +1,7 @@
 """Changes of objects that wait until their keys are known, because a filter or a mapping has failed on them.
 
+Others wait because the server has not served the kind of their keys yet: a name may be a key or not.
+
 They wait between cache and queue, each with its back-off. There is one `WaitingChange` for each object: newer
 changes of the object are merged into it, so that the newest state is judged, and the last state of an object
 that is gone. `ReconcileSlot` judges them.
@@ -30,6 +32,8 @@ class WaitingChange(msgspec.Struct, eq=False):
     sources: Sequence[KeySource]  # that have to judge it
     attempts: int = 0  # that failed since its newest change, or since the newest code
     first_failed: int | None = None  # the generation on which it failed first
+    waits: int = 0  # times that it was judged before the kind of its keys was known; they are no attempts
+    is_unsynced: bool = False  # the newest was
 
     def merge(self, newer: Notification) -> None:
         """Add a newer change of the object. Its new state is judged at once, as a first attempt."""
@@ -85,6 +89,18 @@ class WaitingChanges:
     def end(self, change: WaitingChange) -> None:
         """Let a change wait no longer: its keys are known, or it is given up."""
         self._forget((change.managed, change.key))
+
+    def kind_may_be_known(self) -> None:
+        """Judge the changes at once that wait for the kind of their keys."""
+        for identity, change in self._changes.items():
+            if change.is_unsynced:
+                self._due.add(identity, 0.0)
+        self._moved.set()
+
+    @property
+    def failing(self) -> int:
+        """The number of objects on whose changes a filter or a mapping has failed."""
+        return sum(not change.is_unsynced for change in self._changes.values())
 
     def use(self, sources: Mapping[ManagedInformer, Sequence[KeySource]]) -> None:
         """Judge all changes soon, by new sources. Drops the changes of informers without sources."""

@@ -39,6 +39,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     """The services of the process that every generation uses."""
 
     discover: Callable[[GroupVersionKind], Awaitable[Resource]]  # raises NotFound for an unknown kind
+    known: Callable[[GroupVersionKind], Resource | None]  # as it was discovered last; sends no request
     caches: InformerPool
     cluster: ClusterAccess
     loops: HandlerLoops

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -324,7 +325,7 @@ async def assemble(
         code = _CodeDigests(inputs, loaded_code)
         requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
         loop = await services.loops.responsive()
-        scopes = await _scopes(resolved, services)
+        await _discover_reconciled(resolved, services)
         return _wire(
             number,
             inputs,
@@ -334,7 +335,6 @@ async def assemble(
             services,
             imports=imports,
             loop=loop,
-            scopes=scopes,
         )
     except BaseException:
         loaded_code.close()
@@ -345,6 +345,7 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
     """Make generation `number` with the code, plugins and plan of one that is still loaded."""
     loop = await services.loops.responsive()
     requirements = tuple(replace(resource) for resource in loaded.requirements)
+    await _discover_reconciled(loaded.plan, services)
     return _wire(
         number,
         loaded.inputs,
@@ -354,7 +355,6 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
         services,
         imports=ImportSeconds(),
         loop=loop,
-        scopes=await _scopes(loaded.plan, services),
     )
 
 
@@ -368,13 +368,12 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     *,
     imports: ImportSeconds,
     loop: LoopThread,
-    scopes: Mapping[GroupVersionKind, bool | None],
 ) -> AssembledGeneration:
     new_informers = services.caches.prepare(requirements)
     try:
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
-        make = _Bindings(number, loaded_code, listers, informers, services, loop, scopes)
+        make = _Bindings(number, loaded_code, listers, informers, services, loop)
         bindings = {handler.name: make.of(handler) for handler in resolved.handlers}
         schedules = {
             schedule.name: _schedule(number, schedule, loaded_code, listers, services, loop)
@@ -399,7 +398,6 @@ class _Bindings(msgspec.Struct, frozen=True):
     informers: Mapping[str, Sequence[ManagedInformer]]  # by resource
     services: RuntimeServices
     loop: LoopThread
-    scopes: Mapping[GroupVersionKind, bool | None]  # whether the kinds of reconcilers are namespaced
 
     def of(self, handler: HandlerPlan) -> HandlerBinding:
         """The binding of a handler."""
@@ -423,7 +421,7 @@ class _Bindings(msgspec.Struct, frozen=True):
         """The binding of a reconciler, which listens to several resources."""
         watch = binding.informers[0].identity.watch
         gvk = GroupVersionKind.of(watch.api_version, watch.kind)
-        kind = ReconciledKind(gvk, self.scopes[gvk], self.listers[handler.resource])
+        kind = ReconciledKind(gvk, partial(self.services.known, gvk), self.listers[handler.resource])
         namespaces = _namespaces_of(binding.informers)
         sources = [KeySource(handler.resource, binding.informers, binding.policy.types, binding.filter)]
         for position, watched in enumerate(handler.watches):
@@ -497,19 +495,14 @@ class _Bindings(msgspec.Struct, frozen=True):
         return None if spec is None else Filter(spec, events, self.loaded_code.filters.get(name))
 
 
-async def _scopes(plan: Plan, services: RuntimeServices) -> Mapping[GroupVersionKind, bool | None]:
-    """Whether the kinds of reconcilers are namespaced; None for a kind that is not served."""
+async def _discover_reconciled(plan: Plan, services: RuntimeServices) -> None:
+    """Discover the kinds of reconcilers, so that no change waits for that; they may be unknown."""
     resources = {resource.name: resource for resource in plan.resources}
-    found: dict[GroupVersionKind, bool | None] = {}
     for handler in plan.handlers:
         if handler.mode is Mode.RECONCILE:
             watch = resources[handler.resource].watches[0]
-            gvk = GroupVersionKind.of(watch.api_version, watch.kind)
-            try:
-                found[gvk] = (await services.discover(gvk)).namespaced
-            except ApiError:  # its informer reports the fault
-                found[gvk] = None
-    return found
+            with suppress(ApiError):  # its informer reports the fault, and discovers the kind later
+                await services.discover(GroupVersionKind.of(watch.api_version, watch.kind))
 
 
 def _schedule(

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from declctl.decoding import Projection
+from declctl.errors import MappingFailed, NotSynced
 from declctl.manifest.model import FilterSpec, MappingSpec, OwnerSelection
-from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView
+from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView, Resource
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
 
@@ -14,6 +15,11 @@ ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 ALL = frozenset(ChangeType)
 _DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
 _READER = Projection(api_version="v1", kind="Pod")
+
+
+def served(namespaced):
+    """The reconciled kind as the server serves it."""
+    return Resource(_DEPLOYMENT, "deployments", namespaced)
 
 
 def record(version: int = 1, **metadata):
@@ -35,7 +41,7 @@ def owned(*owners, version=1):
 
 def source(spec=None, *, namespaced=True, function=None, judge=None, namespaces=None):
     """A watched resource whose changes lead to deployments."""
-    kind = ReconciledKind(_DEPLOYMENT, namespaced, None)
+    kind = ReconciledKind(_DEPLOYMENT, lambda: served(namespaced), None)
     spec = MappingSpec(owner=OwnerSelection.ANY) if spec is None else spec
     return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), "", namespaces)
 
@@ -130,12 +136,48 @@ def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced
     assert led_to(where, Notification(ADDED, record())) == keys
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [MappingSpec(label="app"), MappingSpec(field_path="spec.app"), MappingSpec(owner=OwnerSelection.ANY)],
+    ids=str,
+)
+def test_while_the_kind_is_not_known_a_mapping_leads_to_no_key(spec):
+    """A guess would be the key of an object that does not exist. Later it leads to the right one."""
+    found = []
+    kind = ReconciledKind(_DEPLOYMENT, lambda: found[-1] if found else None, None)
+    where = KeySource("pods", (), ALL, None, keys_of(spec, kind, None))
+    change = Notification(ADDED, record(labels={"app": "web"}, ownerReferences=[owner()]))
+    mapped = where.keys(change, lambda _: None)
+    assert mapped.keys == ()
+    assert [type(failure) for failure in mapped.failures] == [NotSynced]
+    found.append(served(namespaced=False))
+    assert led_to(where, change) == ["web"]
+    found.append(None)  # forgotten for a moment: a request has got a 404
+    assert led_to(where, change) == ["web"]
+    found.append(served(namespaced=True))  # the definition was replaced by another one
+    assert led_to(where, change) == ["a/web"]
+
+
 @pytest.mark.client_go("Multi-namespace cache")
 def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     """The reconciler would take an object that it does not watch for one that is gone, and clean up."""
     change = Notification(MODIFIED, owned(version=2), owned(version=1))
     where = source(function=lambda obj: ["a/web", "b/web", "web"], namespaces=frozenset({"a", "c"}))
     assert led_to(where, change) == ["a/web"]
+
+
+@pytest.mark.client_go(304)
+def test_a_state_that_fails_hides_no_key_of_the_other_one():
+    """An object that is repaired, or damaged, leads to the keys that are known."""
+
+    def function(obj):
+        if obj.resource_version == "1":
+            raise MappingFailed("no such app")
+        return ["a/web"]
+
+    change = Notification(MODIFIED, owned(version=2), owned(version=1))
+    mapped = source(function=function).keys(change, lambda _: None)
+    assert (mapped.keys, [str(failure) for failure in mapped.failures]) == (("a/web",), ["no such app"])
 
 
 @pytest.mark.client_go(306)

@@ -8,7 +8,7 @@ import pytest
 from declctl.kit import ManualClock
 from declctl.kit.keyed_queue import EpochCounter
 from declctl.manifest.model import MappingSpec, OwnerSelection
-from declctl.objects import Cause, GroupVersionKind
+from declctl.objects import Cause, GroupVersionKind, Resource
 from declctl.runtime.handling.mapping import ReconciledKind, keys_of
 from declctl.runtime.handling.reconcile_slot import ReconcileQueue
 from declctl.workqueue import Priority
@@ -107,6 +107,9 @@ def test_a_closed_queue_counts_what_it_drops(queue):
     assert keys.statistics().dropped == 3
 
 
+DEPLOYMENTS = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
+
+
 def _owner(kind, name, *, controller, api_version="apps/v1"):
     return {"kind": kind, "name": name, "controller": controller, "apiVersion": api_version}
 
@@ -125,7 +128,7 @@ def _owner(kind, name, *, controller, api_version="apps/v1"):
 )
 def test_an_object_leads_to_keys(spec, keys):
     """By owner reference, label, annotation or field; a name is one in the namespace of the object."""
-    kind = ReconciledKind(GroupVersionKind.of("apps/v1", "Deployment"), True, None)
+    kind = ReconciledKind(DEPLOYMENTS.gvk, lambda: DEPLOYMENTS, None)
     owners = [
         _owner("Deployment", "web", controller=True),
         _owner("Deployment", "db", controller=False),
