@@ -381,6 +381,32 @@ def test_a_reconciler_is_called_for_keys_that_come_and_leave(selecting, sandbox)
     assert until("its key is due", selecting.heard) == [("a/one", False, ["OutOfScope"])]
 
 
+def test_a_mapping_leads_to_keys_of_the_namespaces_that_match_now(selecting, sandbox) -> None:
+    """An object of another namespace is there: no reconciler is told that it is gone."""
+    rig = selecting.rig
+    rig.handlers.clear()
+    mapped = "{resourceRef: {name: pods}, mapTo: {annotation: map}}"
+    rig.handler("tell", rest=f"mode: Reconcile, watches: [{mapped}]")
+    code = (
+        "from blackboard import tell as note\n"
+        "def tell(request): note('tell', str(request.key), request.obj is not None)\n"
+    )
+    pods = "- {name: pods, apiVersion: v1, kind: Pod, namespaces: [refers]}"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "refers"}}
+    pod["metadata"]["annotations"] = {"map": "b/two"}
+    objects = [space("a"), space("b", "db"), selecting.map("one", "a"), selecting.map("two", "b"), pod]
+    selecting.run(*objects, code=code, resources=[MAPS, pods])
+    assert selecting.heard() == [("a/one", True)]
+    relabel(sandbox, "b", "web")
+    assert set(until("its objects are reconciled", selecting.heard)) == {("b/two", True)}
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "1"}}}, namespace="refers")
+    assert until("the mapping leads there now", selecting.heard) == [("b/two", True)]
+    relabel(sandbox, "b", "db")
+    assert until("it leaves", selecting.heard) == [("b/two", False)]
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "2"}}}, namespace="refers")
+    assert selecting.heard() == []
+
+
 def test_changes_of_one_object_stay_in_order_over_leaving_and_coming_back(selecting, sandbox) -> None:
     """However often its namespace leaves: Added, changes, Deleted, and no state older than one before."""
     code = (

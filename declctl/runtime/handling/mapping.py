@@ -94,8 +94,8 @@ class KeySource:
     """A resource whose changes lead to keys of a reconciler.
 
     `keys_of` is None for the reconciler's own resource: its objects lead to their own keys. A mapping leads
-    to no key outside of `namespaces`: a reconciler would take an object that is not watched for one that is
-    gone.
+    to no key of a namespace that is not cached: a reconciler would take an object that is not cached for one
+    that is gone.
     """
 
     resource: str  # its name in the manifest
@@ -104,7 +104,8 @@ class KeySource:
     filter: Filter | None = None
     keys_of: KeysOf | None = None
     way: str = ""  # of `keys_of`, in the words of the manifest
-    namespaces: frozenset[str] | None = None  # of the reconciler's own resource; None for any
+    # Whether the cache of the reconciler's own resource has all objects of a namespace now; None: of any.
+    caches: Callable[[str], bool] | None = None
 
     def keys(self, notification: Notification, report: Report) -> Mapped:
         """The keys to which a change leads. Raises nothing.
@@ -142,11 +143,15 @@ class KeySource:
                 for key in keys_of(state):
                     if isinstance(key, NoKey):
                         no_keys[key] = None
-                    elif self.namespaces is None or key.rpartition("/")[0] in self.namespaces:
+                    elif self._is_cached(key):
                         keys[key] = None
             except DeclctlError as failure:
                 failures.append(failure)
         return Mapped(tuple(keys), tuple(no_keys), failures)
+
+    def _is_cached(self, key: str) -> bool:
+        namespace, slash, _ = key.partition("/")
+        return self.caches is None or not slash or self.caches(namespace)
 
     def cause(self, notification: Notification) -> Cause:
         """The cause that a change is for the keys to which it leads."""

@@ -422,7 +422,7 @@ class _Bindings(msgspec.Struct, frozen=True):
         watch = binding.informers[0].identity.watch
         gvk = GroupVersionKind.of(watch.api_version, watch.kind)
         kind = ReconciledKind(gvk, partial(self.services.known, gvk), self.listers[handler.resource])
-        namespaces = _namespaces_of(binding.informers)
+        caches = _caches_namespace(binding.informers)
         sources = [KeySource(handler.resource, binding.informers, binding.policy.types, binding.filter)]
         for position, watched in enumerate(handler.watches):
             name = f"{handler.name} {position}"
@@ -434,7 +434,7 @@ class _Bindings(msgspec.Struct, frozen=True):
                     self._filter(watched.filter, ALL_EVENTS, name),
                     keys_of(watched.map_to, kind, self.loaded_code.mappings.get(name)),
                     str(watched.map_to),
-                    namespaces,
+                    caches,
                 )
             )
         listened = dict.fromkeys(managed for source in sources for managed in source.informers)
@@ -523,10 +523,16 @@ def _snapshots(names: Sequence[str], listers: Listers) -> SnapshotSource | None:
     return SnapshotSource(names, listers) if names else None
 
 
-def _namespaces_of(informers: Sequence[ManagedInformer]) -> frozenset[str] | None:
-    """The namespaces of a resource; None for all, for a selector of them, and for a cluster-scoped kind."""
-    found = {managed.identity.watch.namespace for managed in informers}
-    return None if None in found else frozenset(name for name in found if name is not None)
+def _caches_namespace(informers: Sequence[ManagedInformer]) -> Callable[[str], bool] | None:
+    """Whether the caches of a resource have all objects of a namespace; None if they have all namespaces.
+
+    The namespaces of a selector come and go. One that has come in counts when its first list is complete.
+    """
+    watches = [managed.identity.watch for managed in informers]
+    if any(watch.namespace_selector for watch in watches):
+        return lambda namespace: any(each.informer.version_in(namespace) is not None for each in informers)
+    found = frozenset(watch.namespace for watch in watches)
+    return None if None in found else found.__contains__
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:

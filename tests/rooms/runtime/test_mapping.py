@@ -39,11 +39,11 @@ def owned(*owners, version=1):
     return record(version, ownerReferences=list(owners))
 
 
-def source(spec=None, *, namespaced=True, function=None, judge=None, namespaces=None):
+def source(spec=None, *, namespaced=True, function=None, judge=None, caches=None):
     """A watched resource whose changes lead to deployments."""
     kind = ReconciledKind(_DEPLOYMENT, lambda: served(namespaced), None)
     spec = MappingSpec(owner=OwnerSelection.ANY) if spec is None else spec
-    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), "", namespaces)
+    return KeySource("pods", (), ALL, judge, keys_of(spec, kind, function), "", caches)
 
 
 def led_to(where, notification):
@@ -162,7 +162,7 @@ def test_while_the_kind_is_not_known_a_mapping_leads_to_no_key(spec):
 def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     """The reconciler would take an object that it does not watch for one that is gone, and clean up."""
     change = Notification(MODIFIED, owned(version=2), owned(version=1))
-    where = source(function=lambda obj: ["a/web", "b/web", "web"], namespaces=frozenset({"a", "c"}))
+    where = source(function=lambda obj: ["a/web", "b/web", "web"], caches={"a", "c"}.__contains__)
     assert led_to(where, change) == ["a/web"]
 
 
