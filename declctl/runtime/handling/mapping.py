@@ -30,6 +30,7 @@ from declctl.runtime.handling.binding import Filter, Report
 KeysOf = Callable[[ObjectView], Iterable["str | NoKey"]]
 """Returns the keys to which an object leads, and what is no key; may raise MappingFailed."""
 
+_LONGEST_SHOWN = 300  # characters of a value in a log line; a key has 317 at most
 _RESYNC = ChangeType.RESYNC
 _REFERENCES = FieldPath.parse("metadata.ownerReferences[*]")
 
@@ -81,7 +82,9 @@ class ReconciledKind:
         NoKey if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
         Raises NotSynced while the scope of the kind is not known.
         """
-        namespaced, nowhere = self.namespaced, NoKey(repr(text))
+        namespaced, nowhere = self.namespaced, NoKey(repr(text[:_LONGEST_SHOWN]))
+        if text.split() != [text]:
+            return nowhere  # no name has white space
         if "/" in text:
             return text if namespaced and text.count("/") == 1 and all(text.split("/")) else nowhere
         if not namespaced:

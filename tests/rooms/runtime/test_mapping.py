@@ -136,6 +136,26 @@ def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced
     assert led_to(where, Notification(ADDED, record())) == keys
 
 
+@pytest.mark.client_go(304)
+@pytest.mark.parametrize(
+    ("namespaced", "text", "keys"),
+    [
+        *[(True, text, []) for text in (" acme ", "a/ acme", "acme\n", " ", "a/b/c", "/acme", "a/", "/")],
+        *[(False, text, []) for text in (" acme ", "a/acme")],
+        (True, "acme", ["a/acme"]),
+        (False, "acme", ["acme"]),
+        (True, "system:node:One", ["a/system:node:One"]),
+    ],
+)
+def test_a_value_that_is_no_key_leads_nowhere_and_is_named(namespaced, text, keys):
+    """A typing error in an annotation is found in the log. A key with white space would be no object's."""
+    where = source(MappingSpec(annotation="app"), namespaced=namespaced)
+    mapped = where.keys(Notification(ADDED, record(annotations={"app": text})), lambda _: None)
+    assert list(mapped.keys) == keys
+    assert [each.text for each in mapped.no_keys] == ([] if keys else [repr(text)])
+    assert not mapped.failures
+
+
 @pytest.mark.parametrize(
     "spec",
     [MappingSpec(label="app"), MappingSpec(field_path="spec.app"), MappingSpec(owner=OwnerSelection.ANY)],
