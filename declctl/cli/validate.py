@@ -7,7 +7,7 @@ manifest matches are listed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
@@ -28,7 +28,7 @@ from declctl.manifest.codes import (
     UNKNOWN_OBJECT_FIELD,
 )
 from declctl.manifest.diagnostics import closest, listed
-from declctl.manifest.model import HandlerSpec, ResourceSpec
+from declctl.manifest.model import HandlerSpec, ResourceSpec, SecondaryWatchSpec
 from declctl.manifest.plan import ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
@@ -282,11 +282,11 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
         spec.name: GroupVersionKind.of(spec.api_version, spec.kind) for spec in loaded.controller.resources
     }
     fields = KindFields(server)
-    for handler in loaded.controller.handlers:
-        if handler.filter is None or not handler.filter.expression:
+    for reader in _readers(loaded):
+        if reader.filter is None or not reader.filter.expression:
             continue
-        kind, path = kinds[handler.resource], (*handler.path, "filter", "expression")
-        for read in compile_expression(handler.filter.expression).reads:
+        kind, path = kinds[reader.resource], (*reader.path, "filter", "expression")
+        for read in compile_expression(reader.filter.expression).reads:
             unknown = None if read.variable == "change" else await fields.unknown(kind, read.steps)
             if unknown is None:
                 continue
@@ -296,6 +296,13 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
             advice = f'did you mean "{similar}"?' if similar else f"it has {listed(unknown.names)}"
             yield loaded.fault(UNKNOWN_OBJECT_FIELD, path, message, suggestion=advice, offset=read.offset)
             break
+
+
+def _readers(loaded: LoadedManifest) -> Iterator[HandlerSpec | SecondaryWatchSpec]:
+    """The handlers, and the watches of each."""
+    for handler in loaded.controller.handlers:
+        yield handler
+        yield from handler.watches
 
 
 async def _unwritable(

@@ -6,7 +6,7 @@ differently from the written ones: an octal number, or `yes` in a plugin's confi
 nor filter by a field that it does not have.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from declctl.manifest import codes
@@ -425,16 +425,22 @@ def check_cache(findings: Findings, shape: Schema) -> None:
             by_name.setdefault(name, resource)
     # The dropped fields of a resource are read once, as thousands of handlers may share the resource.
     dropped: dict[str, Mapping[_Steps, str]] = {}
-    for path, handler in entries_at(findings.data, "spec", "handlers"):
-        name = value_at(handler, "resourceRef", "name")
-        reads_fields = items_at(handler, "filter", "changedPaths") or value_at(
-            handler, "filter", "expression"
-        )
-        if isinstance(name, str) and name in by_name and reads_fields:
+    for path, reader in _readers(findings):
+        name = value_at(reader, "resourceRef", "name")
+        if isinstance(name, str) and name in by_name and ("filter" in reader or "mapTo" in reader):
             if name not in dropped:
                 dropped[name] = _dropped(by_name[name], shape)
             _check_filter(findings, path, by_name[name], dropped[name])
             _check_expression(findings, path, by_name[name], dropped[name])
+            _check_mapping(findings, path, by_name[name], dropped[name])
+
+
+def _readers(findings: Findings) -> Iterator[tuple[Path, dict[str, Json]]]:
+    """What reads objects of a resource: each handler, and each of the `watches` of one."""
+    for path, handler in entries_at(findings.data, "spec", "handlers"):
+        yield path, handler
+        for below, watch in entries_at(handler, "watches"):
+            yield (*path, *below), watch
 
 
 def _check_indexers(findings: Findings, path: Path) -> None:
@@ -515,6 +521,43 @@ def _check_expression(
             advice = f"do not read it, or take {parent} out of transform.dropFields"
             findings.add(codes.CONTRADICTION, location, message, suggestion=advice, severity="warning")
             return
+
+
+def _check_mapping(
+    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
+) -> None:
+    """Report a way of `mapTo` that reads a field which no cached object has: it leads nowhere."""
+    for way, value in mapping_at(findings.data, *path, "mapTo").items():
+        place = (*path, "mapTo", way)
+        if not isinstance(value, str) or findings.is_blamed(place):
+            continue
+        if way == "fieldPath":
+            steps = _steps(value)
+        elif way == "annotation":
+            steps = ("metadata", "annotations", value)
+        elif way == "owner":
+            steps = ("metadata", "ownerReferences")
+        else:
+            continue  # labels are in every record, and the others read the index or call code
+        parent = _dropped_with(steps, dropped)
+        if value_at(resource, "cache", "mode") == _METADATA_ONLY and _is_outside_of_metadata(steps):
+            message = (
+                f"{dotted(place)} is {findings.quoted(place, value)}, and with cache.mode MetadataOnly "
+                "objects have nothing but metadata"
+            )
+            advice = "name a field of metadata, or write cache: {mode: Frames}"
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+        elif parent is not None:
+            message = (
+                f"{dotted(place)} is {findings.quoted(place, value)}, and the resource drops {parent}: it "
+                "leads to no key"
+            )
+            advice = f"map in another way, or take {parent} out of transform.dropFields"
+            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice, severity="warning")
+
+
+def _is_outside_of_metadata(steps: _Steps) -> bool:
+    return bool(steps) and steps[0] != "metadata"
 
 
 def _dropped_with(steps: _Steps, dropped: Mapping[_Steps, str]) -> str | None:

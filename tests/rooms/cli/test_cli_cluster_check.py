@@ -209,6 +209,25 @@ def test_a_field_that_the_kind_lacks_is_shown_in_the_expression():
     assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
 
 
+def test_a_field_that_the_kind_of_a_watch_lacks_is_shown_in_its_expression():
+    """The kind is that of the watched resource, and not that of the handler."""
+    watch = "{resourceRef: {name: pods}, mapTo: {label: x}, filter: {expression: obj.status.phaze == 'x'}}"
+    manifest = (
+        "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n  resources:\n"
+        "    - {name: apps, apiVersion: apps/v1, kind: Deployment}\n"
+        "    - {name: pods, apiVersion: v1, kind: Pod}\n  handlers:\n"
+        "    - {name: a, mode: Reconcile, resourceRef: {name: apps}, entryPoint: m, "
+        f"watches: [{watch}]}}\n"
+    )
+    server = Server()
+    server.schemas = POD_SCHEMAS
+    loaded = load(ManifestSource("manifest.yaml", manifest.encode()), environ={})
+    faults = asyncio.run(check_against_cluster(loaded, server))
+    (fault,) = [each for each in faults if each.code == "DCL054"]
+    assert fault.message == "a Pod has no field phaze in obj.status"
+    assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
+
+
 def test_a_field_that_resembles_none_is_told_which_there_are():
     (fault,) = expression_faults("old == null || old.quite.other == obj.spec.any", POD_SCHEMAS)
     assert fault.message == "a Pod has no field quite in old"

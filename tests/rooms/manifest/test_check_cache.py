@@ -43,3 +43,68 @@ def test_a_path_that_is_wrong_is_not_blamed_twice(only_fault):
     """One cause, one diagnostic."""
     fault = only_fault(RESOURCE % ("MetadataOnly", "indexers: [{name: it, fieldPath: 'spec.§-'}]"))
     assert fault.code == "DCL034"
+
+
+WATCH = """
+resources:
+  - {name: apps, apiVersion: apps/v1, kind: Deployment}
+  - {name: pods, apiVersion: v1, kind: Pod, %s}
+handlers:
+  - name: a
+    mode: Reconcile
+    resourceRef: {name: apps}
+    entryPoint: m
+    watches: [{resourceRef: {name: pods}, %s}]
+"""
+BARE = "cache: {mode: MetadataOnly}"
+DROPPED = "transform: {dropFields: [status, metadata.ownerReferences, metadata.annotations]}"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "mapTo: {owner: Any}, filter: {expression: \"obj.status.§phase == 'Failed'\"}",
+        "mapTo: {owner: Any}, filter: {changedPaths: [§status]}",
+        "mapTo: {fieldPath: §spec.nodeName}",
+    ],
+)
+def test_a_watch_that_reads_more_than_the_cache_has_is_refused(only_fault, rest):
+    """As in a handler: its changes would never lead to a key, and nobody would know why."""
+    fault = only_fault(WATCH % (BARE, rest))
+    assert (fault.code, fault.severity) == ("DCL017", "error")
+    assert "spec.handlers[0].watches[0]." in fault.message
+    assert "with cache.mode MetadataOnly objects have nothing but metadata" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("rest", "field"),
+    [
+        ("mapTo: {label: x}, filter: {expression: \"obj.status.§phase == 'Failed'\"}", "status"),
+        ("mapTo: {label: x}, filter: {changedPaths: [§status.phase]}", "status"),
+        ("mapTo: {fieldPath: §status.nominatedNodeName}", "status"),
+        ("mapTo: {owner: §Controller}", "metadata.ownerReferences"),
+        ("mapTo: {annotation: §example.dev/app}", "metadata.annotations"),
+    ],
+)
+def test_a_watch_that_reads_a_dropped_field_is_a_warning(only_fault, rest, field):
+    """The resource itself takes away what the watch looks for."""
+    fault = only_fault(WATCH % (DROPPED, rest))
+    assert (fault.code, fault.severity) == ("DCL017", "warning")
+    assert f"the resource drops {field}" in fault.message
+    assert fault.suggestion.endswith(f"take {field} out of transform.dropFields")
+
+
+@pytest.mark.parametrize(
+    ("resource", "rest"),
+    [
+        (BARE, "mapTo: {owner: Any}, filter: {changedPaths: [metadata.labels]}"),
+        (BARE, 'mapTo: {annotation: x}, filter: {expression: "has(obj.metadata.labels.a)"}'),
+        (BARE, "mapTo: {fieldPath: metadata.annotations.x}"),
+        (DROPPED, "mapTo: {label: x}, filter: {labelSelector: a=b}"),
+        (DROPPED, "mapTo: {fieldPath: spec.nodeName}, filter: {entryPoint: 'm:f'}"),
+        ("cache: {mode: Frames}", "mapTo: {fieldPath: status.phase}"),
+    ],
+)
+def test_a_watch_that_reads_what_is_cached_is_fine(faults, resource, rest):
+    """Nothing is said about it."""
+    assert faults(WATCH % (resource, rest)) == ()
