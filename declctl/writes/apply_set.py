@@ -16,7 +16,7 @@ import base64
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -40,11 +40,18 @@ _MOST_CONFLICTS = 5  # of one change of the parent
 GroupKind = tuple[str, str]  # group, kind
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One object of a set."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One object of a set. The server has it in all versions of its kind, so the version does not count."""
 
-    resource: Resource
+    group_kind: GroupKind
     key: ObjectKey
+    resource: Resource = field(compare=False)
+
+    @classmethod
+    def of(cls, resource: Resource, key: ObjectKey) -> "Member":
+        """The object of a resource with a key."""
+        return cls((resource.gvk.group, resource.gvk.kind), key, resource)
 
     def __str__(self) -> str:
         return f"{self.resource} {self.key}"
@@ -143,12 +150,16 @@ class ApplySets:
         marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
+        # One object may be served in two groups: what was applied is never deleted under its other name.
+        uids = {written.uid for written in applied}
         # The former scope, also if somebody has replaced the parent without its annotations.
         former = SetScope() if known is None else SetScope.of(known, owner)
         if known is not None and former == scope:
-            pruned = await self._prune_known(owner, known - members.keys())
+            pruned = await self._prune_known(owner, known - members.keys(), uids)
         else:
-            pruned, left = await self._prune_listed(owner, members.keys(), marks.scope | former | scope)
+            pruned, left = await self._prune_listed(
+                owner, members.keys(), uids, marks.scope | former | scope
+            )
             await marks.narrow(scope | left)
         if not self._gate.dry_run:
             self._known[state] = frozenset(members)
@@ -177,7 +188,7 @@ class ApplySets:
                         f"{parent.key} can't own it: write it into {parent.namespace}, or by ctx.apply "
                         "without an owner"
                     )
-            member = Member(resource, placed(document, resource, parent.namespace))
+            member = Member.of(resource, placed(document, resource, parent.namespace))
             if member in found:
                 raise InvalidWrite(f"{document} is twice in the set: each object may be in it once")
             found[member] = document
@@ -200,22 +211,24 @@ class ApplySets:
         )
         return await self._gate.send(write, owner.origin)
 
-    async def _prune_known(self, owner: SetOwner, members: Iterable[Member]) -> list[Written]:
-        """Delete former members, each of which is read before."""
+    async def _prune_known(
+        self, owner: SetOwner, members: Iterable[Member], uids: Collection[str]
+    ) -> list[Written]:
+        """Delete former members, each of which is read before, except for those with `uids`."""
         pruned: list[Written] = []
         for member in sorted(members, key=str):
             try:
                 obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
             except NotFound:
                 continue
-            if owner.owns(obj):
+            if owner.owns(obj) and obj["metadata"]["uid"] not in uids:
                 pruned += await self._delete(owner, member, obj)
         return pruned
 
     async def _prune_listed(
-        self, owner: SetOwner, kept: Collection[Member], scope: "SetScope"
+        self, owner: SetOwner, kept: Collection[Member], uids: Collection[str], scope: "SetScope"
     ) -> tuple[list[Written], "SetScope"]:
-        """Delete the members on the server that are not in `kept`.
+        """Delete the members on the server that are not in `kept`, and have none of `uids`.
 
         Returns them, and the kinds and namespaces of the members that other handlers have.
         """
@@ -223,7 +236,7 @@ class ApplySets:
         left: set[Member] = set()
         kinds = scope.kinds | {(kind.group, kind.kind) for kind in owner.applies}
         versions = {(kind.group, kind.kind): kind for kind in owner.applies}
-        versions |= {(m.resource.gvk.group, m.resource.gvk.kind): m.resource.gvk for m in kept}
+        versions |= {member.group_kind: member.resource.gvk for member in kept}
         for group, kind in sorted(kinds):
             try:
                 resource = await self._discover(
@@ -233,8 +246,8 @@ class ApplySets:
                 continue  # the kind is not served any more, and its objects went with it
             async for obj in self._listed(owner, resource, scope):
                 metadata = obj["metadata"]
-                member = Member(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
-                if member in kept:
+                member = Member.of(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
+                if member in kept or metadata["uid"] in uids:
                     continue
                 if not owner.owns(obj):
                     left.add(member)
@@ -391,7 +404,7 @@ class SetScope(msgspec.Struct, frozen=True):
     def of(cls, members: Iterable[Member], owner: SetOwner) -> "SetScope":
         """The scope of members."""
         there = list(members)
-        kinds = frozenset((each.resource.gvk.group, each.resource.gvk.kind) for each in there)
+        kinds = frozenset(each.group_kind for each in there)
         spaces = frozenset(each.key.namespace for each in there if each.key.namespace)
         return cls(kinds, spaces - {owner.parent.namespace or ""})
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.decoding import Projection
 from declctl.errors import NotFound
@@ -23,6 +24,7 @@ RESOURCES = {
         (GroupVersionKind.of("example.dev/v1", "Fleet"), "fleets", False, ["status"]),
         (GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True, ["status", "scale"]),
         (GroupVersionKind.of("v1", "ConfigMap"), "configmaps", True, []),
+        (GroupVersionKind.of("autoscaling/v2", "HorizontalPodAutoscaler"), "autoscalers", True, []),
         (GroupVersionKind.of("rbac.authorization.k8s.io/v1", "ClusterRole"), "clusterroles", False, []),
     )
 }
@@ -93,10 +95,11 @@ class Scene:
         self.resources = dict(RESOURCES)
 
     async def discover(self, kind: GroupVersionKind) -> Resource:
-        """As a client: the kind, or NotFound."""
+        """As a client: the kind in the version that is asked for, or NotFound."""
         if kind.kind not in self.resources:
             raise NotFound(404, "NotFound", f"no {kind.kind}")
-        return self.resources[kind.kind]
+        found = self.resources[kind.kind]
+        return replace(found, gvk=kind) if kind.version else found
 
     def factory(self, *, dry_run: bool = False) -> WriterFactory:
         """The writers of a new process."""

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from declctl.errors import Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
-from declctl.objects import GroupVersionKind
+from declctl.objects import GroupVersionKind, Resource
 from declctl.writes import DeclaredWrites, documents_of
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
@@ -359,3 +359,47 @@ def test_children_are_found_after_the_annotations_of_the_parent_are_lost(scene, 
     scene.server.answers["GET", MAPS] = {"items": [member("a")]}
     done = apply([], view(metadata={"resourceVersion": "200"}))
     assert [written.key for written in done.pruned] == ["team-a/a"]
+
+
+def autoscaler(version: str) -> dict:
+    """A child of a kind with two versions."""
+    return {
+        "apiVersion": f"autoscaling/{version}",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "a"},
+    }
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["this process", "the next process"])
+def test_a_child_in_another_version_is_the_same_child(scene, apply, view, again) -> None:
+    """An edit from autoscaling/v1 to autoscaling/v2 keeps the autoscaler: it is one object in both."""
+    there = "/apis/autoscaling/{}/namespaces/team-a/autoscalers"
+    for version in ("v1", "v2"):
+        scene.server.answers["GET", there.format(version)] = {"items": [member("a")]}
+        scene.server.answers["GET", there.format(version) + "/a"] = member("a")
+    obj = view(metadata={"annotations": {**MARKED, KINDS: "HorizontalPodAutoscaler.autoscaling"}})
+    apply([autoscaler("v1")], obj)
+    done = apply([autoscaler("v2")], obj, again=again)
+    assert done.pruned == ()
+    assert scene.server.sent("DELETE") == []
+    assert [str(each.kind.version) for each in done.applied] == ["v2"]
+
+
+def test_one_object_in_two_versions_is_twice_in_the_set(scene, apply) -> None:
+    """The second apply would take back what the first one has set."""
+    with pytest.raises(InvalidWrite, match="HorizontalPodAutoscaler a is twice in the set"):
+        apply([autoscaler("v1"), autoscaler("v2")])
+    assert scene.server.requests == []
+
+
+def test_what_was_applied_is_not_deleted_under_another_group(scene, apply, view) -> None:
+    """A server may have one object in two groups, such as Events: the uid of the answer tells it."""
+    scene.resources["Event"] = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
+    new = "/apis/events.k8s.io/v1/namespaces/team-a/events"
+    scene.server.answers["PATCH", f"{new}/a"] = {"metadata": {"name": "a", "uid": "uid-of-a"}}
+    scene.server.answers["GET", "/api/v1/namespaces/team-a/events"] = {"items": [member("a")]}
+    event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "a"}}
+    old = (GroupVersionKind.of("v1", "Event"),)
+    declared = DeclaredWrites((*old, GroupVersionKind.of("events.k8s.io/v1", "Event")))
+    apply([event], view(), declared=declared)
+    assert scene.server.sent("DELETE") == []
