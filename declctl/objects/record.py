@@ -601,8 +601,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Requeue:
     """What a reconciler returns to be called for the key again, `after` seconds.
 
-    A change that comes before leads to a call before. Raises ValueError unless `after` is above 0 and fits
-    into a float, and TypeError if it is no number.
+    A change that comes before leads to a call before, whose result decides anew. Raises ValueError unless
+    `after` is above 0 and fits into a float, and TypeError if it is no number.
     """
 
     after: float

@@ -6,8 +6,10 @@
 import asyncio
 import heapq
 import itertools
+import math
 import threading
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock
@@ -16,6 +18,7 @@ from declctl.workqueue.queue import MOST_CAUSES, Priority, WorkQueue
 from declctl.workqueue.rate_limit import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
+_FEW = 64  # entries of removed items that are not worth a new heap
 
 
 class Delays(Generic[K]):
@@ -25,19 +28,34 @@ class Delays(Generic[K]):
         self._clock = clock
         self._lock = threading.Lock()
         self._order = itertools.count()
-        self._due: dict[K, float] = {}  # monotonic seconds, by item
-        self._heap: list[
-            tuple[float, int, K]
-        ] = []  # by time; entries that are no longer in `_due` stay in it
+        self._due: dict[K, tuple[float, int]] = {}  # monotonic seconds and a serial number, by item
+        # By time. Entries that are no longer in `_due` stay for a while.
+        self._heap: list[tuple[float, int, K]] = []
 
     def add(self, item: K, seconds: float) -> None:
-        """Make an item due in `seconds`, unless it is due earlier (client-go 250)."""
+        """Make an item due in `seconds`, unless it is due earlier (client-go 250).
+
+        Raises ValueError for NaN: an item with it would never be due, and would keep the others waiting.
+        """
+        if math.isnan(seconds):
+            raise ValueError("a delay takes a number of seconds, not nan")
         with self._lock:
             moment = self._clock.monotonic() + seconds
             known = self._due.get(item)
-            if known is None or moment < known:
-                self._due[item] = moment
-                heapq.heappush(self._heap, (moment, next(self._order), item))
+            if known is None or moment < known[0]:
+                entry = (moment, next(self._order))
+                self._due[item] = entry
+                heapq.heappush(self._heap, (*entry, item))
+
+    def remove(self, item: K) -> None:
+        """Forget an item. No effect for an unknown one."""
+        with self._lock:
+            if self._due.pop(item, None) is None:
+                return
+            # An item that is removed and added again and again must not fill the heap.
+            if len(self._heap) > 2 * len(self._due) + _FEW:
+                self._heap = [(*entry, each) for each, entry in self._due.items()]
+                heapq.heapify(self._heap)
 
     def take_due(self) -> list[K]:
         """Remove the items that are due; returns them in the order of their times (client-go 251)."""
@@ -45,8 +63,8 @@ class Delays(Generic[K]):
             now = self._clock.monotonic()
             taken: list[K] = []
             while self._heap and self._heap[0][0] <= now:
-                moment, _, item = heapq.heappop(self._heap)
-                if self._due.get(item) == moment:
+                *entry, item = heapq.heappop(self._heap)
+                if self._due.get(item) == tuple(entry):
                     del self._due[item]
                     taken.append(item)
             return taken
@@ -54,7 +72,7 @@ class Delays(Generic[K]):
     def next_due(self) -> float | None:
         """Seconds until the first item is due, at least 0; None if there is no item."""
         with self._lock:
-            while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][:2]:
                 heapq.heappop(self._heap)
             return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
 
@@ -71,8 +89,25 @@ class Delays(Generic[K]):
         return len(self._due)
 
 
+@dataclass(slots=True)
+class _Delayed:
+    """The add of an item that waits for its delay."""
+
+    priority: Priority
+    causes: dict[Cause, None]  # a set that keeps the order
+
+    def merge(self, priority: Priority, causes: Iterable[Cause]) -> None:
+        self.priority = min(priority, self.priority)
+        for cause in causes:
+            if len(self.causes) < MOST_CAUSES:
+                self.causes[cause] = None
+
+
 class DelayingQueue(WorkQueue[K]):
     """A queue that items can enter after a delay, while `run` is awaited (client-go's DelayingQueue).
+
+    An `add` before that neither ends the delay nor takes its causes, as in client-go: the item comes twice.
+    `cancel_delay` is for an item that need not come again.
 
     `clock` is the system's by default. `add_after` may be called from any thread.
     """
@@ -80,7 +115,7 @@ class DelayingQueue(WorkQueue[K]):
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
         self._delays: Delays[K] = Delays(clock=self._clock)
-        self._priorities: dict[K, Priority] = {}  # of delayed items
+        self._delayed: dict[K, _Delayed] = {}  # by item: those of `_delays`
         # The loop and the wake-up event of `run`, while it runs.
         self._wakeup: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -89,27 +124,59 @@ class DelayingQueue(WorkQueue[K]):
     ) -> None:
         """Add an item in `seconds`, at once for 0 or less. No effect after shutdown (client-go 252).
 
-        Of several delays the shortest counts, and of their priorities the highest.
+        Of several delays the shortest counts, and of their priorities the highest. The item comes with the
+        causes of all of them. Raises ValueError for NaN.
         """
+        self._add_after(item, seconds, priority, () if cause is None else (cause,), failed=False)
+
+    def _add_after(
+        self, item: K, seconds: float, priority: Priority, causes: Collection[Cause], *, failed: bool
+    ) -> None:
+        """As `add_after`, with several causes. If the item has `failed`, an earlier add carries them, too."""
         if self.shutting_down:
             return
         if seconds <= 0:
-            self.add(item, priority=priority, cause=cause)
+            self._add(item, priority, causes)
             return
         with self._lock:
-            self._priorities[item] = min(priority, self._priorities.get(item, priority))
-            if cause is not None:
-                causes = dict.fromkeys((*self._delayed.get(item, ()), cause))
-                self._delayed[item] = tuple(causes)[:MOST_CAUSES]
-        self._delays.add(item, seconds)
+            self._delays.add(item, seconds)  # first: it may raise
+            self._delayed.setdefault(item, _Delayed(priority, {})).merge(priority, causes)
+            if failed:
+                self._retried[item] = tuple(causes)
         self._wake_run()
 
     def add_due(self) -> None:
         """Queue the items that are due. `run` calls it when it is time; a queue without `run` needs it."""
-        for item in self._delays.take_due():
-            with self._lock:
-                priority = self._priorities.pop(item, Priority.LIVE)
-            self.add(item, priority=priority)
+        if not self._delayed:
+            return
+        with self._lock:
+            due = [(item, self._without_delay(item)) for item in self._delays.take_due()]
+        for item, delayed in due:
+            if delayed is not None:
+                self._add(item, delayed.priority, delayed.causes)
+
+    def end_delay(self, item: K) -> bool:
+        """Queue a delayed item now, with its priority and its causes; returns whether it was delayed."""
+        with self._lock:
+            delayed = self._without_delay(item)
+        if delayed is not None:
+            self._add(item, delayed.priority, delayed.causes)
+        return delayed is not None
+
+    def cancel_delay(self, item: K) -> bool:
+        """Forget the delay of an item, which does not come because of it; returns whether it was delayed."""
+        if not self._delayed:
+            return False
+        with self._lock:
+            return self._without_delay(item) is not None
+
+    def _without_delay(self, item: K) -> _Delayed | None:
+        """Remove the delay of an item; None if it has none. Under the lock."""
+        delayed = self._delayed.pop(item, None)
+        if delayed is not None:
+            self._retried.pop(item, None)
+            self._delays.remove(item)
+        return delayed
 
     def next_due(self) -> float | None:
         """Seconds until the first delayed item is due, at least 0; None if no item is delayed."""
@@ -118,9 +185,9 @@ class DelayingQueue(WorkQueue[K]):
     def clear_delayed(self) -> int:
         """Drop the items that are not due yet; returns how many."""
         with self._lock:
-            self._priorities.clear()
             self._delayed.clear()
-        return self._delays.clear()
+            self._retried.clear()
+            return self._delays.clear()
 
     async def run(self) -> None:
         """Queue items when they are due, until the queue is shut down. Drops the others (client-go 252)."""
@@ -185,7 +252,8 @@ class RateLimitingQueue(DelayingQueue[K]):
     def add_rate_limited(self, item: K) -> float:
         """Add a failed item after the delay that the limiter computes; returns that delay in seconds.
 
-        An item that a worker has, and has not called `done` for, keeps its priority and its causes.
+        An item that a worker has, and has not called `done` for, keeps its priority and its causes. An add
+        before the end of the delay carries these causes, too.
         """
         delay = self._limiter.when(item)
         self.retry_after(item, delay)
@@ -193,7 +261,8 @@ class RateLimitingQueue(DelayingQueue[K]):
 
     def retry_after(self, item: K, seconds: float) -> None:
         """Add a failed item after a delay of the caller's choice; else as `add_rate_limited`."""
-        self.add_after(item, seconds, priority=self._note_retry(item))
+        priority, causes = self._note_retry(item)
+        self._add_after(item, seconds, priority, causes, failed=True)
 
     def forget(self, item: K) -> None:
         """Note that the item succeeded or was given up: its next failure counts as the first."""

@@ -12,7 +12,7 @@ import asyncio
 import threading
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
@@ -159,7 +159,8 @@ class WorkQueue(Generic[K]):
         self._waiting: _Turns[K] = _Turns()
         self._dirty: dict[K, _Request] = {}  # by item to be handed out
         self._processing: dict[K, _Request] = {}  # by item that a worker has
-        self._delayed: dict[K, tuple[Cause, ...]] = {}  # causes of items that wait for their delay
+        # The causes of failed items that wait for their retry, which an earlier add carries, too.
+        self._retried: dict[K, tuple[Cause, ...]] = {}
         self._shutting_down = False
         self._draining = False  # `shut_down_with_drain` waits
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
@@ -171,6 +172,10 @@ class WorkQueue(Generic[K]):
 
         Returns whether it was not queued already. No effect after shutdown.
         """
+        return self._add(item, priority, () if cause is None else (cause,))
+
+    def _add(self, item: K, priority: Priority, causes: Collection[Cause]) -> bool:
+        """As `add`, with several causes."""
         with self._lock:
             if self._shutting_down:
                 return False
@@ -181,7 +186,8 @@ class WorkQueue(Generic[K]):
             if request is None:
                 self._adds += 1
                 request = self._dirty[item] = _Request(self._clock.monotonic(), priority)
-                request.add_causes(*self._delayed.pop(item, ()))
+                if item in self._retried:
+                    request.add_causes(*self._retried[item])
                 if is_free:
                     self._waiting.push(item, priority)
                     self._wake()
@@ -189,8 +195,8 @@ class WorkQueue(Generic[K]):
                 request.priority = priority
                 if is_free:
                     self._waiting.promote(item)
-            if cause is not None:
-                request.add_causes(cause)
+            if causes:
+                request.add_causes(*causes)
             return is_new
 
     def get_nowait(self) -> K:
@@ -261,18 +267,16 @@ class WorkQueue(Generic[K]):
             self._draining = False
             self._wake()
 
-    def _note_retry(self, item: K) -> Priority:
-        """Count a failed item that will be added again, and keep its causes; returns its priority."""
+    def _note_retry(self, item: K) -> tuple[Priority, tuple[Cause, ...]]:
+        """Count a failed item that will be added again; returns its priority and its causes."""
         with self._lock:
             self._retries += 1
             request = self._processing.get(item)
             if request is None:
-                return Priority.LIVE
+                return Priority.LIVE, ()
             if (again := self._dirty.get(item)) is not None:
                 again.add_causes(*request.causes)
-            elif not self._shutting_down:
-                self._delayed[item] = tuple(request.causes)
-            return request.priority
+            return request.priority, tuple(request.causes)
 
     async def get(self) -> K:
         """Wait for the next item and take it; raises QueueShutDown. The caller has to call `done` for it."""

@@ -9,6 +9,7 @@ from declctl.testing import until
 CODE = """
 import itertools
 from blackboard import tell as note
+from declctl import Requeue
 
 times = itertools.count()
 
@@ -16,6 +17,11 @@ async def stamps(request, ctx):
     if request.obj is not None:
         note("stamps", request.name)
         await ctx.patch_status(message=f"seen {next(times)}")
+
+async def stamps_again(request, ctx):
+    note("stamps-again", request.name)
+    await ctx.patch_status(message=f"seen {next(times)}")
+    return Requeue(after=3600)
 
 async def stamps_too(request, ctx):
     if request.obj is not None:
@@ -85,6 +91,17 @@ def test_a_status_that_changes_in_each_call_is_written_once(rig, pods, sandbox) 
     assert len(rig.told("stamps")) == 2
     assert sandbox.ledger.count("patch") == 2  # the statuses; the label came from elsewhere
     assert controller.condition("Degraded").status == "False"
+
+
+def test_a_status_that_changes_in_each_call_does_not_hasten_a_requeue(rig, pods, sandbox) -> None:
+    """A reconciler that writes its status and returns Requeue is called when the Requeue is due."""
+    controller = pods(stamps_again=RECONCILES)
+    for number in range(5):
+        sandbox.create(pod(f"p{number}"))
+    until("the own writes are recognised", lambda: controller.handler("stamps-again").own_writes == 5)
+    controller.wait_idle()
+    assert len(rig.told("stamps-again")) == 5
+    assert sandbox.ledger.count("patch") == 5
 
 
 def test_two_reconcilers_that_feed_each_other_are_named_and_slowed_down(rig, pods, sandbox) -> None:

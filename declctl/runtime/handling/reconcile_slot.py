@@ -122,6 +122,8 @@ class ReconcileQueue:
     - `max_running` workers at most have a key.
     - A failed key is due again after its delay, or when it is added. All failed keys together share a token
       bucket (10 a second, burst 100), as in client-go.
+    - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
+      with it, and an earlier `Requeue` is outdated. Its own result decides when the key comes again.
     - With `debounce`, a key rests until nothing has led to it for so many seconds, `LONGEST_REST` times as
       many at most. Then it waits with all its causes. A retry and a Requeue do not rest.
     - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
@@ -188,6 +190,7 @@ class ReconcileQueue:
             key = self._next_with_permit()
             if key is None:
                 return None
+            self._queue.cancel_delay(key)
             self.guard.begin(key, self._reasons.pop(key, None))
             item = QueueItem(key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic())
             item.fixed = item.taken = True
@@ -311,7 +314,7 @@ class ReconcileQueue:
         with self._lock:
             found = [key for key, item in self._failed.items() if key not in self._taken and chosen(item)]
         for key in found:
-            self._queue.add_after(key, 0.0)
+            self._queue.end_delay(key)
         return bool(found)
 
     def exclude_from_limit(self, item: QueueItem[Causes]) -> None:

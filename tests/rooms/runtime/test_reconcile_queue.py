@@ -77,9 +77,10 @@ def test_a_failed_key_backs_off_and_a_change_ends_the_wait(queue):
     item = keys.take()
     assert (item.attempts, item.value) == (1, (CHANGED, INITIAL))
     keys.done(item)
+    assert keys.idle
+    assert keys.statistics().backing_off == 0
     asyncio.run(clock.advance(61.0))
-    again = keys.take()  # the delay of the failed attempt is over, too (client-go's AddAfter can't be undone)
-    assert (again.key, again.attempts) == ("a/web", 0)
+    assert keys.take() is None  # the retry was made with the change (controller-runtime's priority queue)
 
 
 def test_what_waits_belongs_to_the_code_that_takes_it(queue):
@@ -219,3 +220,94 @@ def test_a_key_that_comes_again_keeps_its_priority(queue, again, priority, order
     keys.add("a/first", INITIAL, Priority.BACKGROUND)
     clock.set(5.0)
     assert keys.take().key == order
+
+
+REQUEUED = Cause("Requeue", "pods", "a/web", "Requested")
+OWN = ("uid", "2")  # the version that the handler has written
+
+
+class Guard:
+    """Knows one version that the handler has written."""
+
+    def is_own(self, key, reasons):
+        return bool(reasons) and all(reason == OWN for reason in reasons)
+
+    def begin(self, key, reasons):
+        """Note nothing."""
+
+    def delay(self, key):
+        return 0.0
+
+
+@pytest.mark.parametrize("when", ["during the call", "after the call"])
+def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(queue, when):
+    """The event of the status that a reconciler writes calls nothing; the Requeue comes when it is due."""
+    keys, clock, _ = queue
+    keys.guard = Guard()
+    keys.add("a/web", INITIAL, Priority.LIVE)
+    item = keys.take()
+    if when == "during the call":
+        keys.add("a/web", CHANGED, Priority.LIVE, reason=OWN)
+    keys.requeue(item, 3600.0, REQUEUED)
+    keys.done(item)
+    if when == "after the call":
+        keys.add("a/web", CHANGED, Priority.LIVE, reason=OWN)
+    assert keys.take() is None
+    assert keys.own_writes == 1
+    clock.set(3600.0)
+    again = keys.take()
+    assert (again.key, again.value) == ("a/web", (REQUEUED,))
+
+
+@pytest.mark.parametrize("again", [None, 7200.0])
+def test_the_newest_call_decides_when_a_key_comes_again(queue, again):
+    """A change before a Requeue leads to a call, whose result replaces the Requeue."""
+    keys, clock, _ = queue
+    keys.add("a/web", INITIAL, Priority.LIVE)
+    item = keys.take()
+    keys.requeue(item, 3600.0, REQUEUED)
+    keys.done(item)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    item = keys.take()
+    assert item.value == (CHANGED,)
+    if again is not None:
+        keys.requeue(item, again, REQUEUED)
+    keys.done(item)
+    assert keys.next_due() == again
+    clock.set(7200.0)
+    item = keys.take()
+    assert (None if again is None else (REQUEUED,)) == (item and item.value)
+
+
+def test_a_retry_that_a_change_overtakes_is_made_once(queue):
+    """Whether the change comes during the failing call or after it; a new failure has its whole back-off."""
+    keys, clock, _ = queue
+    keys.add("a/web", INITIAL, Priority.LIVE)
+    item = keys.take()
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    keys.retry(item, 30.0)
+    item = keys.take()
+    assert (item.attempts, set(item.value)) == (1, {INITIAL, CHANGED})
+    keys.retry(item, 60.0)
+    clock.set(30.0)
+    assert keys.take() is None
+    clock.set(30.0)
+    item = keys.take()
+    assert (item.attempts, set(item.value)) == (2, {INITIAL, CHANGED})
+    keys.done(item)
+    clock.set(100.0)
+    assert keys.take() is None
+
+
+def test_a_retry_that_is_hurried_is_made_once(queue):
+    """When a cache has synced, what has waited for it comes at once, with its causes, and not again."""
+    keys, clock, _ = queue
+    keys.add("a/web", CHANGED, Priority.BACKGROUND)
+    keys.retry(keys.take(), 30.0)
+    assert keys.hurry(lambda item: True)
+    item = keys.take()
+    assert (item.attempts, item.value) == (1, (CHANGED,))
+    keys.done(item)
+    clock.set(31.0)
+    assert keys.take() is None
+    assert keys.next_due() is None

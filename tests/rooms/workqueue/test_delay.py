@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.kit import ManualClock
-from declctl.workqueue import DelayingQueue, Delays, QueueShutDown
+from declctl.objects import Cause
+from declctl.workqueue import DelayingQueue, Delays, Priority, QueueShutDown
 
 
 @pytest.fixture(name="clock")
@@ -176,3 +178,61 @@ def test_all_workers_that_wait_end_with_the_queue(queue, clock):
                 await queue.get()
 
     asyncio.run(scene())
+
+
+FIRST, SECOND = Cause("Modified", "pods", "a", "Watch"), Cause("Requeue", "pods", "a", "Requested")
+
+
+def test_an_add_does_not_take_the_causes_of_a_delayed_one(queue, clock):
+    """As in client-go the item comes twice: each time with what has led to it."""
+    queue.add_after("a", 10, cause=SECOND)
+    queue.add("a", cause=FIRST)
+    assert queue.get_nowait() == "a"
+    assert queue.causes_of("a") == (FIRST,)
+    queue.done("a")
+    clock.set(10)
+    queue.add_due()
+    assert queue.get_nowait() == "a"
+    assert queue.causes_of("a") == (SECOND,)
+
+
+def test_the_delay_of_an_item_can_be_ended_and_cancelled(queue, clock):
+    """It comes at once, with its priority and its causes, or not at all; in no case it comes later."""
+    queue.add_after("a", 10, cause=FIRST, priority=Priority.BACKGROUND)
+    queue.add_after("a", 20, cause=SECOND, priority=Priority.BACKGROUND)
+    queue.add_after("b", 10)
+    assert (queue.end_delay("a"), queue.end_delay("a"), queue.end_delay("c")) == (True, False, False)
+    assert (queue.cancel_delay("b"), queue.cancel_delay("b")) == (True, False)
+    assert (queue.get_nowait(), queue.causes_of("a")) == ("a", (FIRST, SECOND))
+    assert queue.priority_of("a") is Priority.BACKGROUND
+    queue.done("a")
+    clock.set(20)
+    queue.add_due()
+    assert (len(queue), queue.delayed, queue.next_due()) == (0, 0, None)
+
+
+def test_a_delay_that_is_no_number_is_refused(queue, clock):
+    """An item that is never due would keep all others waiting."""
+    with pytest.raises(ValueError, match="nan"):
+        queue.add_after("a", float("nan"), cause=FIRST)
+    queue.add_after("a", 1)
+    clock.set(1)
+    queue.add_due()
+    assert (queue.get_nowait(), queue.causes_of("a")) == ("a", ())
+
+
+def test_delays_that_are_removed_take_no_memory():
+    """A key that is asked for again in an hour, and changes a thousand times until then."""
+    clock = ManualClock()
+    delays = Delays(clock=clock)
+    delays.add("early", 60)
+    tracemalloc.start()
+    for _ in range(5000):
+        delays.add("late", 3600)
+        delays.remove("late")
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 50_000
+    assert delays.next_due() == 60
+    clock.set(60)
+    assert (delays.take_due(), len(delays)) == (["early"], 0)

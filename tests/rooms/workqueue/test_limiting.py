@@ -84,3 +84,22 @@ def test_a_retry_keeps_priority_and_causes():
         await running
 
     asyncio.run(scenario())
+
+
+def test_a_retry_that_comes_after_a_change_has_its_causes():
+    """As in client-go the item comes twice; a change during the failing call takes nothing away."""
+    first, second = Cause("Added", "pods", "a", "Initial"), Cause("Modified", "pods", "a", "Watch")
+    clock = ManualClock()
+    queue = make(clock)
+    queue.add("a", cause=first)
+    assert queue.get_nowait() == "a"
+    queue.add("a", cause=second)
+    queue.add_rate_limited("a")
+    queue.done("a")
+    assert queue.get_nowait() == "a"
+    assert set(queue.causes_of("a")) == {first, second}
+    queue.done("a")
+    clock.set(1)
+    queue.add_due()
+    assert queue.get_nowait() == "a"
+    assert queue.causes_of("a") == (first,)
