@@ -13,7 +13,7 @@ from declctl.manifest.codes import how_to_explain
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
-_UNWANTED = ("dropped", "zombies", "expressionErrors", "deadLetters")
+_UNWANTED = ("dropped", "zombies", "expressionErrors", "slowExpressions", "deadLetters")
 _COUNTS = (
     *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
     *_UNWANTED,

@@ -6,7 +6,9 @@ the rest. One field costs a seventh of a whole object, because cel-expr converts
 
 cel-expr bounds the work: an expression is at most 32 levels deep and 100,000 characters long, and its
 comprehensions take 10,000 steps together. It does not bound the depth of a value, and overflows the stack at
-several thousand levels. So a deeply nested value is an error here.
+several thousand levels. So a deeply nested value is an error here. Nor does it bound the size of the texts
+that a comprehension makes, which take gigabytes and seconds within that budget. So a comprehension that joins
+texts is an error here where a long text meets a long list. It holds the interpreter lock while it evaluates.
 """
 
 import re
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 VARIABLES = ("obj", "old", "change")
 _CHANGE_FIELDS = ("type", "reason", "initial")
 _MOST_LEVELS = 500  # of a value; cel-expr crashes at about 5000
+_MOST_STEPS = 10_000  # of all comprehensions of an evaluation; the budget of cel-expr
+_MOST_JOINED = 2**25  # characters that the joins of a comprehension may take, one text for each step
 _COMPILED = 1024  # size of the cache of compiled expressions
 _LONGEST_MESSAGE = 300  # characters: a message of cel-expr may quote a value
 _ERROR = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<message>[^\n]*)")
@@ -76,7 +80,9 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self._program = _compile(text)
-        self.reads: Sequence[FieldRead] = _reads(self._program.serialize())
+        tree = self._program.serialize()
+        self.reads: Sequence[FieldRead] = _reads(tree)
+        self._join_levels = _join_levels(tree)
         self._variables = frozenset(read.variable for read in self.reads)
         self._fields = {name: _Fields(self.reads, name) for name in ("obj", "old") if name in self._variables}
 
@@ -107,6 +113,8 @@ class Expression:
         for name, fields in self._fields.items():
             record = records.get(name)
             data[name] = None if record is None else fields.read(record)
+        if self._join_levels:
+            _limit_joins([data[name] for name in self._fields], self._join_levels)
         try:
             result = self._program.eval(data=data)
             value = result.value()
@@ -176,6 +184,30 @@ def _struct(tree: Mapping[str, Any]) -> Any:
     """The type by which msgspec decodes the fields of a tree into dictionaries, and skips all others."""
     fields = {name: Any if below is None else _struct(below) | None for name, below in tree.items()}
     return _typed_dict("Fields", fields, total=False)
+
+
+def _limit_joins(values: Sequence[object], levels: int) -> None:
+    """Raise EvaluationFailed if comprehensions of so many levels may join too much of these values.
+
+    Any join may have the longest text in each of its steps, so this limits time and memory from above.
+    """
+    longest = largest = 0
+    rest: list[Any] = list(values)
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            longest = max(longest, len(value))
+        elif isinstance(value, dict | list):
+            largest = max(largest, len(value))
+            rest.extend(value)
+            if isinstance(value, dict):
+                rest.extend(value.values())
+    steps = min(largest**levels, _MOST_STEPS)
+    if steps * longest > _MOST_JOINED:
+        raise EvaluationFailed(
+            f"it joins texts in a comprehension: up to {steps:,} steps and a text of {longest:,} characters "
+            f"are more than {_MOST_JOINED:,} characters together"
+        )
 
 
 def _is_deep(value: object) -> bool:
@@ -280,6 +312,8 @@ _CONST_STRING, _NULL = 6, b"\x08\x00"
 _CALL_FUNCTION, _CALL_ARGUMENTS = 2, 3
 _BINDINGS = (1, 3, 8)  # of a comprehension: the names of its variables
 _IN_SCOPE = (5, 6, 7)  # its condition, step and result, which see these names
+_EVERY_STEP = (5, 6)  # its condition and step, which are evaluated for each element
+_ACCUMULATOR = 3
 _FIELD_OPERATORS = ("_[_]", "_?._", "_[?_]")  # obj["a"], obj.?a, obj[?"a"]
 
 
@@ -291,6 +325,30 @@ def _reads(serialized: bytes) -> Sequence[FieldRead]:
         pair = _Message(entry)
         positions[pair.number(1)] = pair.number(2)
     return tuple(dict.fromkeys(_walk(_Message(checked.content(_CHECKED_EXPR)), positions, frozenset())))
+
+
+def _join_levels(serialized: bytes) -> int:
+    """How many comprehensions are around the innermost `+`; 0 if none is around one."""
+    checked = _Message(_Message(serialized).content(_ANY_VALUE))
+    return max(_joins(_Message(checked.content(_CHECKED_EXPR)), 0, frozenset()), default=0)
+
+
+def _joins(expression: "_Message", level: int, lists: frozenset[bytes]) -> Iterator[int]:
+    """The level of each `+`; not of those with which map and filter append to `lists`, their results."""
+    comprehension = _Message(expression.content(_COMPREHENSION))
+    lists |= set(comprehension.all(_ACCUMULATOR))
+    for number, part in comprehension.parts():
+        if number not in _BINDINGS:
+            yield from _joins(_Message(part), level + (number in _EVERY_STEP), lists)
+    call = _Message(expression.content(_CALL))
+    if call.content(_CALL_FUNCTION) == b"_+_":
+        first = _Message(next(call.all(_CALL_ARGUMENTS)))
+        if _Message(first.content(_IDENT)).content(1) not in lists:
+            yield level
+    for number, part in expression.parts():
+        if number not in (_CONST, _IDENT, _COMPREHENSION):
+            for inner in _operands(number, _Message(part)):
+                yield from _joins(_Message(inner), level, lists)
 
 
 def _walk(expression: "_Message", positions: Mapping[int, int], bound: frozenset[str]) -> Iterator[FieldRead]:

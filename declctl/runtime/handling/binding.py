@@ -4,6 +4,7 @@ A filter is client-go's FilteringResourceEventHandler: an object that begins to 
 to pass is Deleted. The filter judges a change at its delivery, after merging.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -33,15 +34,26 @@ from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
 
 Accepts = Callable[[ObjectView], bool]
-Report = Callable[[str], None]
-"""Takes the message of an evaluation of the filter's expression that has failed."""
+SLOW_EVALUATION = 0.1  # seconds of an evaluation above which it is reported
 
 _DURATIONS_KEPT = 512
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 _RESYNC = ChangeType.RESYNC
 
 
-def _ignore(_: str) -> None:
+class SlowEvaluation(NamedTuple):
+    """An evaluation of a filter's expression during which no other thread could run."""
+
+    expression: str
+    seconds: float  # of processor time, without waits for the interpreter lock
+
+
+EvaluationReport = EvaluationFailed | SlowEvaluation
+Report = Callable[[EvaluationReport], None]
+"""Takes each evaluation of the filter's expression that has failed, which counts as false, or was slow."""
+
+
+def _ignore(_: EvaluationReport) -> None:
     """The report of a caller that needs none."""
 
 
@@ -72,6 +84,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     last_error_type: str | None = None
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
+    slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
     dead_letters: int = 0  # now
     dead_letters_dropped: int = 0  # because there were too many
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
@@ -94,6 +107,7 @@ class HandlerCounts:
     retried: int = 0
     filtered: int = 0  # changes for which no hook was called
     expression_errors: int = 0  # evaluations of the filter's expression that failed
+    slow_expressions: int = 0  # evaluations of it that took longer than `SLOW_EVALUATION`
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
@@ -153,14 +167,24 @@ class Filter:
 
     `events` are the types of changes that the handler receives. `accepts` is the user's function. Raises
     FilterFailed, which `accepts` makes of the function's exceptions. An expression that fails counts as
-    false, and its message goes to `report`.
+    false, and goes to `report`, as does a slow one. `seconds` and `thread_seconds` are clocks: of the time
+    that passes, and of the time in which the calling thread computes.
     """
 
-    def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
+    def __init__(
+        self,
+        spec: FilterSpec,
+        events: Iterable[str],
+        accepts: Accepts | None = None,
+        *,
+        seconds: Callable[[], float] = time.perf_counter,
+        thread_seconds: Callable[[], float] = time.thread_time,
+    ) -> None:
         self.spec = spec
         self.events = frozenset(ChangeType(name) for name in events)
         self._selector = LabelSelector.parse(spec.label_selector) if spec.label_selector else None
         self._accepts = accepts
+        self._seconds, self._thread_seconds = seconds, thread_seconds
         paths = [FieldPath.parse(path) for path in spec.changed_paths]
         self._changed = ChangedPaths(paths) if paths else None
         # The one expression judges either objects or changes.
@@ -188,13 +212,8 @@ class Filter:
         """Whether an object passes."""
         if self._selector is not None and not self._selector.matches(obj.labels):
             return False
-        if self._of_object is not None:
-            try:
-                if not self._of_object.matches(record_of(obj)):
-                    return False
-            except EvaluationFailed as failure:
-                report(str(failure))
-                return False
+        if self._of_object is not None and not self._holds(report, self._of_object.matches, record_of(obj)):
+            return False
         return self._accepts is None or self._accepts(obj)
 
     def apply(
@@ -216,11 +235,24 @@ class Filter:
         # A retry passed with the older notification, and is not judged again, as with `changedPaths`.
         if self._of_change is None or known is not None:
             return result
+        matches = self._of_change.matches_change
+        return result if self._holds(report, matches, result, _old_of(result)) else None
+
+    def _holds(self, report: Report, matches: Callable[..., bool], *states: object) -> bool:
+        """The result of the expression. An evaluation that fails or is slow is reported."""
+        computed, began = self._thread_seconds(), self._seconds()
         try:
-            return result if self._of_change.matches_change(result, _old_of(result)) else None
+            return matches(*states)
         except EvaluationFailed as failure:
-            report(str(failure))
-            return None
+            report(failure)
+            return False
+        finally:
+            # The time that passes has waits for other threads in it. The time of the thread alone decides,
+            # but to read it takes ten times as long.
+            if self._seconds() - began > SLOW_EVALUATION:
+                computed = self._thread_seconds() - computed
+                if computed > SLOW_EVALUATION:
+                    report(SlowEvaluation(self.spec.expression, computed))
 
     def _result(
         self,

@@ -395,6 +395,7 @@ class HandlerSlot(ABC, Generic[T]):
             last_error_type=counts.last_error_type,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
+            slow_expressions=counts.slow_expressions,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
         )

@@ -41,8 +41,10 @@ from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
     CallBinding,
+    EvaluationReport,
     FilterOutcome,
     HandlerCounts,
+    SlowEvaluation,
     entering_or_leaving,
 )
 from declctl.runtime.handling.context import Snapshots
@@ -62,6 +64,7 @@ _SILENCE = 60.0  # seconds between two log lines about a handler that waits for 
 # In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
+_LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
@@ -70,8 +73,8 @@ _UNREADABLE = "an exception that raises when it is read"
 _ImplementationId = tuple[str, str, str]
 MemoOf = Callable[[str, str | None], object]
 """Returns the memo of an object, by its key and uid; None for the uid of an object that is gone."""
-ReportOf = Callable[["Invocation[Any]", str], None]
-"""Takes the message of a filter's expression that has failed, which counts as false."""
+ReportOf = Callable[["Invocation[Any]", EvaluationReport], None]
+"""Takes an evaluation of a filter's expression that has failed, which counts as false, or was slow."""
 
 
 class Retry(NamedTuple):
@@ -279,7 +282,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def select(self, report: ReportOf) -> bool:
         """Apply the filter to the change; returns False if the change ends without a call.
 
-        `report` takes the messages of a filter's expression that fails, which counts as false.
+        `report` takes an evaluation of a filter's expression that fails, which counts as false, or is slow.
         A failure of the filter counts as one of the handler: returns True, without implementations.
         """
         notification, outcome = self.item.value, self.outcome
@@ -618,14 +621,19 @@ class Invocations(ABC, Generic[T]):
             if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
                 self._time_out(invocation, _ran_longer_than(timeout))
 
-    def report_expression(self, binding: CallBinding, key: str, message: str) -> None:
-        """Count and log an evaluation of the filter's expression that has failed. From any thread."""
+    def report_expression(self, binding: CallBinding, key: str, report: EvaluationReport) -> None:
+        """Count and log an evaluation of the filter's expression that failed or was slow. From any thread."""
+        if isinstance(report, SlowEvaluation):
+            with self._lock:
+                self._counts.slow_expressions += 1
+            self._failures.expression_slow(binding, key, report)
+            return
         with self._lock:
             self._counts.expression_errors += 1
-        self._failures.expression_failed(binding, key, message)
+        self._failures.expression_failed(binding, key, str(report))
 
-    def _report_expression(self, invocation: Invocation[T], message: str) -> None:
-        self.report_expression(invocation.binding, invocation.item.key, message)
+    def _report_expression(self, invocation: Invocation[T], report: EvaluationReport) -> None:
+        self.report_expression(invocation.binding, invocation.item.key, report)
 
     def _delay(self, binding: CallBinding, attempt: int) -> float:
         """The seconds to wait after failed attempt number `attempt`."""
@@ -968,6 +976,22 @@ class FailureLog:
                 handler=self._name,
                 key=key,
                 generation=binding.generation,
+                times=times,
+            )
+
+    def expression_slow(self, binding: CallBinding, key: str, slow: SlowEvaluation) -> None:
+        """Log the first slow evaluation of an expression; then the 10th, the 100th, and so on."""
+        times = self.count((binding.generation, "slow filter.expression", slow.expression))
+        if str(times).rstrip("0") == "1":
+            again = "" if times == 1 else f" ({times} slow evaluations by now)"
+            text = slow.expression[:_LONGEST_EXPRESSION]
+            self._log.warning(
+                f"{self._name}: filter.expression took {slow.seconds:.3g} s on {key}, and all of declctl "
+                f"stood still; a shorter list or shorter texts are faster: {text!r}{again}",
+                handler=self._name,
+                key=key,
+                generation=binding.generation,
+                seconds=round(slow.seconds, 3),
                 times=times,
             )
 

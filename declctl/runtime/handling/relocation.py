@@ -39,7 +39,7 @@ from declctl.runtime.caching.managed_informer import (
     call_for_objects,
     pause_caches,
 )
-from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.binding import EvaluationReport, Filter
 from declctl.runtime.threads import UserCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
@@ -49,7 +49,7 @@ _CATCH_UP_SECONDS = 2.0  # the time for caches to catch up without a relist
 Notifications = tuple[Notification, ...]
 
 
-def _ignore(_: str, __: str) -> None:
+def _ignore(_: str, __: EvaluationReport) -> None:
     """The report of a caller that needs none."""
 
 
@@ -337,8 +337,8 @@ class Pair(NamedTuple):
 class Refilter(Move):
     """A move of one handler from one filter to another, and maybe to other caches.
 
-    Either filter may be missing. `report` takes key and message of each object on which the expression of
-    the new filter fails, which counts as false. `judge` may be called by any thread, and calls `report`
+    Either filter may be missing. `report` takes the key of each object on which the expression of the new
+    filter fails, which counts as false, or is slow. `judge` may be called by any thread, and calls `report`
     there; all else is called by the machinery loop.
     """
 
@@ -351,7 +351,7 @@ class Refilter(Move):
         before: Iterable[ManagedInformer],
         after: Iterable[ManagedInformer],
         clock: Clock,
-        report: Callable[[str, str], None] = _ignore,
+        report: Callable[[str, EvaluationReport], None] = _ignore,
     ) -> None:
         super().__init__(before, after, clock=clock)
         self.name = name

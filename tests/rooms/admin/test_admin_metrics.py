@@ -46,6 +46,7 @@ TYPES = {
     "declctl_handler_cache_lags_total": "counter",
     "declctl_handler_cache_waits_total": "counter",
     "declctl_handler_expression_errors_total": "counter",
+    "declctl_handler_slow_expressions_total": "counter",
     "declctl_handler_finalized_total": "counter",
     "declctl_handler_leftovers": "gauge",
     "declctl_handler_replayed_total": "counter",

@@ -102,6 +102,39 @@ def test_a_value_that_is_nested_too_deep_is_an_error():
     assert Expression("has(obj.deep)").matches(record(deep=wide))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "obj.l.map(x, obj.s + obj.s + obj.s).size() > 0",
+        "obj.l.exists(x, obj.s + x == '')",
+        "obj.l.filter(x, size(obj.s + 'a') == 0).size() == 0",
+        "obj.few.all(x, obj.few.all(y, [1].all(z, obj.s + y != '')))",
+    ],
+)
+def test_a_comprehension_that_would_make_gigabytes_of_text_is_an_error(text):
+    """An object that somebody else has made neither stops all threads for seconds nor fills the memory."""
+    large = record(l=["x"] * 3000, few=["x"] * 50, s="ab" * 50_000)
+    with pytest.raises(
+        EvaluationFailed, match=r"joins texts in a comprehension: up to [0-9,]+ steps and a text"
+    ):
+        Expression(text).matches(large)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "obj.l.map(x, x).size() == 3000",
+        "obj.l.filter(x, x == 'x').size() == 3000",
+        "obj.l.exists_one(x, x == 'y') || obj.s + obj.s != ''",
+        "obj.few.map(x, obj.s + x).size() == 50",
+        "obj.l.map(x, x + '!').size() == 3000",
+    ],
+)
+def test_other_comprehensions_over_long_lists_and_texts_have_a_result(text):
+    """What does not multiply a long text by a long list is not limited, nor are map and filter themselves."""
+    assert Expression(text).matches(record(l=["x"] * 3000, few=["x"] * 50, s="ab" * 50_000))
+
+
 def test_an_object_that_cannot_be_decoded_is_an_error():
     found = record()
     broken = msgspec.structs.replace(found, frame=found.layout.codec.encode(b'{"status": nope}'))
