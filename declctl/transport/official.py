@@ -4,7 +4,9 @@ Their writes are guarded: they ask whether this process leads, and in a dry run 
 """
 
 import asyncio
+import functools
 import json
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +18,8 @@ from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
+_GUARD = "declctl_guard"  # the attribute of a synchronous Configuration that has its `SyncGuard`
+_installing = threading.Lock()
 # The attributes that the synchronous Configuration has in common with the asyncio one.
 _SHARED = (
     "host",
@@ -103,7 +107,11 @@ class OfficialClients:
             theirs.refresh_api_key_hook = self._renew_sync
             theirs.retries = Retry.DEFAULT.new(redirect=False)  # a redirect becomes an ApiException
             impersonated = list((ours.client_session_kwargs or {}).get("headers", {}).items())
-            self._synchronous = _guarded(ApiClient, impersonated, self.guard)(configuration=theirs)
+            # In the configuration, so that it also holds for clients that a handler makes from it.
+            _let_configurations_guard()
+            setattr(theirs, _GUARD, SyncGuard(self.guard, impersonated))
+            client_class = _refusing_streams(ApiClient) if impersonated else ApiClient
+            self._synchronous = client_class(configuration=theirs)
             self._synchronous.user_agent = self._user_agent
         return self._synchronous
 
@@ -118,6 +126,9 @@ class OfficialClients:
         synchronous, self._synchronous = self._synchronous, None
         if synchronous is not None:
             synchronous.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OfficialClients":
+        return self  # a copy of a configuration has its hook, which is a method of this object
 
     async def _renew_async(self, _: Any) -> None:
         home = self._home
@@ -209,36 +220,74 @@ def _dry_options(body: Any) -> bytes:
     return json.dumps({**(json.loads(body) if body else {}), "dryRun": ["All"]}).encode()
 
 
-def _guarded(official: Any, headers: Sequence[tuple[str, str]], guard: WriteGuard) -> Any:
-    """A class of the synchronous ApiClient that adds these headers to each request, and guards writes."""
+class SyncGuard:
+    """What the synchronous clients of one configuration do with each request. From any thread.
 
-    class GuardedClient(official):
-        def __init__(self, configuration: Any) -> None:
-            super().__init__(configuration=configuration)
-            pool: Any = self.rest_client.pool_manager
-            send = pool.request
+    Writes are checked by `guard`, and each request gets the `headers`.
+    """
 
-            def request(method: str, url: str, **options: Any) -> Any:
-                from urllib3 import HTTPHeaderDict
+    def __init__(self, guard: WriteGuard, headers: Sequence[tuple[str, str]]) -> None:
+        self._guard = guard
+        self._headers = headers
 
-                shown = HTTPHeaderDict(options.pop("headers", None) or {})
-                for name, value in headers:
-                    shown.add(name, value)  # each group has a header of its own
-                url, body = guard.dry(method, url, options.pop("body", None))
-                return send(method, url, headers=shown, body=body, **options)
+    def attach(self, manager: Any) -> None:
+        """Check all requests of a PoolManager of urllib3."""
+        send = manager.request
 
-            pool.request = request
+        def request(method: str, url: str, **options: Any) -> Any:
+            from urllib3 import HTTPHeaderDict
 
+            shown = HTTPHeaderDict(options.pop("headers", None) or {})
+            for name, value in self._headers:
+                shown.add(name, value)  # each group has a header of its own
+            url, body = self._guard.dry(method, url, options.pop("body", None))
+            return send(method, url, headers=shown, body=body, **options)
+
+        manager.request = request
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SyncGuard":
+        return self  # copies of a configuration have the same guard
+
+
+def _let_configurations_guard() -> None:
+    """Let each synchronous client attach the guard that its configuration has. May be repeated.
+
+    kubernetes.client has no hook for that: of a configuration, its RESTClientObject takes only values for
+    its pool. So the constructor of RESTClientObject is extended, once for the process. Clients of other
+    configurations are as before.
+    """
+    from kubernetes.client.rest import RESTClientObject
+
+    with _installing:
+        official: Any = RESTClientObject.__init__
+        if hasattr(official, _GUARD):
+            return
+
+        @functools.wraps(official)
+        def extended(self: Any, configuration: Any, *args: Any, **options: Any) -> None:
+            official(self, configuration, *args, **options)
+            guard = getattr(configuration, _GUARD, None)
+            if guard is not None:
+                guard.attach(self.pool_manager)
+
+        setattr(extended, _GUARD, True)
+        RESTClientObject.__init__ = extended
+
+
+def _refusing_streams(official: Any) -> Any:
+    """A class of the synchronous ApiClient for a user who impersonates, which kubernetes.stream can't."""
+
+    class NoStreamClient(official):
         def __setattr__(self, name: str, value: Any) -> None:
             # kubernetes.stream replaces this method by one that sends no header but the Authorization.
-            if headers and name == "call_api" and getattr(value, "__self__", None) is not self:
+            if name == "call_api" and getattr(value, "__self__", None) is not self:
                 raise UsageError(
                     "kubernetes.stream can't impersonate, and would act with the rights of the real user; "
                     "kubernetes.aio.stream can, with the configuration of ctx.client in `async def` hooks"
                 )
             super().__setattr__(name, value)
 
-    return GuardedClient
+    return NoStreamClient
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

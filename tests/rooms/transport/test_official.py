@@ -1,6 +1,7 @@
 """Official clients for handlers, with the same credentials."""
 
 import asyncio
+import copy
 import json
 import threading
 
@@ -245,3 +246,60 @@ def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
         ("DELETE", None),
     ]
     assert got[2][2] == got[3][2] == {"a": 1}
+
+
+@pytest.mark.parametrize("copies", [lambda configuration: configuration, copy.copy, copy.deepcopy])
+def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(serving, kubeconfig, copies):
+    """In a dry run it stores nothing, without the lease it writes nothing, and it acts as the same user."""
+    from kubernetes.client import ApiClient as SyncApiClient
+    from kubernetes.client import CoreV1Api
+
+    got = []
+
+    async def answer(request):
+        got.append((request.method, request.query.get("dryRun"), request.headers.get("Impersonate-User")))
+        return web.json_response({})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
+            leads = [True]
+            client.guard_writes(lambda: leads[0], dry_run=True)
+
+            def handle():
+                made = CoreV1Api(SyncApiClient(configuration=copies(client.sync_api_client().configuration)))
+                made.create_namespaced_config_map("a", {})
+                leads[0] = False
+                with pytest.raises(NotLeader):
+                    made.create_namespaced_config_map("a", {})
+
+            await asyncio.to_thread(handle)
+            await client.close()
+
+    asyncio.run(go())
+    assert got == [("POST", "All", "jane")]
+
+
+def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
+    """A program that talks to a second cluster writes there as it likes."""
+    from kubernetes.client import ApiClient as SyncApiClient
+    from kubernetes.client import Configuration as SyncConfiguration
+    from kubernetes.client import CoreV1Api
+
+    got = []
+
+    async def answer(request):
+        got.append(request.query.get("dryRun"))
+        return web.json_response({})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+            client.guard_writes(lambda: False, dry_run=True)
+            client.sync_api_client()
+            other = CoreV1Api(SyncApiClient(configuration=SyncConfiguration(host=url)))
+            await asyncio.to_thread(other.create_namespaced_config_map, "a", {})
+            await client.close()
+
+    asyncio.run(go())
+    assert got == [None]
