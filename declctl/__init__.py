@@ -64,7 +64,19 @@ if TYPE_CHECKING:
     )
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
-    from declctl.workqueue import Priority, RateLimitingQueue, WorkQueue, run_workers
+    from declctl.workqueue import (
+        BucketRateLimiter,
+        ItemExponentialFailureRateLimiter,
+        ItemFastSlowRateLimiter,
+        MaxOfRateLimiter,
+        Priority,
+        RateLimiter,
+        RateLimitingQueue,
+        WithMaxWaitRateLimiter,
+        WorkQueue,
+        default_rate_limiter,
+        run_workers,
+    )
     from declctl.writes import AppliedSet, Written
 
     __version__: str
@@ -125,13 +137,26 @@ _ROOMS = MappingProxyType(
         ),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
-        "workqueue": ("Priority", "RateLimitingQueue", "WorkQueue", "run_workers"),
+        "workqueue": (
+            "BucketRateLimiter",
+            "ItemExponentialFailureRateLimiter",
+            "ItemFastSlowRateLimiter",
+            "MaxOfRateLimiter",
+            "Priority",
+            "RateLimiter",
+            "RateLimitingQueue",
+            "WithMaxWaitRateLimiter",
+            "WorkQueue",
+            "default_rate_limiter",
+            "run_workers",
+        ),
         "writes": ("AppliedSet", "Written"),
     }
 )
 
 __all__ = [
     "AppliedSet",
+    "BucketRateLimiter",
     "CacheSnapshot",
     "Cause",
     "Change",
@@ -145,8 +170,11 @@ __all__ = [
     "FilteringResourceEventHandler",
     "InformerWatcher",
     "InvalidWrite",
+    "ItemExponentialFailureRateLimiter",
+    "ItemFastSlowRateLimiter",
     "Lister",
     "ManifestErrors",
+    "MaxOfRateLimiter",
     "NoStatusSubresource",
     "NotLeader",
     "NotSynced",
@@ -154,6 +182,7 @@ __all__ = [
     "ObjectKey",
     "ObjectView",
     "Priority",
+    "RateLimiter",
     "RateLimitingQueue",
     "ReflectorOptions",
     "Registration",
@@ -173,10 +202,12 @@ __all__ = [
     "UnknownNamespace",
     "UsageError",
     "WatchEnded",
+    "WithMaxWaitRateLimiter",
     "WorkQueue",
     "WriteError",
     "Written",
     "__version__",
+    "default_rate_limiter",
     "field_index",
     "hookimpl",
     "hookspec",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from declctl.kit import Clock
+from declctl.kit import Clock, SystemClock
 from declctl.kit.token_bucket import TokenBucket
 
 
@@ -114,11 +114,12 @@ class BucketRateLimiter:
     """A token bucket for all items: `qps` new tokens each second, at most `burst` tokens in it.
 
     Each `when` takes a token. Without a token, the delay lasts until the missing one is there
-    (golang.org/x/time/rate, Reserve). Raises ValueError unless `qps` > 0 and `burst` >= 1. From any thread.
+    (golang.org/x/time/rate, Reserve). `clock` is the system's by default. Raises ValueError unless `qps` > 0
+    and `burst` >= 1. From any thread.
     """
 
-    def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Clock) -> None:
-        self._bucket = TokenBucket(qps, burst, clock=clock)
+    def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Clock | None = None) -> None:
+        self._bucket = TokenBucket(qps, burst, clock=clock or SystemClock())
 
     def when(self, item: Hashable) -> float:  # noqa: ARG002 - one bucket for all of them
         """Take a token; returns the seconds until it is there, 0 if there was one."""
@@ -174,6 +175,9 @@ class MaxOfRateLimiter:
         return max([limiter.num_requeues(item) for limiter in self._limiters])
 
 
-def default_rate_limiter(*, clock: Clock) -> RateLimiter:
-    """client-go's default for controllers: 5 ms to 1000 s for an item; for all 10/s, burst 100."""
+def default_rate_limiter(*, clock: Clock | None = None) -> RateLimiter:
+    """client-go's default for controllers: 5 ms to 1000 s for an item; for all 10/s, burst 100.
+
+    `clock` is the system's by default.
+    """
     return MaxOfRateLimiter(ItemExponentialFailureRateLimiter(), BucketRateLimiter(clock=clock))

@@ -97,6 +97,13 @@ def test_the_bucket_fills_again_but_never_over_its_burst():
     assert [limiter.when("x") for _ in range(6)] == pytest.approx([0, 0, 0, 0, 0, 0.1])
 
 
+def test_a_bucket_and_the_default_need_no_clock():
+    """A program that uses the library builds them without names that are not public."""
+    limiter = MaxOfRateLimiter(BucketRateLimiter(qps=0.001, burst=1), default_rate_limiter())
+    assert limiter.when("x") == 0.005
+    assert 900 < limiter.when("x") <= 1000
+
+
 def test_a_bucket_without_a_rate_is_refused():
     """It would never let anything through."""
     with pytest.raises(ValueError):
