@@ -231,19 +231,21 @@ class SyncGuard:
         self._headers = headers
 
     def attach(self, manager: Any) -> None:
-        """Check all requests of a PoolManager of urllib3."""
-        send = manager.request
+        """Check each attempt of all requests of a PoolManager of urllib3."""
+        pools = manager.pool_classes_by_scheme
+        manager.pool_classes_by_scheme = {scheme: _guarded(pool, self) for scheme, pool in pools.items()}
 
-        def request(method: str, url: str, **options: Any) -> Any:
-            from urllib3 import HTTPHeaderDict
+    def checked(self, method: str, url: str, body: Any, headers: Any) -> tuple[str, Any, Any]:
+        """Check an attempt; returns the URL, the body and the headers to send. May be repeated for them."""
+        from urllib3 import HTTPHeaderDict
 
-            shown = HTTPHeaderDict(options.pop("headers", None) or {})
-            for name, value in self._headers:
-                shown.add(name, value)  # each group has a header of its own
-            url, body = self._guard.dry(method, url, options.pop("body", None))
-            return send(method, url, headers=shown, body=body, **options)
-
-        manager.request = request
+        url, body = self._guard.dry(method, url, body)
+        shown = HTTPHeaderDict(headers or {})
+        for name, _ in self._headers:
+            shown.discard(name)  # of the attempt before
+        for name, value in self._headers:
+            shown.add(name, value)  # each group has a header of its own
+        return url, body, shown
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SyncGuard":
         return self  # copies of a configuration have the same guard
@@ -272,6 +274,21 @@ def _let_configurations_guard() -> None:
 
         setattr(extended, _GUARD, True)
         RESTClientObject.__init__ = extended
+
+
+def _guarded(official: Any, guard: SyncGuard) -> Any:
+    """A class of a connection pool of urllib3 that checks each attempt."""
+
+    class GuardedPool(official):
+        def urlopen(
+            self, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **options: Any
+        ) -> Any:
+            # urllib3 calls this method again for each retry, after it has slept: for a Retry-After, or after
+            # a connection that failed.
+            url, body, headers = guard.checked(method, url, body, headers)
+            return super().urlopen(method, url, body, headers, *args, **options)
+
+    return GuardedPool
 
 
 def _refusing_streams(official: Any) -> Any:

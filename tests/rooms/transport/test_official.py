@@ -303,3 +303,61 @@ def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
 
     asyncio.run(go())
     assert got == [None]
+
+
+def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubeconfig):
+    """A server says when to send a write again, or has no connection: by then another process may lead."""
+    from kubernetes.client import CoreV1Api
+
+    got, leads = [], [True]
+
+    async def answer(request):
+        got.append(request.method)
+        leads[0] = False
+        return web.json_response({}, status=429, headers={"Retry-After": "0"})
+
+    def is_asked_once():
+        had, leads[0] = leads[0], False
+        return had
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
+            api = CoreV1Api(client.sync_api_client())
+            client.guard_writes(lambda: leads[0], dry_run=False)
+            with pytest.raises(NotLeader):
+                await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+        leads[0] = True
+        client.guard_writes(is_asked_once, dry_run=False)
+        with pytest.raises(NotLeader):  # the server is gone
+            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+        await client.close()
+
+    asyncio.run(go())
+    assert got == ["DELETE"]
+
+
+def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
+    """Each attempt of a dry run is one, and acts as the same user."""
+    from kubernetes.client import CoreV1Api
+
+    got = []
+
+    async def answer(request):
+        groups = request.headers.getall("Impersonate-Group")
+        got.append((request.query_string, await request.text(), groups))
+        if len(got) == 1:
+            return web.json_response({}, status=429, headers={"Retry-After": "0"})
+        return web.json_response({})
+
+    async def go():
+        async with serving(answer) as url:
+            user = {"token": "own", "as": "jane", "as-groups": ["ops", "dev"]}
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+            client.guard_writes(lambda: True, dry_run=True)
+            api = CoreV1Api(client.sync_api_client())
+            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+            await client.close()
+
+    asyncio.run(go())
+    assert got == [("dryRun=All", '{"dryRun": ["All"]}', ["ops", "dev"])] * 2
