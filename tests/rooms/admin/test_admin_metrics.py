@@ -36,6 +36,8 @@ TYPES = {
     "declctl_relist_differences_total": "counter",
     "declctl_watch_events_total": "counter",
     "declctl_handler_results_total": "counter",
+    "declctl_handler_unmapped": "gauge",
+    "declctl_handler_no_keys_total": "counter",
     "declctl_handler_own_writes_total": "counter",
     "declctl_handler_queue_depth": "gauge",
     "declctl_handler_merged_total": "counter",
