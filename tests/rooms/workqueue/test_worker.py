@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.objects import Cause, Requeue
 from declctl.workqueue import ItemExponentialFailureRateLimiter, Priority, RateLimitingQueue, run_workers
 
 
@@ -278,3 +279,101 @@ def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog)
     assert len(caplog.records) == 39
     assert "the work on a failed, the next attempt is in 60 s" in caplog.text
     assert "ValueError: not yet" in caplog.text
+
+
+@pytest.mark.parametrize("result", ["5", object(), True, [], 10**400, float("nan"), Requeue])
+def test_a_result_that_is_none_is_a_failure_of_that_call(result):
+    """The workers go on with other items, and the item is tried again, also when it fails later."""
+    seen = []
+
+    async def reconcile(item):
+        seen.append(item)
+        if seen.count(item) == 1 and item == "a":
+            return result
+        if seen.count(item) == 2:
+            raise ValueError("no")
+        return None
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        scene.queue.add("b")
+        await scene.clock.advance(1)
+        await scene.clock.advance(2)
+
+    scene.play(act)
+    assert seen == ["a", "b", "a", "a"]
+    assert [(item, delay) for item, _, delay in scene.failures] == [("a", 1), ("a", 2)]
+    assert scene.failures[0][1].startswith("reconcile returned ")
+    assert scene.queue.delayed == 0
+
+
+def test_a_requeue_is_a_result():
+    """What a reconciler of a manifest returns works here, too."""
+    moments = []
+
+    async def reconcile(item):
+        moments.append(scene.clock.monotonic())
+        return Requeue(after=5)
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a")
+        await scene.clock.advance(11)
+
+    scene.play(act)
+    assert [moment - moments[0] for moment in moments] == [0, 5, 10]
+    assert scene.failures == []
+
+
+@pytest.mark.parametrize("endless", ["0 is returned", "items are added"])
+def test_functions_that_never_wait_let_other_tasks_run(endless):
+    """A probe is answered, and a shutdown is possible, while there is always something to do."""
+    calls = 0
+
+    async def reconcile(item):
+        nonlocal calls
+        calls += 1
+        assert calls < 10_000, "no other task has run"
+        if endless == "0 is returned":
+            return 0
+        queue.add(item + 1)
+        return None
+
+    queue = RateLimitingQueue(clock=ManualClock())
+
+    async def scenario():
+        workers = asyncio.ensure_future(run_workers(queue, reconcile, on_failure=fail))
+        queue.add(0)
+        while not calls:
+            await asyncio.sleep(0)
+        queue.shut_down()
+        await workers
+
+    def fail(item, error, delay):
+        raise error
+
+    asyncio.run(scenario())
+    assert calls < 1000
+
+
+def test_an_item_whose_worker_is_cancelled_keeps_its_priority_and_its_causes():
+    """The log of the next attempt says what the first was for."""
+    cause, seen = Cause("Added", "pods", "a", "Initial"), []
+
+    async def reconcile(item):
+        seen.append((scene.queue.causes_of(item), scene.queue.priority_of(item)))
+        if len(seen) == 1:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    scene = Scene(reconcile)
+
+    async def act():
+        scene.queue.add("a", cause=cause, priority=Priority.BACKGROUND)
+        await scene.clock.advance(10)
+
+    scene.play(act)
+    assert seen == [((cause,), Priority.BACKGROUND)] * 2
