@@ -139,10 +139,10 @@ def zone_of(name: str) -> tzinfo:
 
 
 def zone_names() -> frozenset[str]:
-    """All time zones of this machine and of `tzdata`. Reads hundreds of files: for suggestions alone."""
+    """The time zones of this machine and of `tzdata`. Reads hundreds of files: for suggestions alone."""
     from zoneinfo import available_timezones  # late: as above
 
-    return frozenset(available_timezones())
+    return frozenset(available_timezones()) - _LOCAL
 
 
 def _spelled_out(line: str) -> str:

@@ -2,13 +2,13 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.kit.timetable import CronTimes, check_line, check_zone, zone_of
+from declctl.kit.timetable import CronTimes, check_line, check_zone, zone_names, zone_of
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Beirut", "Pacific/Apia"]
 MINUTES = ["*", "*/15", "0", "30", "0,30", "5-10", "59"]
@@ -92,6 +92,23 @@ def test_a_daily_line_fires_once_on_each_local_day(hour: int, minute: int, zone:
 
 
 @pytest.mark.parametrize(
+    ("line", "days"),
+    [
+        ("0 9 L * *", ["31 Sat", "28 Sat", "31 Tue"]),
+        ("0 9 LW * *", ["30 Fri", "27 Fri", "31 Tue"]),
+        ("0 9 1,L * *", ["01 Thu", "31 Sat", "01 Sun"]),
+        ("0 9 * * 5#2", ["09 Fri", "13 Fri", "13 Fri"]),
+        ("0 9 * * FRI#2", ["09 Fri", "13 Fri", "13 Fri"]),
+        ("0 9 * * 5L", ["30 Fri", "27 Fri", "27 Fri"]),
+    ],
+)
+def test_a_line_names_the_last_days_of_a_month_and_its_weekdays_by_number(line: str, days: list[str]):
+    """As docs/schedules.md says; crontab(5) does not have these forms."""
+    times = islice(CronTimes(line).between(at("2026-01-01T00:00Z"), at("2027-01-01T00:00Z")), 3)
+    assert [time.strftime("%d %a") for time in times] == days
+
+
+@pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("0 0 30 2 *", "never fires: none of its months has a day 30"),
@@ -135,3 +152,4 @@ def test_an_unknown_zone_is_refused(name: str):
     """So is one whose meaning depends on the machine."""
     with pytest.raises(ValueError, match="there is no time zone"):
         check_zone(name)
+    assert name not in zone_names()

@@ -29,3 +29,19 @@ def test_a_cron_line_that_never_fires_or_is_none_is_told(only_fault, line, why, 
 def test_a_line_that_fires_some_day_is_fine(faults, line):
     """The 29th of February comes every four years."""
     assert faults(SCHEDULE.replace("§", "") % line) == ()
+
+
+@pytest.mark.parametrize(
+    ("zone", "advice"),
+    [
+        ("localtime", "write an IANA name such as Europe/Berlin, or UTC"),
+        ("Factory", "write an IANA name such as Europe/Berlin, or UTC"),
+        ("Berlin", 'did you mean "Europe/Berlin"?'),
+    ],
+)
+def test_what_a_zone_that_there_is_not_may_mean(only_fault, zone, advice):
+    """A name that is refused is never suggested."""
+    fault = only_fault(
+        f"schedules: [{{name: nightly, entryPoint: 'm:f', cron: '@daily', timeZone: §{zone}}}]"
+    )
+    assert fault.suggestion == advice
