@@ -70,6 +70,13 @@ def print_status(document: Document, *, now: datetime) -> None:
     )
     writes = [(w["handler"], w["verb"], w["result"], w["count"]) for w in document.get("writes") or ()]
     _section("WRITES OF", ("VERB", "RESULT", "COUNT"), writes)
+    watches = [
+        (h["name"], w["resource"], w["mapTo"], w["led"], w["keys"], w["ledNowhere"], w["noKeys"])
+        for h in document["handlers"]
+        for w in h.get("watches") or ()
+    ]
+    headers = ("RESOURCE", "MAP TO", "LED TO KEYS", "KEYS", "LED NOWHERE", "NO KEYS")
+    _section("WATCH OF", headers, watches)
     finalizers = [
         (h["name"], h["finalizer"], h["finalized"], h["leftovers"])
         for h in document["handlers"]

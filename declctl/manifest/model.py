@@ -582,6 +582,9 @@ class SecondaryWatchSpec(LocatedSpec):
     map_to: MappingSpec = nested_required(MappingSpec)
     filter: FilterSpec | None = nested(FilterSpec, optional=True)
 
+    def __str__(self) -> str:
+        return f"{self.resource} → {self.map_to}"
+
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec(LocatedSpec):

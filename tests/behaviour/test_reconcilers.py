@@ -206,6 +206,17 @@ def test_a_value_that_is_no_key_hides_no_other_and_is_shown(rig, sandbox, config
     until("the good key is due", lambda: ("key", "default/good") in rig.told("key"))
     runs.wait_idle()
     assert runs.handler("keys").no_keys == 4
+    (figures,) = [each for each in runs.status().document()["handlers"] if each["name"] == "keys"]
+    assert figures["mode"] == "Reconcile"
+    watch = {"resource": "pods", "mapTo": "entryPoint (handlers:of_pod)"}
+    counts = {"led": 2, "keys": 2, "ledNowhere": 0, "noKeys": 4}
+    assert figures["watches"] == [{**watch, **counts}]
+    rig.write(LISTED.replace('["a/b/c", 7, "", "default/good"]', "None"))
+    assert runs.reload().result == "Applied"
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
+    runs.wait_idle()
+    (found,) = runs.handler("keys").watches
+    assert (found.led, found.led_nowhere) == (2, 1)
     (told,) = [event for event in runs.log.events("warning") if "no key" in event]
     assert "pods default/p" in told
     assert "'a/b/c' and a value of type int are no keys" in told

@@ -6,7 +6,7 @@ to pass is Deleted. The filter judges a change at its delivery, after merging.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,6 +57,17 @@ def _ignore(_: EvaluationReport) -> None:
     """The report of a caller that needs none."""
 
 
+class WatchStatistics(msgspec.Struct, frozen=True):
+    """What a watch of a reconciler has led to since the process started; equal watches are one."""
+
+    resource: str
+    map_to: str  # in the words of the manifest
+    led: int  # changes that have led to keys
+    keys: int  # to which they have led, one for each change and key
+    led_nowhere: int  # changes that have led to no key: by the filter, or because there is none
+    no_keys: int  # values that are no keys
+
+
 class HandlerStatistics(msgspec.Struct, frozen=True):
     """The figures of one handler in `status`. Times are in seconds.
 
@@ -95,6 +106,8 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them
     finalizer: str | None = None  # its name, if the handler has one
     finalized: int = 0  # objects from which it was removed after `declctl_finalize`
+    mode: str = ""  # as in the manifest
+    watches: Sequence[WatchStatistics] = ()
     leftovers: int = 0  # objects outside of the scope of the handler that have it
 
 

@@ -377,6 +377,7 @@ class HandlerSlot(ABC, Generic[T]):
         counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
         return HandlerStatistics(
             name=self.name,
+            mode=str(binding.plan.mode),
             generation=binding.generation,
             synced=self.has_synced,
             delivered=queue.taken - counts.filtered,

@@ -9,7 +9,7 @@ a reload leaves the queue alone, and drains the running calls only.
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -37,7 +37,7 @@ from declctl.objects import (
     Requeue,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
+from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
@@ -105,6 +105,15 @@ class ReconcileBinding(HandlerBinding):
             return (self.lister if snapshot is None else snapshot).get(key)
         except UnknownNamespace:
             return None
+
+
+class _LedChanges(msgspec.Struct):
+    """The counts of one watch, as in WatchStatistics. Written on the machinery loop."""
+
+    led: int = 0
+    keys: int = 0
+    led_nowhere: int = 0
+    no_keys: int = 0
 
 
 class _HeldKey(msgspec.Struct, frozen=True):
@@ -787,6 +796,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self._sources: Mapping[ManagedInformer, Sequence[KeySource]] = {}
         # Changes whose keys are not known, as a filter or a mapping has failed on them.
         self._unmapped = WaitingChanges(self._judge_again, self._give_up, loop=loop, clock=clock)
+        # By resource and mapping: a watch keeps its figures over reloads.
+        self._led: dict[tuple[str, str], _LedChanges] = {}
         self._unmapped_fault = ""  # the last failure of these
         self._skips_initial = False
         super().__init__(
@@ -887,9 +898,25 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
                 self._keys.add(key, cause, priority, reason=reason)
+        if source.keys_of is not None and notification.type in source.types and not mapped.failures:
+            self._count(source, mapped)
         if mapped.no_keys:
             self._mapper.found_no_keys(self.binding, source, notification, mapped.no_keys)
         return mapped
+
+    def _count(self, source: KeySource, mapped: Mapped) -> None:
+        """Count what a change of a watched resource has led to."""
+        counts = self._led.setdefault((source.resource, source.way), _LedChanges())
+        counts.led += bool(mapped.keys)
+        counts.led_nowhere += not mapped.keys
+        counts.keys += len(mapped.keys)
+        counts.no_keys += len(mapped.no_keys)
+
+    def _watches(self) -> Iterator[WatchStatistics]:
+        watches = ((watch.resource, str(watch.map_to)) for watch in self.binding.plan.watches)
+        for resource, way in dict.fromkeys(watches):
+            found = self._led.get((resource, way)) or _LedChanges()
+            yield WatchStatistics(resource, way, found.led, found.keys, found.led_nowhere, found.no_keys)
 
     def _let_wait(
         self,
@@ -1023,6 +1050,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             queued=found.queued + len(self._unmapped),
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
+            watches=tuple(self._watches()),
             cache_waits=self._keys.held_back,
             cache_lags=self._keys.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),

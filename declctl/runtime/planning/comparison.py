@@ -241,6 +241,7 @@ class PlanComparison(msgspec.Struct, frozen=True):
     hooks_known: bool  # False: handlers were not imported, so that costs of their hooks may be missing
     replays: Sequence[PlannedReplay] = ()
     kept: Sequence[Step] = ()  # the parts that go on unchanged
+    handlers: Sequence[HandlerPlan] = ()  # those of the new manifest
     removals: Sequence[PlannedRemoval] = ()
     orphans: Sequence[PlannedOrphan] = ()
     lost_finalizers: Sequence[LostFinalizer] = ()
@@ -292,6 +293,7 @@ class PlanComparison(msgspec.Struct, frozen=True):
             "lostFinalizers": document_of(self.lost_finalizers),
             "orphans": document_of(self.orphans),
             "resources": document_of(self.resources),
+            "handlers": [_handler(handler) for handler in self.handlers],
             "hooksKnown": self.hooks_known,
             "preflightImportSeconds": round(self.import_seconds, 6),
         }
@@ -355,6 +357,7 @@ def compare_plans(
         if against is None
         else tuple(_replays(steps, old, new, counts, _recoded(against, checked), matching, selected)),
         kept=kept(old, new, steps),
+        handlers=new.plan.handlers,
         removals=tuple(_removals(against, new)),
         lost_finalizers=tuple(_lost(against, old, new)),
         orphans=tuple(_orphans(old.plan, new.plan, written)),
@@ -364,6 +367,18 @@ def compare_plans(
 
 def _step(step: Step) -> dict[str, str]:
     return {"class": str(step.kind), "subject": step.subject, "detail": step.detail, "text": str(step)}
+
+
+def _handler(handler: HandlerPlan) -> dict[str, Any]:
+    return {
+        "name": handler.name,
+        "mode": str(handler.mode),
+        "resource": handler.resource,
+        "watches": [
+            {"resource": watch.resource, "mapTo": str(watch.map_to), "filtered": watch.filter is not None}
+            for watch in handler.watches
+        ],
+    }
 
 
 def _changes(

@@ -285,6 +285,7 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
     for name, handler in after.items():
         if name not in before:
             yield Step(StepKind.ADD, f"handler {name}")
+            yield from (Step(StepKind.ADD, f"watch {name}: {watch}") for watch in handler.watches)
             continue
         previous = before[name]
         if previous.resource != handler.resource:
@@ -297,9 +298,22 @@ def _handlers(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
         reasons += [field for field in _POLICY if getattr(previous, field) != getattr(handler, field)]
         if reasons:
             yield Step(StepKind.SWAP, f"handler {name}", ", ".join(_camel(reason) for reason in reasons))
+        yield from _watches(previous, handler)
     # Another order is one step, also if several handlers have moved.
     if [name for name in before if name in after] != [name for name in after if name in before]:
         yield Step(StepKind.SWAP, "handlers", "order")
+
+
+def _watches(before: HandlerPlan, after: HandlerPlan) -> Iterable[Step]:
+    """The watches of a reconciler that differ. Another mapping is another watch."""
+    old = {str(watch): watch for watch in before.watches}
+    new = {str(watch): watch for watch in after.watches}
+    yield from (Step(StepKind.REMOVE, f"watch {after.name}: {text}") for text in old if text not in new)
+    for text, watch in new.items():
+        if text not in old:
+            yield Step(StepKind.ADD, f"watch {after.name}: {text}")
+        elif old[text] != watch:
+            yield Step(StepKind.SWAP, f"watch {after.name}: {text}", "filter")
 
 
 def _schedules(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:

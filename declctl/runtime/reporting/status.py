@@ -220,6 +220,8 @@ DECODING_FIGURES = (
 )
 HANDLER_FIGURES = (
     Figure("name"),
+    Figure("mode"),
+    Figure("watches"),
     Figure("synced"),
     Figure("delivered"),
     Figure("succeeded", "declctl_handler_results", _CALLS, label="result", value="succeeded"),

@@ -110,6 +110,27 @@ def test_json_is_one_document(declctl: Callable, guard: Path):
     assert document["hooksKnown"] is True
 
 
+def test_what_leads_to_the_keys_of_a_reconciler_is_shown(declctl: Callable, guard: Path):
+    """Each watch is a line of the plan; for programs, the handlers have their watches."""
+    watches = (
+        "watches: [{resourceRef: {name: pods}, mapTo: {owner: Controller}, filter: {labelSelector: a=b}}]"
+    )
+    web = f"name: web, mode: Reconcile, resourceRef: {{name: pods}}, entryPoint: handlers:web, {watches}"
+    (guard / "manifest.yaml").write_text(f"{MANIFEST}    - {{{web}}}\n")
+    (guard / "handlers.py").write_text(HANDLERS + "def web(request): pass\n")
+    assert "+watch web: pods → owner (Controller)" in declctl("plan", "manifest.yaml").out.splitlines()
+    document = json.loads(declctl("plan", "manifest.yaml", "-o", "json").out)
+    assert document["handlers"] == [
+        {"name": "greet", "mode": "Event", "resource": "pods", "watches": []},
+        {
+            "name": "web",
+            "mode": "Reconcile",
+            "resource": "pods",
+            "watches": [{"resource": "pods", "mapTo": "owner (Controller)", "filtered": True}],
+        },
+    ]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "status", "first", "last"),
     [

@@ -271,6 +271,20 @@ def test_schedules_are_shown_with_their_next_time(capsys: pytest.CaptureFixture[
         assert text in shown
 
 
+def test_watches_of_reconcilers_are_shown_with_what_they_have_led_to(capsys) -> None:
+    """Somebody whose mapping finds nothing sees it in one row."""
+    counts = {"led": 3, "keys": 5, "ledNowhere": 1234, "noKeys": 2}
+    watch = {"resource": "pods", "mapTo": "annotation (example.dev/app)", **counts}
+    handlers = [DOCUMENT["handlers"][0], {**DOCUMENT["handlers"][0], "name": "web", "watches": [watch]}]
+    print_status(document(handlers=handlers), now=NOW)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("WATCH OF"))
+    assert lines[at].split("  ")[0] == "WATCH OF"
+    assert " ".join(lines[at + 1].split()) == "web pods annotation (example.dev/app) 3 5 1,234 2"
+    print_status(document(), now=NOW)
+    assert "WATCH OF" not in capsys.readouterr().out
+
+
 def test_writes_are_counted_by_handler_verb_and_result(capsys):
     """Who reads `declctl status` sees which handler writes, and how often nothing was sent."""
     writes = [

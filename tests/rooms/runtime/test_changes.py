@@ -102,6 +102,35 @@ def test_each_difference_is_one_step(old: str, new: str, line: str) -> None:
     assert _line(old, new) == line
 
 
+RECONCILES = """
+    - name: web
+      mode: Reconcile
+      resourceRef: {name: maps}
+      entryPoint: "h:web"
+      watches:
+        - {resourceRef: {name: pods}, mapTo: {owner: Controller}}
+        - {resourceRef: {name: pods}, mapTo: {label: app}}
+"""
+OWNED, LABELLED = "watch web: pods → owner (Controller)", "watch web: pods → label (app)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("mapTo: {label: app}", "mapTo: {index: byApp}", f"-{LABELLED} +watch web: pods → index (byApp)"),
+        ("mapTo: {label: app}", "mapTo: {label: app}, filter: {labelSelector: a=b}", f"~{LABELLED} (filter)"),
+        ("        - {resourceRef: {name: pods}, mapTo: {label: app}}\n", "", f"-{LABELLED}"),
+    ],
+)
+def test_each_watch_of_a_reconciler_that_changes_is_named(old: str, new: str, line: str) -> None:
+    """What leads to its keys is read off the plan, and not only that something is different."""
+    before = BASE + RECONCILES
+    steps = summary(changes(_side(before), _side(before.replace(old, new))))
+    assert steps == f"~handler web (watches) {line}"
+    assert summary(changes(_side(), _side(before))) == f"+handler web +{OWNED} +{LABELLED}"
+    assert summary(changes(_side(before), _side())) == "-handler web"
+
+
 def test_another_order_of_handlers_is_told() -> None:
     """It is the order in which they hear; a handler that comes or goes changes none."""
     first, second = BASE.splitlines()[-2:]
