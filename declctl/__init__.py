@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from declctl.errors import (
+        AlreadyOwned,
         CrossNamespaceOwner,
         DeclctlError,
         InvalidWrite,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 _ROOMS = MappingProxyType(
     {
         "errors": (
+            "AlreadyOwned",
             "CrossNamespaceOwner",
             "DeclctlError",
             "InvalidWrite",
@@ -155,6 +157,7 @@ _ROOMS = MappingProxyType(
 )
 
 __all__ = [
+    "AlreadyOwned",
     "AppliedSet",
     "BucketRateLimiter",
     "CacheSnapshot",

@@ -222,6 +222,10 @@ class CrossNamespaceOwner(WriteError):
     """A namespaced object can own objects of its own namespace only."""
 
 
+class AlreadyOwned(WriteError):
+    """Another object is the controller of a child (controller-runtime's AlreadyOwnedError)."""
+
+
 class NoStatusSubresource(WriteError):
     """The kind has no status subresource, so its status can't be written by itself."""
 

@@ -10,22 +10,28 @@ The labels and annotations are those of KEP-3659 (ApplySet). The object is the p
 The ID of a set depends on the parent alone. So several handlers may share it. Therefore a member is deleted
 only if it has the label, the owner reference with the uid of the parent, and fields that this field manager
 has applied.
+
+All parents of a handler have one field manager. So the server takes an apply for another parent as a change
+of mind, and removes the owner reference of the first one. Therefore a member is read before this process
+applies it for the first time, and is refused if another object controls it.
 """
 
 import base64
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from declctl.errors import Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
+from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
 from declctl.writes.gate import ApiWrite, WriteGate
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
+from declctl.writes.locks import KeyLocks
 
 PART_OF = "applyset.kubernetes.io/part-of"
 SET_ID = "applyset.kubernetes.io/id"
@@ -35,6 +41,7 @@ NAMESPACES = "applyset.kubernetes.io/additional-namespaces"
 _TOOL = "declctl"
 _PAGE = "500"  # objects of one page of a list
 _MOST_SETS = 10_000  # whose members are remembered
+_MOST_MEMBERS = 100_000  # whose parents are remembered
 _MOST_CONFLICTS = 5  # of one change of the parent
 
 GroupKind = tuple[str, str]  # group, kind
@@ -95,16 +102,41 @@ class SetOwner(msgspec.Struct, frozen=True):
             "blockOwnerDeletion": True,
         }
 
+    def mark(self, document: AppliedDocument) -> None:
+        """Make a document a member of the set."""
+        _mark(document, set_id(self.parent), [self.reference])
+
+    def other_controller(self, obj: Mapping[str, Any]) -> KubeObject | None:
+        """The owner reference of the controller of an object, unless that is the parent.
+
+        As in controller-runtime, a parent that was deleted and created again is the same one.
+        """
+        own = self.reference
+        for each in (obj.get("metadata") or {}).get("ownerReferences") or ():
+            same = _group_kind_of(each) == _group_kind_of(own) and each.get("name") == own["name"]
+            if each.get("controller") and each.get("uid") != own["uid"] and not same:
+                return each
+        return None
+
+    def is_marked_for(self, kind: GroupKind) -> bool:
+        """Whether the parent has a set in which objects of a kind may be, as far as its cached state tells.
+
+        The cache may lack the annotations.
+        """
+        metadata = self.parent["metadata"]
+        annotations = metadata.get("annotations") or {}
+        return (metadata.get("labels") or {}).get(SET_ID) == set_id(self.parent) and (
+            TOOLING not in annotations
+            or kind in {_parsed(each) for each in _listed_in(annotations, GROUP_KINDS)}
+        )
+
     def owns(self, obj: Mapping[str, Any]) -> bool:
         """Whether this handler has applied an object as a member of the set."""
         metadata = obj.get("metadata") or {}
         return (
             (metadata.get("labels") or {}).get(PART_OF) == set_id(self.parent)
             and any(each.get("uid") == self.parent.uid for each in metadata.get("ownerReferences") or ())
-            and any(
-                each.get("manager") == self.manager and each.get("operation") == "Apply"
-                for each in metadata.get("managedFields") or ()
-            )
+            and _has_applied(self.manager, metadata)
         )
 
 
@@ -131,23 +163,108 @@ class ApplySets:
         # (uid of the parent, field manager) → members, after a call that has succeeded; the oldest call
         # first.
         self._known: OrderedDict[tuple[str, str], frozenset[Member]] = OrderedDict()
+        self._locks = KeyLocks()  # by the keys of `_known`
+        # (field manager, member) → uid of the parent for which this process has applied it; empty for an
+        # object that is in no set. The oldest write first.
+        self._parents: OrderedDict[tuple[str, Member], str] = OrderedDict()
+        # (field manager, member) → the parent for which a call is applying it
+        self._claims: dict[tuple[str, Member], ObjectView] = {}
 
     def forget(self) -> None:
-        """List the members at the next calls, because another process may have written them."""
+        """Read the members at the next calls, because another process may have written them."""
         self._known.clear()
+        self._parents.clear()
 
     async def apply(self, owner: SetOwner, documents: Sequence[AppliedDocument]) -> AppliedSet:
         """Apply the documents in order, then delete the members that are not among them.
 
-        Raises InvalidWrite and CrossNamespaceOwner before anything is written, NotLeader, and ApiError.
-        After the first error nothing else is applied, and nothing is deleted.
+        Raises InvalidWrite, CrossNamespaceOwner and AlreadyOwned before anything is written, NotLeader, and
+        ApiError. After the first error nothing else is applied, and nothing is deleted.
         """
-        members = await self._members(owner, documents)
+        async with self._locks.of((owner.parent.uid, owner.manager)):
+            members = await self._members(owner, documents)
+            resource = await self._discover(_kind_of(owner.parent))
+            marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
+            marks.check_tool()
+            with self._claimed(owner, members):
+                await self._check_controllers(owner, members)
+                return await self._apply_members(owner, members, marks)
+
+    async def keep_marks(
+        self, manager: str, owner: SetOwner | None, document: AppliedDocument, member: Member
+    ) -> None:
+        """Add to a document of `ctx.apply` the label and the owner reference of a member of a handler's set.
+
+        Without it, the apply would remove both, as it has the same field manager. `owner` has the object of
+        the call; None without one. An object is read if it may be a member, and this process has not written
+        it for this owner.
+        """
+        uid = self._parents.get((manager, member))
+        if owner is not None and uid == owner.parent.uid:
+            owner.mark(document)
+            return
+        # An unknown object may be a member if the object of the call has a set of its kind.
+        unlikely = uid is None and (owner is None or not owner.is_marked_for(member.group_kind))
+        if uid == "" or unlikely:
+            return
+        try:
+            metadata = (await self._gate.read(member.resource, member.key.namespace, member.key.name))[
+                "metadata"
+            ]
+        except NotFound:
+            return
+        part_of = (metadata.get("labels") or {}).get(PART_OF)
+        controllers = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
+        if part_of and controllers and _has_applied(manager, metadata):
+            _mark(document, part_of, controllers)
+            self._remember(manager, member, str(controllers[0].get("uid")))
+        else:
+            self._remember(manager, member, "")
+
+    @contextmanager
+    def _claimed(self, owner: SetOwner, members: Collection[Member]) -> Generator[None]:
+        """Refuse members that a call for another parent applies at this moment: a read may be too early."""
+        claims = {(owner.manager, member): owner.parent for member in members}
+        for claim in claims:
+            if (other := self._claims.get(claim)) is not None:
+                raise _already_owned(owner, claim[1], other["kind"], other.name)
+        self._claims |= claims
+        try:
+            yield
+        finally:
+            for claim in claims:
+                del self._claims[claim]
+
+    async def _check_controllers(self, owner: SetOwner, members: Iterable[Member]) -> None:
+        """Raise AlreadyOwned if another object controls a member.
+
+        A member that this process has applied for this parent is not read.
+        """
+        for member in members:
+            if self._parents.get((owner.manager, member)) == owner.parent.uid:
+                continue
+            try:
+                obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
+            except NotFound:
+                continue
+            other = owner.other_controller(obj)
+            if other is not None:
+                raise _already_owned(owner, member, other.get("kind"), other.get("name"))
+
+    def _remember(self, manager: str, member: Member, uid: str) -> None:
+        if self._gate.dry_run:
+            return
+        self._parents.pop((manager, member), None)
+        self._parents[manager, member] = uid
+        if len(self._parents) > _MOST_MEMBERS:
+            self._parents.popitem(last=False)
+
+    async def _apply_members(
+        self, owner: SetOwner, members: Mapping[Member, AppliedDocument], marks: "_ParentMarks"
+    ) -> AppliedSet:
         state = owner.parent.uid, owner.manager
         known = self._known.pop(state, None)  # only a call that succeeds has members to remember
         scope = SetScope.of(members, owner)
-        resource = await self._discover(_kind_of(owner.parent))
-        marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
         # One object may be served in two groups: what was applied is never deleted under its other name.
@@ -157,9 +274,7 @@ class ApplySets:
         if known is not None and former == scope:
             pruned = await self._prune_known(owner, known - members.keys(), uids)
         else:
-            pruned, left = await self._prune_listed(
-                owner, members.keys(), uids, marks.scope | former | scope
-            )
+            pruned, left = await self._prune_listed(owner, members.keys(), uids, marks.scope | former | scope)
             await marks.narrow(scope | left)
         if not self._gate.dry_run:
             self._known[state] = frozenset(members)
@@ -195,12 +310,7 @@ class ApplySets:
         return found
 
     async def _apply(self, owner: SetOwner, document: AppliedDocument, member: Member) -> Written:
-        metadata: KubeObject = document.body["metadata"]
-        metadata["labels"] = {**(metadata.get("labels") or {}), PART_OF: set_id(owner.parent)}
-        others = [
-            each for each in metadata.get("ownerReferences") or () if each.get("uid") != owner.parent.uid
-        ]
-        metadata["ownerReferences"] = [*others, owner.reference]
+        owner.mark(document)
         write = ApiWrite(
             WriteVerb.APPLY,
             member.resource,
@@ -209,7 +319,9 @@ class ApplySets:
             manager=owner.manager,
             repeats_conflict=not has_preconditions(document),
         )
-        return await self._gate.send(write, owner.origin)
+        written = await self._gate.send(write, owner.origin)
+        self._remember(owner.manager, member, owner.parent.uid)
+        return written
 
     async def _prune_known(
         self, owner: SetOwner, members: Iterable[Member], uids: Collection[str]
@@ -286,6 +398,8 @@ class ApplySets:
         if self._gate.dry_run:
             options["dryRun"] = ["All"]  # a server that gets options in the body ignores those of the query
         write = ApiWrite(WriteVerb.DELETE, member.resource, member.key, body=options, manager=owner.manager)
+        if not self._gate.dry_run:
+            self._parents.pop((owner.manager, member), None)
         try:
             return [await self._gate.send(write, owner.origin)]
         except NotFound:
@@ -318,19 +432,21 @@ class _ParentMarks:
         kinds = {_parsed(each) for each in self._annotation(GROUP_KINDS)}
         return SetScope(frozenset(kinds), frozenset(self._annotation(NAMESPACES)))
 
-    async def widen(self, scope: "SetScope") -> None:
-        """Let the annotations name these kinds and namespaces, too.
+    def check_tool(self) -> str:
+        """The tool of the set; empty if there is none yet. Raises InvalidWrite for another tool's set."""
+        tool = (self._metadata.get("annotations") or {}).get(TOOLING, "")
+        if tool and tool.partition("/")[0] != _TOOL:
+            parent = self._owner.parent
+            raise InvalidWrite(
+                f"{parent['kind']} {parent.key} is the parent of an ApplySet of {tool} ({TOOLING}): one "
+                "object can be the parent of one tool's set only"
+            )
+        return tool
 
-        Raises InvalidWrite for a parent of another tool's set.
-        """
+    async def widen(self, scope: "SetScope") -> None:
+        """Let the annotations name these kinds and namespaces, too. Raises as `check_tool`."""
         for _ in range(_MOST_CONFLICTS):
-            tool = (self._metadata.get("annotations") or {}).get(TOOLING, "")
-            if tool and tool.partition("/")[0] != _TOOL:
-                parent = self._owner.parent
-                raise InvalidWrite(
-                    f"{parent['kind']} {parent.key} is the parent of an ApplySet of {tool} ({TOOLING}): one "
-                    "object can be the parent of one tool's set only"
-                )
+            tool = self.check_tool()
             if not scope.kinds or (tool and self.scope | scope == self.scope):
                 return
             try:
@@ -390,8 +506,7 @@ class _ParentMarks:
             )
 
     def _annotation(self, name: str) -> list[str]:
-        text = (self._metadata.get("annotations") or {}).get(name) or ""
-        return [part for each in text.split(",") if (part := each.strip())]
+        return _listed_in(self._metadata.get("annotations") or {}, name)
 
 
 class SetScope(msgspec.Struct, frozen=True):
@@ -414,6 +529,42 @@ class SetScope(msgspec.Struct, frozen=True):
 
 def _kind_of(parent: ObjectView) -> GroupVersionKind:
     return GroupVersionKind.of(parent["apiVersion"], parent["kind"])
+
+
+def _group_kind_of(reference: Mapping[str, Any]) -> GroupKind:
+    return str(reference.get("apiVersion")).rpartition("/")[0], str(reference.get("kind"))
+
+
+def _has_applied(manager: str, metadata: Mapping[str, Any]) -> bool:
+    """Whether a field manager has applied fields of an object."""
+    return any(
+        each.get("manager") == manager and each.get("operation") == "Apply"
+        for each in metadata.get("managedFields") or ()
+    )
+
+
+def _mark(document: AppliedDocument, part_of: str, references: Sequence[KubeObject]) -> None:
+    """Give a document the label of a set, and owner references in the place of those with the same uid."""
+    metadata: KubeObject = document.body["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), PART_OF: part_of}
+    uids = {each["uid"] for each in references}
+    others = [each for each in metadata.get("ownerReferences") or () if each.get("uid") not in uids]
+    metadata["ownerReferences"] = [*others, *references]
+
+
+def _already_owned(owner: SetOwner, member: Member, kind: object, name: object) -> AlreadyOwned:
+    parent = owner.parent
+    return AlreadyOwned(
+        f"{member.resource.gvk.kind} {member.key} is a child of {kind} {name}, so {parent['kind']} "
+        f"{parent.key} can't own it, too: an object has one controller. Give the child a name of its own, "
+        f"such as one that begins with {parent.name}"
+    )
+
+
+def _listed_in(annotations: Mapping[str, Any], name: str) -> list[str]:
+    """The parts of an annotation that is a list with commas."""
+    text = annotations.get(name) or ""
+    return [part for each in text.split(",") if (part := each.strip())]
 
 
 def _parsed(text: str) -> GroupKind:

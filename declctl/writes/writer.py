@@ -24,7 +24,7 @@ from declctl.writes.apply import (
     placed,
     plain_json,
 )
-from declctl.writes.apply_set import AppliedSet, ApplySets, SetOwner
+from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
 from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WriteGate
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
@@ -98,12 +98,16 @@ class HandlerWriter:
     async def apply(self, document: AppliedDocument, scope: CallScope) -> Written:
         """Server-side apply of one object, with force.
 
-        Without a namespace it is that of the object of the call. Raises InvalidWrite, UndeclaredWrite,
+        Without a namespace it is that of the object of the call. A child of a set of the handler stays one.
+        Raises InvalidWrite, UndeclaredWrite,
         NotLeader, and ApiError: NotFound if the server does not serve the kind.
         """
         self._declared.require(document.kind, self._handler)
         resource = await self._parts.discover(document.kind)
         key = placed(document, resource, scope.namespace)
+        origin = self._origin(scope)
+        owner = None if scope.obj is None else self._owner(object_of(scope, "apply"), origin)
+        await self._parts.sets.keep_marks(self.manager, owner, document, Member.of(resource, key))
         write = ApiWrite(
             WriteVerb.APPLY,
             resource,
@@ -112,7 +116,7 @@ class HandlerWriter:
             manager=self.manager,
             repeats_conflict=not has_preconditions(document),
         )
-        written = await self._parts.gate.send(write, self._origin(scope))
+        written = await self._parts.gate.send(write, origin)
         if scope.obj is not None and written.uid == scope.obj.uid:
             self._parts.statuses.learn(written)  # its version is newer than that which the handler has
         return written
@@ -126,8 +130,7 @@ class HandlerWriter:
         """
         for document in documents:
             self._declared.require(document.kind, self._handler)
-        owner = SetOwner(parent, self.manager, self._origin(scope), self._declared.applies)
-        return await self._parts.sets.apply(owner, documents)
+        return await self._parts.sets.apply(self._owner(parent, self._origin(scope)), documents)
 
     async def patch_status(self, change: StatusChange, scope: CallScope) -> Written:
         """Write the status of an object; see `StatusWriter`. Raises UndeclaredWrite."""
@@ -156,6 +159,9 @@ class HandlerWriter:
         target = FinalizedObject(resource, obj.key, obj.uid, finalizer, self.manager, self._origin(scope))
         change = self._parts.finalizers.add if adds else self._parts.finalizers.remove
         return await change(target, None if reads_first else obj)
+
+    def _owner(self, parent: ObjectView, origin: WriteOrigin) -> SetOwner:
+        return SetOwner(parent, self.manager, origin, self._declared.applies)
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
         causes = scope.causes() if callable(scope.causes) else scope.causes

@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 
-from declctl.errors import Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
+from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
 from declctl.objects import GroupVersionKind, Resource
-from declctl.writes import DeclaredWrites, documents_of
+from declctl.writes import DeclaredWrites, document_of, documents_of
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -77,7 +77,8 @@ def apply(scene, scope, view):
 def test_children_get_an_owner_and_the_labels_of_the_set(scene, apply) -> None:
     """The garbage collector deletes them with the object, and kubectl knows the set."""
     done = apply([config_map("a", labels={"app": "shop"}, ownerReferences=[{"uid": "other"}])])
-    parent, child, listed = scene.server.requests
+    read, parent, child, listed = scene.server.requests
+    assert read[:2] == ("GET", f"{MAPS}/a")
     assert parent[:2] == ("PATCH", SHOP)
     assert parent[3] == {
         "metadata": {
@@ -110,7 +111,7 @@ def test_a_child_that_is_not_in_the_set_any_more_is_deleted(scene, apply, view) 
     """After a restart the former children are found by their label; a delete names the uid."""
     scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
     done = apply([config_map("a")], view(metadata={"annotations": MARKED}))
-    assert scene.server.sent() == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
+    assert scene.server.sent()[1:] == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
     assert scene.server.requests[-1][3] == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
@@ -145,6 +146,7 @@ def test_the_parent_is_marked_before_and_narrowed_after(scene, apply, view) -> N
     marked = {**MARKED, KINDS: "Deployment.apps"}
     apply([config_map("a")], view(metadata={"annotations": marked}))
     assert scene.server.sent() == [
+        ("GET", f"{MAPS}/a"),
         ("PATCH", SHOP),
         ("PATCH", f"{MAPS}/a"),
         ("GET", MAPS),
@@ -167,7 +169,8 @@ def test_kinds_of_other_handlers_stay_on_the_parent(scene, apply, view) -> None:
 
 def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -> None:
     """The other one was faster: its kinds are read, and stay."""
-    scene.server.errors = [Conflict(409, "Conflict", "modified")]
+    scene.server.errors = [None, Conflict(409, "Conflict", "modified")]
+    scene.server.answers["GET", f"{MAPS}/a"] = member("a")
     scene.server.answers["GET", SHOP] = {
         "metadata": {
             "uid": "uid-shop",
@@ -228,7 +231,7 @@ def test_another_leader_is_noticed(scene, scope, view) -> None:
     for _ in range(2):
         scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
         factory.forget_sets()
-    assert scene.server.sent("GET") == [("GET", MAPS), ("GET", MAPS)]
+    assert scene.server.sent("GET") == [("GET", f"{MAPS}/a"), ("GET", MAPS)] * 2
 
 
 def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
@@ -237,7 +240,7 @@ def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
     scene.server.answers["PATCH", f"{MAPS}/a"] = Forbidden(403, "Forbidden", "no")
     with pytest.raises(Forbidden):
         apply([config_map("a"), config_map("b")], view(metadata={"annotations": MARKED}))
-    assert scene.server.sent() == [("PATCH", f"{MAPS}/a")]
+    assert scene.server.sent("PATCH", "DELETE") == [("PATCH", f"{MAPS}/a")]
 
 
 @pytest.mark.parametrize(
@@ -292,11 +295,11 @@ def test_a_cluster_scoped_object_owns_children_anywhere(scene, apply, view) -> N
     """Their namespaces are on the parent, so that the next process looks into them."""
     fleet = view("all", kind="Fleet", namespace=None)
     apply([config_map("a", namespace="team-b"), config_map("a", namespace="team-c")], fleet)
-    (_, path, _, body), *_ = scene.server.requests
+    path, body = next((path, body) for method, path, _, body in scene.server.requests if method == "PATCH")
     assert path == "/apis/example.dev/v1/fleets/all"
     assert body["metadata"]["annotations"][SPACES] == "team-b,team-c"
     assert body["metadata"]["labels"] == {ID: set_id("all..Fleet.example.dev")}
-    assert scene.server.sent("GET") == [
+    assert scene.server.sent("GET")[2:] == [
         ("GET", "/api/v1/namespaces/team-b/configmaps"),
         ("GET", "/api/v1/namespaces/team-c/configmaps"),
     ]
@@ -336,7 +339,8 @@ def test_a_set_that_is_cancelled_is_listed_again(scene, scope, view, clock) -> N
     scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
 
     async def never() -> None:
-        await asyncio.Event().wait()
+        if scene.server.requests[-1][0] == "PATCH":
+            await asyncio.Event().wait()
 
     async def cancel() -> None:
         task = asyncio.ensure_future(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
@@ -403,3 +407,158 @@ def test_what_was_applied_is_not_deleted_under_another_group(scene, apply, view)
     declared = DeclaredWrites((*old, GroupVersionKind.of("events.k8s.io/v1", "Event")))
     apply([event], view(), declared=declared)
     assert scene.server.sent("DELETE") == []
+
+
+O2 = "/apis/example.dev/v1/namespaces/team-a/webapps/o2"
+
+
+def controlled_by(name: str, kind: str = "WebApp", **more) -> dict:
+    """A child as the server has it, with the owner reference of its controller."""
+    own = kind == "WebApp"
+    owner = {
+        "apiVersion": "example.dev/v1" if own else "apps/v1",
+        "kind": kind,
+        "name": name,
+        "uid": f"uid-{name}" if own else "uid-of-another",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return member("shared", ownerReferences=[owner], **more)
+
+
+def stored(scene, name: str = "shared") -> None:
+    """Let the server answer a read with what was written last."""
+    bodies = [
+        body
+        for method, path, _, body in scene.server.requests
+        if (method, path) == ("PATCH", f"{MAPS}/{name}")
+    ]
+    scene.server.answers["GET", f"{MAPS}/{name}"] = {
+        "metadata": {
+            **bodies[-1]["metadata"],
+            "uid": f"uid-of-{name}",
+            "managedFields": [{"manager": "declctl/guard/web", "operation": "Apply"}],
+        }
+    }
+
+
+def test_a_child_of_another_object_is_refused(scene, apply, view) -> None:
+    """Two objects whose children have one name: the second one must not take the child of the first."""
+    apply([config_map("shared")], view("o1"))
+    stored(scene)
+    scene.server.requests.clear()
+    with pytest.raises(
+        AlreadyOwned, match=r"ConfigMap team-a/shared is a child of WebApp o1, so WebApp team-a/o2"
+    ):
+        apply([config_map("mine"), config_map("shared")], view("o2"))
+    assert scene.server.sent("PATCH", "DELETE") == []
+    apply([config_map("shared")], view("o1"))
+    assert [path for _, path in scene.server.sent("PATCH")][-1] == f"{MAPS}/shared"
+
+
+@pytest.mark.parametrize(
+    "other", [controlled_by("o1"), controlled_by("shop", "Deployment")], ids=["name", "kind"]
+)
+def test_the_next_process_refuses_it_as_well(scene, apply, other) -> None:
+    """Nothing is remembered after a restart: the first call reads a child before it is written."""
+    scene.server.answers["GET", f"{MAPS}/shared"] = other
+    with pytest.raises(AlreadyOwned, match="an object has one controller"):
+        apply([config_map("shared")])
+    assert scene.server.sent() == [("GET", f"{MAPS}/shared")]
+
+
+def test_a_child_of_a_former_object_of_the_same_name_is_taken_over(scene, apply) -> None:
+    """The object was deleted and created again, before the garbage collector came by."""
+    former = controlled_by("shop")
+    former["metadata"]["ownerReferences"][0]["uid"] = "uid-of-the-former-shop"
+    scene.server.answers["GET", f"{MAPS}/shared"] = former
+    apply([config_map("shared")])
+    assert scene.server.sent("PATCH") == [("PATCH", SHOP), ("PATCH", f"{MAPS}/shared")]
+
+
+def test_a_child_that_another_object_has_got_meanwhile_is_not_taken_back(scene, apply, view) -> None:
+    """The child was deleted by hand, and the other object was faster to make one with its name."""
+    marked = {"annotations": MARKED}
+    apply([config_map("shared")], view("o1", metadata=marked))
+    apply([config_map("shared")], view("o2", metadata=marked))  # the server has no such object
+    stored(scene)
+    with pytest.raises(AlreadyOwned, match="is a child of WebApp o2"):
+        apply([config_map("shared")], view("o1", metadata=marked))
+
+
+def test_two_objects_that_make_one_child_at_once(scene, scope, view, clock) -> None:
+    """Both have read that there is none: the second one is refused, and tries again later."""
+    writer = scene.writer()
+
+    async def both() -> list:
+        calls = (
+            writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj))
+            for obj in (view("o1"), view("o2"))
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    scene.server.during = clock.settle
+    first, second = scene.run(both())
+    assert [written.key for written in first.applied] == ["team-a/shared"]
+    assert isinstance(second, AlreadyOwned)
+    assert O2 not in [path for _, path in scene.server.sent()]
+
+
+def test_calls_for_one_object_come_one_after_the_other(scene, scope, view, clock) -> None:
+    """A hook that gathers two sets has the children of the later one, and no error."""
+    writer, obj = scene.writer(), view(metadata={"annotations": MARKED})
+
+    async def both() -> list:
+        sets = ([config_map("a"), config_map("b")], [config_map("a")])
+        return await asyncio.gather(*(writer.apply_set(obj, documents_of(each), scope(obj)) for each in sets))
+
+    scene.server.during = clock.settle
+    scene.server.answers["GET", f"{MAPS}/b"] = member("b")
+    first, second = scene.run(both())
+    assert [len(first.applied), len(second.applied)] == [2, 1]
+    assert [written.key for written in second.pruned] == ["team-a/b"]
+
+
+def applied(scene, scope, writer, obj, name: str = "shared"):
+    """The metadata that `ctx.apply` sends for a ConfigMap."""
+    scene.run(writer.apply(document_of(config_map(name, labels={"app": "x"})), scope(obj)))
+    return scene.server.requests[-1][3]["metadata"]
+
+
+def test_an_apply_of_a_child_keeps_it_in_the_set(scene, scope, view) -> None:
+    """`ctx.apply` has the same field manager: without label and owner, the server would remove both."""
+    writer, obj = scene.writer(), view()
+    scene.run(writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj)))
+    child = scene.server.requests[-2][3]["metadata"]
+    scene.server.requests.clear()
+    metadata = applied(scene, scope, writer, obj)
+    assert scene.server.sent() == [("PATCH", f"{MAPS}/shared")]
+    assert metadata["labels"] == {"app": "x", PART_OF: set_id()}
+    assert metadata["ownerReferences"] == child["ownerReferences"]
+
+
+def test_an_apply_of_a_child_of_a_former_process_keeps_it_in_the_set(scene, scope, view) -> None:
+    """The object of the call has a set of this kind: the child is read once, and no other object is."""
+    marks = {"labels": {ID: set_id()}, "annotations": MARKED}
+    writer, obj = scene.writer(), view(metadata=marks)
+    scene.server.answers["GET", f"{MAPS}/shared"] = controlled_by("shop")
+    for _ in range(2):
+        metadata = applied(scene, scope, writer, obj)
+        assert metadata["labels"] == {"app": "x", PART_OF: set_id()}
+        assert [each["uid"] for each in metadata["ownerReferences"]] == ["uid-shop"]
+    scene.server.answers["GET", f"{MAPS}/other"] = {"metadata": {"name": "other", "uid": "1"}}
+    for _ in range(2):
+        assert "ownerReferences" not in applied(scene, scope, writer, obj, "other")
+    assert scene.server.sent("GET") == [("GET", f"{MAPS}/shared"), ("GET", f"{MAPS}/other")]
+
+
+def test_an_apply_of_a_child_in_another_call_keeps_its_owner(scene, scope, view) -> None:
+    """The call is about another object: the child stays that of its owner."""
+    writer, obj = scene.writer(), view()
+    scene.run(writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj)))
+    stored(scene)
+    metadata = applied(scene, scope, writer, view("o2"))
+    assert [each["uid"] for each in metadata["ownerReferences"]] == ["uid-shop"]
+    # It is gone, and its owner may be gone with it.
+    del scene.server.answers["GET", f"{MAPS}/shared"]
+    assert "ownerReferences" not in applied(scene, scope, writer, view("o2"))
