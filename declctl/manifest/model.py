@@ -744,8 +744,9 @@ class HandlerSpec(LocatedSpec):
     on_failure: OnFailure = option(
         OnFailure,
         "After retry.maxAttempts, Ignore counts the change as failed. DeadLetter also keeps it in memory, "
-        "until `declctl requeue` or a newer success of its key. Retry tries it again without end, as without "
-        "maxAttempts.",
+        "until `declctl requeue` or a newer success of its key. With mode Reconcile, DeadLetter needs no "
+        "maxAttempts: then it keeps only keys for which the reconciler has raised Terminal. Retry tries a "
+        "change again without end, as without maxAttempts.",
         default=OnFailure.IGNORE,
     )
 

@@ -84,3 +84,24 @@ def test_a_key_that_is_given_up_is_reconciled_when_it_is_requeued(rig, config_ma
     until("it is reconciled", lambda: rig.told("reconciled", "a"))
     assert rig.told("reconciled") == [("reconciled", "a", "Requeue maps default/a (DeadLetter)")]
     assert runs.handler("keys").dead_letters == 0
+
+
+def test_without_a_last_attempt_only_terminal_makes_a_letter(rig, config_map) -> None:
+    """A fault that may pass is retried until it has passed, and one that won't is kept for `requeue`."""
+    rest = "mode: Reconcile, retry: {initialBackoff: 10ms, maxBackoff: 10ms}, onFailure: DeadLetter"
+    rig.handler("keys", rest=rest)
+    runs = rig.run(
+        "import blackboard\nfrom declctl import Terminal\n\n"
+        "def keys(request):\n"
+        "    blackboard.tell('called', request.name)\n"
+        "    if request.name == 'wrong':\n        raise Terminal('no')\n"
+        "    if len(blackboard.told) < 20:\n        raise ConnectionError('not now')\n"
+        "    blackboard.tell('reconciled', request.name)\n"
+    )
+    runs.sandbox.create(config_map("wrong"))
+    until("it is given up", lambda: runs.handler("keys").dead_letters == 1)
+    runs.sandbox.create(config_map("late"))
+    until("it is reconciled", lambda: rig.told("reconciled", "late"))
+    runs.wait_idle()
+    assert [letter.key for letter in runs.runtime.dead_letters()] == ["default/wrong"]
+    assert len(rig.told("called", "wrong")) == 1

@@ -395,9 +395,14 @@ def check_traps(findings: Findings) -> None:
 
 
 def check_failure_policies(findings: Findings) -> None:
-    """Report `onFailure: Ignore` or `DeadLetter` without `retry.maxAttempts`: no attempt is the last one."""
+    """Report `onFailure: Ignore` or `DeadLetter` without `retry.maxAttempts`: no attempt is the last one.
+
+    A reconciler may have letters without it: a Terminal ends its attempts. An event handler has no such end.
+    """
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         policy = handler.get("onFailure")
+        if policy == "DeadLetter" and handler.get("mode") == "Reconcile":
+            continue
         if policy in ("Ignore", "DeadLetter") and value_at(handler, "retry", "maxAttempts") is None:
             place = (*path, "onFailure")
             message = (

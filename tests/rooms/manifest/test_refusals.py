@@ -37,6 +37,7 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         HANDLER % "onFailure: Retry",
         HANDLER % "onFailure: Ignore, retry: {maxAttempts: 3}",
         HANDLER % "onFailure: DeadLetter, retry: {maxAttempts: 3}",
+        HANDLER % "onFailure: DeadLetter, mode: Reconcile",
         HANDLER % "replay: Never",
         "schedules: []",
         "leaderElection: {enabled: no}",
@@ -60,3 +61,9 @@ def test_what_follows_the_last_attempt_needs_one(only_fault, policy):
         assert f"onFailure is {policy}, and" in fault.message
         assert "tried again until the handler succeeds" in fault.message
         assert "retry: {maxAttempts: 5}" in fault.suggestion
+
+
+def test_a_dead_letter_of_an_event_handler_needs_a_last_attempt(only_fault):
+    """Terminal ends the attempts of a reconciler alone: for an event handler, no letter would ever come."""
+    fault = only_fault(HANDLER % "mode: Event, onFailure: §DeadLetter")
+    assert fault.code == "DCL017"
