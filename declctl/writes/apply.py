@@ -1,8 +1,6 @@
 """Objects of handlers as documents of a server-side apply: checked, copied, and put into a namespace."""
 
-import copy
 import hashlib
-import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -10,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import InvalidWrite
+from declctl.kit.text import visible
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.objects.resource import MOST_FIELD_MANAGER
 
@@ -18,6 +17,8 @@ Discover = Callable[[GroupVersionKind], Awaitable[Resource]]
 
 _SERVER_SIDE = ("managedFields", "creationTimestamp", "generation", "deletionTimestamp", "selfLink")
 _OF_ONE_STATE = ("uid", "resourceVersion")
+_LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**63 - 1  # an API server rounds any other number
+_DEEPEST = 200  # levels of an object
 _HINT = "apply takes an object as in YAML: apiVersion, kind, metadata.name, and the fields to set"
 
 
@@ -103,34 +104,66 @@ def field_manager(controller: str, handler: str) -> str:
 
 
 def plain_json(obj: Mapping[str, Any]) -> KubeObject:
-    """A copy that consists of plain JSON values. Raises InvalidWrite for any other value, with its place."""
-    body: KubeObject = copy.deepcopy(dict(obj))
-    try:
-        json.dumps(body, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as fault:
-        place = next(_strange(body, ""), None)
-        where = "" if place is None else f" at {place}"
-        raise InvalidWrite(
-            f"the object has a value{where} that JSON can't write ({fault}): convert it to a text, a number, "
-            "a boolean, a list or a dict"
-        ) from fault
-    return body
+    """A copy that consists of plain JSON values, so that it can be sent and encoded in any way.
+
+    Subclasses of str, int, float, dict and list become plain values. Raises InvalidWrite for any other value
+    and for other keys than texts, with the place.
+    """
+    return _plain(dict(obj), "", 0)
 
 
-def _strange(value: Any, place: str) -> Any:
+def _plain(value: Any, place: str, depth: int) -> Any:
     match value:
-        case dict():
-            for name, each in cast("KubeObject", value).items():
-                yield from _strange(each, f"{place}.{name}" if place else str(name))
-        case list() | tuple():
-            for index, each in enumerate(cast("list[Any]", value)):
-                yield from _strange(each, f"{place}[{index}]")
-        case None | bool() | int() | str():
-            return
+        case None | bool():
+            return value
+        case str():
+            return _text_of(value, place)
+        case int():
+            if not _LEAST_INTEGER <= value <= _MOST_INTEGER:
+                raise _unwritable(place, f"the number {value} does not fit into 64 bits", "write a text")
+            return int(value)
         case float() if math.isfinite(value):
-            return
+            return float(value)
+        case dict() | list() | tuple() if depth == _DEEPEST:
+            raise _unwritable(
+                place, f"there are more than {_DEEPEST} levels, or a value contains itself", "flatten it"
+            )
+        case dict():
+            fields = cast("dict[Any, Any]", value)
+            return {
+                _key(name, place): _plain(each, f"{place}.{name}" if place else str(name), depth + 1)
+                for name, each in fields.items()
+            }
+        case list() | tuple():
+            elements = cast("list[Any]", value)
+            return [_plain(each, f"{place}[{index}]", depth + 1) for index, each in enumerate(elements)]
         case _:
-            yield place
+            found = repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
+            hint = "convert it to a text, a number, a boolean, a list or a dict"
+            raise _unwritable(place, f"JSON has no {found}", hint)
+
+
+def _text_of(value: str, place: str) -> str:
+    text = str.__str__(value)  # also of an enumeration, whose own texts are others
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _unwritable(place, f"{text!r} has half of a surrogate pair", "decode the text anew") from None
+    return text
+
+
+def _key(name: object, place: str) -> str:
+    if isinstance(name, str):
+        return _text_of(name, place)
+    hint = "write the key in quotes"
+    if isinstance(name, bool):
+        hint += ", as YAML reads on, off, yes and no without quotes as booleans"
+    raise _unwritable(place, f"the key {name!r} is no text", hint)
+
+
+def _unwritable(place: str, fault: str, hint: str) -> InvalidWrite:
+    where = f" at {visible(place)}" if place else ""
+    return InvalidWrite(f"the object has a value{where} that JSON can't write: {fault}; {hint}")
 
 
 def _text(holder: KubeObject, field: str, place: str) -> str:

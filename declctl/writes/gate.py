@@ -162,10 +162,12 @@ class WriteGate:
         """
         attempts = _Attempts(write, self._ledger, self._clock)
         live = None
+        # Before the request: a write that the server has stored must not raise.
+        digest = 0 if self._on_written is None else _digest(write.body)
         try:
             if self.dry_run and self._on_dry_run is not None:
                 live = await self._live(write)
-            written = await self._sent(write, attempts)
+            written = await self._sent(write, attempts, digest)
         except BaseException as error:
             shown = str(error) or type(error).__name__
             self._record(attempts, origin, _result_of(error), error=shown)
@@ -207,7 +209,7 @@ class WriteGate:
         except NotFound:
             return None
 
-    async def _sent(self, write: ApiWrite, attempts: "_Attempts") -> Written:
+    async def _sent(self, write: ApiWrite, attempts: "_Attempts", digest: int) -> Written:
         self._check_leader(write)
         if self._bucket is not None:
             await self._wait_for_token(self._bucket)
@@ -226,7 +228,7 @@ class WriteGate:
             except Forbidden as error:
                 raise with_rule(error, write.resource, write.key.namespace) from error
             else:
-                return self._written(write, answer)
+                return self._written(write, answer, digest=digest)
 
     async def _wait_for_token(self, bucket: TokenBucket) -> None:
         wait = bucket.reserve()
@@ -245,7 +247,9 @@ class WriteGate:
                 f"{write.verb} of {write.resource} {write.key} was not sent: this process does not lead"
             )
 
-    def _written(self, write: ApiWrite, answer: KubeObject, *, changed: bool = True) -> Written:
+    def _written(
+        self, write: ApiWrite, answer: KubeObject, *, digest: int = 0, changed: bool = True
+    ) -> Written:
         # A delete of some kinds answers with a Status, whose details have the uid.
         metadata = answer.get("metadata") or {}
         details = answer.get("details") or {}
@@ -264,7 +268,7 @@ class WriteGate:
             dry_run=self.dry_run,
             manager=write.manager,
             based_on=str(based_on or ""),
-            digest=0 if self._on_written is None else _digest(write.body),
+            digest=digest,
         )
 
     def _record(

@@ -2,17 +2,21 @@
 
 import datetime as dt
 import math
+from enum import StrEnum
 
 import pytest
 from msgspec.structs import replace
 
 from declctl.errors import InvalidWrite, NotFound, UndeclaredWrite
-from declctl.objects import GroupVersionKind
+from declctl.objects import GroupVersionKind, ObjectKey
 from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, status_change
 from declctl.writes.apply import field_manager
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
 ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r"}}
+
+DEEP = {}
+DEEP["deep"] = DEEP  # contains itself
 
 
 @pytest.fixture
@@ -106,13 +110,43 @@ def test_values_that_were_read_from_a_view_may_be_applied(scene, view, apply) ->
         ({**MAP, "metadata": {"generateName": "x-"}}, "as each apply would make another object: compute a"),
         ({**MAP, "metadata": {"name": "x", "namespace": 3}}, "metadata.namespace of the ConfigMap x is 3"),
         ({**MAP, "data": {"at": [dt.date(2026, 1, 1)]}}, r"a value at data.at\[0\] that JSON can't write"),
-        ({**MAP, "data": {"at": math.nan}}, "a value at data.at that JSON can't write"),
+        ({**MAP, "data": {"at": math.nan}}, "a value at data.at that JSON can't write: JSON has no nan"),
+        ({**MAP, "data": {True: "a"}}, r"at data that .* the key True is no text; .* YAML reads on, off"),
+        ({**MAP, "data": {None: "a"}}, "at data that .* the key None is no text; write the key in quotes"),
+        ({**MAP, "data": {1: "a", "1": "b"}}, "at data that .* the key 1 is no text"),
+        ({**MAP, "data": {"at": "\ud800"}}, r"at data.at that .*'\\ud800' has half of a surrogate pair"),
+        ({**MAP, "data": {"at": 2**70}}, "at data.at that .* does not fit into 64 bits; write a text"),
+        ({**MAP, "data": DEEP}, "there are more than 200 levels, or a value contains itself"),
     ],
 )
 def test_what_can_not_be_applied_is_refused_with_advice(scene, obj, message) -> None:
     """The fault is found at the line of the call, and nothing is sent."""
     with pytest.raises(InvalidWrite, match=message):
         document_of(obj)
+
+
+class Size(StrEnum):
+    """An enumeration of texts."""
+
+    SMALL = "small"
+
+
+def test_texts_and_numbers_of_other_types_become_plain(scene, apply) -> None:
+    """A key of an object, an enumeration, a tuple: what they are is sent."""
+    key = ObjectKey("team-a/shop")
+    apply({**MAP, "data": {Size.SMALL: Size.SMALL, "key": key, "big": 2**63 - 1, "all": (1, 2.5, False)}})
+    data = scene.server.requests[0][3]["data"]
+    assert data == {"small": "small", "key": "team-a/shop", "big": 2**63 - 1, "all": [1, 2.5, False]}
+    assert {type(each) for each in (*data, *data.values())} == {str, int, list}
+    assert [len(scene.written), scene.ledger.totals()[0].result] == [1, "succeeded"]
+
+
+def test_a_field_of_a_status_that_can_not_be_written_is_refused(scope) -> None:
+    """The place is that in the argument of `patch_status`."""
+    with pytest.raises(InvalidWrite, match="at x that JSON can't write: the key None"):
+        status_change(scope(), [], {"x": {None: 2}})
+    with pytest.raises(InvalidWrite, match="at message that JSON can't write"):
+        status_change(scope(), [{"type": "Ready", "status": True, "reason": "R", "message": b"x"}], {})
 
 
 def test_a_namespace_that_does_not_fit_the_kind_is_refused(scene, apply) -> None:
