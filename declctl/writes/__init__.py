@@ -31,6 +31,7 @@ from declctl.writes.writer import (
     WriterFactory,
     documents_of,
     object_of,
+    origin_of,
     status_change,
 )
 
@@ -67,5 +68,6 @@ __all__ = [
     "find_carriers_of",
     "is_being_deleted",
     "object_of",
+    "origin_of",
     "status_change",
 ]

@@ -27,9 +27,10 @@ from typing import Any
 import msgspec
 
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
+from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
-from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
@@ -154,8 +155,10 @@ class ApplySets:
         discover: Discover,
         *,
         version: str,
+        clock: Clock,
         on_marked: Callable[[Written], None],
     ) -> None:
+        self._clock = clock
         self._on_marked = on_marked
         self._gate = gate
         self._discover = discover
@@ -184,7 +187,7 @@ class ApplySets:
         async with self._locks.of((owner.parent.uid, owner.manager)):
             members = await self._members(owner, documents)
             resource = await self._discover(_kind_of(owner.parent))
-            marks = _ParentMarks(self._gate, resource, owner, self._tooling, self._on_marked)
+            marks = _ParentMarks(self._gate, self._clock, resource, owner, self._tooling, self._on_marked)
             marks.check_tool()
             with self._claimed(owner, members):
                 await self._check_controllers(owner, members)
@@ -414,12 +417,14 @@ class _ParentMarks:
     def __init__(
         self,
         gate: WriteGate,
+        clock: Clock,
         resource: Resource,
         owner: SetOwner,
         tooling: str,
         on_written: Callable[[Written], None],
     ) -> None:
         self._gate = gate
+        self._clock = clock
         self._on_written = on_written
         self._resource = resource
         self._owner = owner
@@ -445,13 +450,14 @@ class _ParentMarks:
 
     async def widen(self, scope: "SetScope") -> None:
         """Let the annotations name these kinds and namespaces, too. Raises as `check_tool`."""
-        for _ in range(_MOST_CONFLICTS):
+        for conflicts in range(_MOST_CONFLICTS):
             tool = self.check_tool()
             if not scope.kinds or (tool and self.scope | scope == self.scope):
                 return
             try:
                 await self._write(self.scope | scope)
             except Conflict:
+                await self._clock.sleep(conflict_pause(self._clock, conflicts))
                 await self._read()
             else:
                 return

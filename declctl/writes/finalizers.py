@@ -15,13 +15,12 @@ import msgspec
 from declctl.errors import Conflict, Expired, Forbidden, NotFound
 from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, KubeObject, ListOptions, ListPage, ObjectKey, Resource
-from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
 
 _MOST_CONFLICTS = 5  # patches of one call that may answer 409
 _PAGE = 500  # objects of one page of a list
 _MOST_LISTS = 5  # lists that may expire between two pages
-_CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
 
 
 def finalizers_of(obj: Mapping[str, Any]) -> Sequence[str]:
@@ -99,7 +98,7 @@ class FinalizerWriter:
                 if conflicts >= _MOST_CONFLICTS:
                     raise
                 self._ledger.retried(RetryReason.CONFLICT)
-                await self._clock.sleep(_CONFLICT_SECONDS * 2**conflicts * (1 + self._clock.random()))
+                await self._clock.sleep(conflict_pause(self._clock, conflicts))
                 conflicts += 1
                 known = None
 

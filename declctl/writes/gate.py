@@ -153,6 +153,11 @@ class WriteGate:
             self._rate = (qps, burst)
             self._bucket = TokenBucket(qps, burst, clock=self._clock) if qps else None
 
+    @property
+    def bucket(self) -> TokenBucket | None:
+        """The present tokens; None without a limit. From any thread."""
+        return self._bucket
+
     async def send(self, write: ApiWrite, origin: WriteOrigin) -> Written:
         """Send a write; returns its result.
 
@@ -333,11 +338,19 @@ class _Attempts:
         else:
             if not self.write.repeats_conflict or self._conflicts >= MOST_CONFLICTS:
                 raise error
-            wait = _CONFLICT_SECONDS * 2**self._conflicts * (1 + self._clock.random())
+            wait = conflict_pause(self._clock, self._conflicts)
             self._conflicts += 1
             reason = RetryReason.CONFLICT
         self._ledger.retried(reason)
         await self._clock.sleep(wait)
+
+
+def conflict_pause(clock: Clock, conflicts: int) -> float:
+    """Seconds before a request is repeated after a 409, when so many were repeated already.
+
+    With jitter, so that writers who have met do not meet again.
+    """
+    return _CONFLICT_SECONDS * 2**conflicts * (1 + clock.random())
 
 
 def with_rule(error: Forbidden, resource: Resource, namespace: str | None) -> Forbidden:

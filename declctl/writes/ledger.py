@@ -28,6 +28,9 @@ class WriteVerb(StrEnum):
     PATCH_STATUS = "patch_status"
     CREATE = "create"
     DELETE = "delete"
+    UPDATE = "update"  # of a whole object: only by official clients, as all that follow
+    DELETE_COLLECTION = "delete_collection"
+    CLIENT_APPLY = "client_apply"  # server-side apply, with a field manager of the caller's choice
 
 
 class WriteResult(StrEnum):
@@ -115,7 +118,7 @@ class WriteTotal(msgspec.Struct, frozen=True):
 
 
 class WriteLedger:
-    """Remembers the newest writes and counts all. `add` and `retried` on one loop, reads from any thread."""
+    """Remembers the newest writes and counts all. From any thread."""
 
     def __init__(self, remembered: int = REMEMBERED_WRITES) -> None:
         self._lock = threading.Lock()  # guards all of the following

@@ -21,8 +21,9 @@ from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource
 from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
 from declctl.writes.apply import Discover, plain_json
-from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.locks import KeyLocks
 
 _MOST_CONFLICTS = 5  # patches of one call that may answer 409
 _MOST_STATUSES = 5000  # of objects that were written last, which are remembered
@@ -111,10 +112,10 @@ class StatusChange(msgspec.Struct, frozen=True):
 
 
 class StatusWriter:
-    """Writes the status of objects. Used on the loop of the gate; calls for one object never overlap.
+    """Writes the status of objects. Used on the loop of the gate; calls for one object wait for each other.
 
-    It remembers the statuses that it has written last, so that a handler that is called with an older state
-    of the cache does not write again.
+    Else all but one of them would be conflicts. It remembers the statuses that it has written last, so that a
+    handler that is called with an older state of the cache does not write again.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class StatusWriter:
         self._forget = forget  # discover the kind again when it is needed next
         self._clock = clock
         self._known: OrderedDict[str, _KnownStatus] = OrderedDict()  # by uid; the oldest write first
+        self._locks = KeyLocks()  # by uid
 
     def learn(self, written: Written) -> None:
         """Note a write of this process that has given an object another version, and no other status.
@@ -160,6 +162,19 @@ class StatusWriter:
         """
         obj = change.obj
         resource = await self._with_status(GroupVersionKind.of(obj["apiVersion"], obj["kind"]))
+        async with self._locks.of(obj.uid):
+            return await self._patch(change, resource, manager, origin, reads_first=reads_first)
+
+    async def _patch(
+        self,
+        change: StatusChange,
+        resource: Resource,
+        manager: str,
+        origin: WriteOrigin,
+        *,
+        reads_first: bool,
+    ) -> Written:
+        obj = change.obj
         known = self._known.get(obj.uid)
         state = _KnownStatus(obj.resource_version, obj.get("status") or {}, {})
         if known is not None and newer_version(known.version, state.version) == known.version:
@@ -186,8 +201,9 @@ class StatusWriter:
             except Conflict:
                 if conflicts >= _MOST_CONFLICTS:
                     raise
-                conflicts += 1
                 self._ledger.retried(RetryReason.CONFLICT)
+                await self._clock.sleep(conflict_pause(self._clock, conflicts))
+                conflicts += 1
                 state = await self._read(resource, obj)
                 continue
             if written.dry_run:

@@ -49,6 +49,15 @@ class CallScope(msgspec.Struct, frozen=True):
         return namespace_of(self.key)
 
 
+def origin_of(handler: str, generation: int, scope: CallScope) -> WriteOrigin:
+    """The origin of the writes of a call."""
+    causes = scope.causes() if callable(scope.causes) else scope.causes
+    # A reconciler has a request, and its reasons are those of its queue.
+    obj = None if scope.request_id else scope.obj
+    reads = None if obj is None else (obj.uid, obj.resource_version)
+    return WriteOrigin(handler, generation, scope.request_id, causes, str(scope.key), reads)
+
+
 def documents_of(objects: Iterable[object]) -> list[AppliedDocument]:
     """Check the objects of a set and copy them. From any thread. Raises InvalidWrite."""
     if isinstance(objects, Mapping | str | bytes):
@@ -164,11 +173,7 @@ class HandlerWriter:
         return SetOwner(parent, self.manager, origin, self._declared.applies)
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
-        causes = scope.causes() if callable(scope.causes) else scope.causes
-        # A reconciler has a request, and its reasons are those of its queue.
-        obj = None if scope.request_id else scope.obj
-        reads = None if obj is None else (obj.uid, obj.resource_version)
-        return WriteOrigin(self._handler, self._generation, scope.request_id, causes, str(scope.key), reads)
+        return origin_of(self._handler, self._generation, scope)
 
 
 class DeclaredWrites(msgspec.Struct, frozen=True):
@@ -253,7 +258,7 @@ class WriterFactory:
             on_dry_run=policy.on_dry_run,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
-        sets = ApplySets(gate, discover, version=version, on_marked=statuses.learn)
+        sets = ApplySets(gate, discover, version=version, clock=clock, on_marked=statuses.learn)
         finalizers = FinalizerWriter(gate, ledger, clock)
         self._gate = gate
         self._parts = WriterParts(gate, sets, statuses, finalizers, discover)
@@ -278,6 +283,11 @@ class WriterFactory:
     def limit(self, qps: float, burst: int) -> None:
         """Limit the rate of all writes; see `WriteGate.limit`."""
         self._gate.limit(qps, burst)
+
+    @property
+    def bucket(self) -> TokenBucket | None:
+        """The tokens of all writes, for those of other clients; None without a limit. From any thread."""
+        return self._gate.bucket
 
     def forget_sets(self) -> None:
         """List the members of sets again: another process may have written them, such as another leader."""

@@ -1,5 +1,8 @@
 """The status: merged conditions, observed generations, times of transitions, few requests."""
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
@@ -111,7 +114,7 @@ def test_a_condition_that_was_written_meanwhile_is_not_lost(scene, patch, view) 
         "metadata": {"uid": "uid-shop", "resourceVersion": "77"},
         "status": {"conditions": [others]},
     }
-    patch(view(), [READY])
+    patch(view(), [READY], seconds=1.0)
     assert scene.server.sent() == [("PATCH", f"{PATH}/status"), ("GET", PATH), ("PATCH", f"{PATH}/status")]
     last = scene.server.requests[-1][3]
     assert last["metadata"]["resourceVersion"] == "77"
@@ -123,9 +126,43 @@ def test_conflicts_end(scene, patch, view) -> None:
     """After six patches the handler fails, and is retried with its back-off."""
     scene.server.answers["PATCH", f"{PATH}/status"] = Conflict(409, "Conflict", "modified")
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "77"}}
+    times: list[float] = []
+
+    async def note() -> None:
+        if scene.server.requests[-1][0] == "PATCH":
+            times.append(scene.clock.monotonic())
+
+    scene.server.during = note
     with pytest.raises(Conflict):
-        patch(view(), [READY])
-    assert len(scene.server.sent("PATCH")) == 6
+        patch(view(), [READY], seconds=60.0)
+    pauses = [round(later - earlier, 3) for earlier, later in pairwise(times)]
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16]  # else the others of a crowd meet again and again
+
+
+@pytest.mark.parametrize("handlers", [1, 12], ids=["one hook that gathers", "many handlers"])
+def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) -> None:
+    """Fifty conditions at once: each is written by one request, and none is lost."""
+    state = {"metadata": {"uid": "uid-shop", "resourceVersion": "50"}, "status": {}}
+
+    async def store(method, path, *, params, body=None, content_type=""):
+        scene.server.requests.append((method, path, params, body))
+        await scene.clock.settle()
+        if body["metadata"]["resourceVersion"] != state["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "modified")
+        version = str(int(state["metadata"]["resourceVersion"]) + 1)
+        state.update(metadata={"uid": "uid-shop", "resourceVersion": version}, status=body["status"])
+        return dict(state)
+
+    async def gather() -> None:
+        factory, where = scene.factory(), scope(view())
+        writers = [factory.writer(f"h{number}", 1) for number in range(handlers)]
+        changes = [status_change(where, [{**READY, "type": f"T{number}"}], {}) for number in range(50)]
+        await asyncio.gather(*(writers[n % handlers].patch_status(c, where) for n, c in enumerate(changes)))
+
+    scene.server.request_json = store
+    scene.run(gather())
+    assert len(scene.server.requests) == 50
+    assert len(state["status"]["conditions"]) == 50
 
 
 def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
@@ -133,7 +170,7 @@ def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> 
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
     with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
-        patch(view(), [READY])
+        patch(view(), [READY], seconds=1.0)
     assert len(scene.server.sent("PATCH")) == 1
 
 
