@@ -27,7 +27,7 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import Filter, Report
 
-KeysOf = Callable[[ObjectView], Iterable["str | NoKey"]]
+KeysOf = Callable[[ObjectView], Iterable["str | UnusableValue"]]
 """Returns the keys to which an object leads, and what is no key; may raise MappingFailed."""
 
 _LONGEST_SHOWN = 300  # characters of a value in a log line; a key has 317 at most
@@ -35,7 +35,7 @@ _RESYNC = ChangeType.RESYNC
 _REFERENCES = FieldPath.parse("metadata.ownerReferences[*]")
 
 
-class NoKey(msgspec.Struct, frozen=True):
+class UnusableValue(msgspec.Struct, frozen=True):
     """A value that a mapping has found, and that can't be a key of the reconciled kind."""
 
     text: str  # in quotes, or its type
@@ -45,7 +45,7 @@ class Mapped(NamedTuple):
     """What a change leads to: keys, and what has kept it from leading to further ones."""
 
     keys: Sequence[str] = ()  # each once
-    no_keys: Sequence[NoKey] = ()
+    no_keys: Sequence[UnusableValue] = ()
     failures: Sequence[DeclctlError] = ()  # of a filter or a mapping, at most one for each state
 
 
@@ -76,13 +76,14 @@ class ReconciledKind:
             )
         return self._namespaced
 
-    def key(self, obj: ObjectView, text: str) -> "str | NoKey":
+    def key(self, obj: ObjectView, text: str) -> "str | UnusableValue":
         """The key that a text of an object means: a key, or a name in the object's namespace.
 
-        NoKey if the text is no key, or if a name leads nowhere, as only one of the kinds is namespaced.
+        UnusableValue if the text is no key, or if a name leads nowhere, as only one of the kinds has
+        namespaces.
         Raises NotSynced while the scope of the kind is not known.
         """
-        namespaced, nowhere = self.namespaced, NoKey(repr(text[:_LONGEST_SHOWN]))
+        namespaced, nowhere = self.namespaced, UnusableValue(repr(text[:_LONGEST_SHOWN]))
         if text.split() != [text]:
             return nowhere  # no name has white space
         if "/" in text:
@@ -139,12 +140,12 @@ class KeySource:
 
     def _mapped(self, keys_of: KeysOf, states: Iterable[ObjectView]) -> Mapped:
         """The keys to which the states of an object lead."""
-        keys, no_keys = dict[str, None](), dict[NoKey, None]()
+        keys, no_keys = dict[str, None](), dict[UnusableValue, None]()
         failures: list[DeclctlError] = []
         for state in states:
             try:
                 for key in keys_of(state):
-                    if isinstance(key, NoKey):
+                    if isinstance(key, UnusableValue):
                         no_keys[key] = None
                     elif self._is_cached(key):
                         keys[key] = None
@@ -228,9 +229,9 @@ class _Names:
         self._kind = kind
         self._names = names
 
-    def __call__(self, obj: ObjectView) -> Iterator[str | NoKey]:
+    def __call__(self, obj: ObjectView) -> Iterator[str | UnusableValue]:
         for name in self._names(obj):
             if not isinstance(name, str):
-                yield NoKey(f"a value of type {type(name).__name__}")
+                yield UnusableValue(f"a value of type {type(name).__name__}")
             elif name:  # an empty value names nothing
                 yield self._kind.key(obj, name)

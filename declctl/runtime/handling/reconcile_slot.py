@@ -49,7 +49,7 @@ from declctl.runtime.handling.invocations import (
     ReportOf,
     Retry,
 )
-from declctl.runtime.handling.mapping import KeySource, Mapped, NoKey
+from declctl.runtime.handling.mapping import KeySource, Mapped, UnusableValue
 from declctl.runtime.handling.resting_keys import RestingKeys
 from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
 from declctl.runtime.handling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
@@ -724,7 +724,11 @@ class Reconciliations(Invocations[Causes]):
             )
 
     def found_no_keys(
-        self, binding: CallBinding, source: KeySource, notification: Notification, found: Sequence[NoKey]
+        self,
+        binding: CallBinding,
+        source: KeySource,
+        notification: Notification,
+        found: Sequence[UnusableValue],
     ) -> None:
         """Count and log values of a mapping that are no keys: the first of a source, the 10th, and so on."""
         self.no_keys += len(found)
@@ -936,7 +940,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             waiting = WaitingChange(managed, notification.key, (notification,), failed)
             self._retry_or_give_up(waiting, failures)
 
-    def _judge_again(self, waiting: WaitingChange) -> None:
+    def _judge_again(self, waiting: WaitingChange[KeySource]) -> None:
         """Queue the keys to which a waiting change leads, or let it wait longer."""
         failed: list[KeySource] = []
         failures: list[DeclctlError] = []
@@ -952,7 +956,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             self._unmapped.end(waiting)
         self.wake()
 
-    def _retry_or_give_up(self, waiting: WaitingChange, failures: Sequence[DeclctlError]) -> None:
+    def _retry_or_give_up(self, waiting: WaitingChange[KeySource], failures: Sequence[DeclctlError]) -> None:
         """Let a change wait for its back-off, as often as the plan allows."""
         most, binding = self.binding.plan.most_attempts, self.binding
         faults = [failure for failure in failures if not isinstance(failure, NotSynced)]
@@ -977,7 +981,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         else:
             self._unmapped.wait(waiting, delay)
 
-    def _give_up(self, waiting: WaitingChange) -> None:
+    def _give_up(self, waiting: WaitingChange[KeySource]) -> None:
         """Drop a change, as too many objects that are gone wait."""
         place = f"{waiting.sources[0].resource} {waiting.key}"
         failure = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")

@@ -9,27 +9,28 @@ that is gone. `ReconcileSlot` judges them.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from declctl.kit import Clock, set_within
 from declctl.objects import ChangeType, Notification, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.handling.mapping import KeySource
 from declctl.workqueue import Delays
 
 MOST_GONE = 10_000  # objects that are gone, and wait; all others are in a cache anyway
 _SLICE = 20  # changes that are judged in one turn of the loop
+S = TypeVar("S")  # what leads from a change to keys: a KeySource
 _Id = tuple[ManagedInformer, str]
 
 
-class WaitingChange(msgspec.Struct, eq=False):
+class WaitingChange(msgspec.Struct, Generic[S], eq=False):
     """The changes of one object to whose keys some sources could not lead."""
 
     managed: ManagedInformer
     key: str  # of the object
     changes: tuple[Notification, ...]  # one, or a Deleted and what came after it
-    sources: Sequence[KeySource]  # that have to judge it
+    sources: Sequence[S]  # that have to judge it
     attempts: int = 0  # that failed since its newest change, or since the newest code
     first_failed: int | None = None  # the generation on which it failed first
     waits: int = 0  # times that it was judged before the kind of its keys was known; they are no attempts
@@ -42,7 +43,7 @@ class WaitingChange(msgspec.Struct, eq=False):
         self.attempts = 0
 
 
-class WaitingChanges:
+class WaitingChanges(Generic[S]):
     """The waiting changes of one reconciler. Used on the machinery loop; `len` in any thread.
 
     `judge` is called with each change that is due, and then calls `wait` or `end` with it. `give_up` is
@@ -51,8 +52,8 @@ class WaitingChanges:
 
     def __init__(
         self,
-        judge: Callable[[WaitingChange], None],
-        give_up: Callable[[WaitingChange], None],
+        judge: Callable[[WaitingChange[S]], None],
+        give_up: Callable[[WaitingChange[S]], None],
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
@@ -61,17 +62,17 @@ class WaitingChanges:
         self._give_up = give_up
         self._loop = loop
         self._clock = clock
-        self._changes: dict[_Id, WaitingChange] = {}
+        self._changes: dict[_Id, WaitingChange[S]] = {}
         self._gone: dict[_Id, None] = {}  # those of them whose object is gone, the oldest first
         self._due: Delays[_Id] = Delays(clock=clock)
         self._moved = asyncio.Event()  # a time has come nearer
         self._task: asyncio.Task[None] | None = None  # judges what is due, while anything waits
 
-    def get(self, managed: ManagedInformer, key: str) -> WaitingChange | None:
+    def get(self, managed: ManagedInformer, key: str) -> WaitingChange[S] | None:
         """The waiting change of an object of an informer; None if there is none."""
         return self._changes.get((managed, key))
 
-    def wait(self, change: WaitingChange, seconds: float) -> None:
+    def wait(self, change: WaitingChange[S], seconds: float) -> None:
         """Judge a change in `seconds`, or earlier if it is due earlier."""
         identity = (change.managed, change.key)
         self._changes[identity] = change
@@ -86,7 +87,7 @@ class WaitingChanges:
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._judge_due(), name="waiting changes")
 
-    def end(self, change: WaitingChange) -> None:
+    def end(self, change: WaitingChange[S]) -> None:
         """Let a change wait no longer: its keys are known, or it is given up."""
         self._forget((change.managed, change.key))
 
@@ -102,7 +103,7 @@ class WaitingChanges:
         """The number of objects on whose changes a filter or a mapping has failed."""
         return sum(not change.is_unsynced for change in self._changes.values())
 
-    def use(self, sources: Mapping[ManagedInformer, Sequence[KeySource]]) -> None:
+    def use(self, sources: Mapping[ManagedInformer, Sequence[S]]) -> None:
         """Judge all changes soon, by new sources. Drops the changes of informers without sources."""
         for identity, change in tuple(self._changes.items()):
             if found := sources.get(change.managed):
