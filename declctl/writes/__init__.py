@@ -1,7 +1,7 @@
 """The writes of handlers: apply, sets of children, status, Kubernetes Events; one gate, and one ledger."""
 
 from declctl.writes.apply import document_of, field_manager
-from declctl.writes.apply_set import AppliedSet
+from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import (
     FinalizedObject,
@@ -61,6 +61,7 @@ __all__ = [
     "Written",
     "document_of",
     "documents_of",
+    "drops_set_annotations",
     "event_text",
     "field_manager",
     "finalizers_of",

@@ -17,6 +17,7 @@ applies it for the first time, and is refused if another object controls it.
 """
 
 import base64
+import copy
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ import msgspec
 
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
+from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
 from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
@@ -73,6 +74,15 @@ def set_id(parent: ObjectView) -> str:
     return f"applyset-{digest}-v1"
 
 
+def drops_set_annotations(fields: Iterable[FieldPath]) -> bool:
+    """Whether objects without these fields may be without annotations of the parent of a set."""
+    probe = {"metadata": {"annotations": dict.fromkeys((TOOLING, GROUP_KINDS, NAMESPACES), "")}}
+    whole = copy.deepcopy(probe)
+    for each in fields:
+        each.remove_from(probe)
+    return probe != whole
+
+
 @dataclass(frozen=True, slots=True)
 class AppliedSet:
     """The result of `apply_set`: the members in the order of the call, and those that were deleted."""
@@ -90,6 +100,7 @@ class SetOwner(msgspec.Struct, frozen=True):
     applies: tuple[
         GroupVersionKind, ...
     ]  # kinds in which members are looked for, besides those of the parent
+    lacks_annotations: bool = False  # the cached parent may be without annotations that the server has
 
     @property
     def reference(self) -> KubeObject:
@@ -163,9 +174,8 @@ class ApplySets:
         self._gate = gate
         self._discover = discover
         self._tooling = f"{_TOOL}/v{version}"
-        # (uid of the parent, field manager) → members, after a call that has succeeded; the oldest call
-        # first.
-        self._known: OrderedDict[tuple[str, str], frozenset[Member]] = OrderedDict()
+        # (uid of the parent, field manager) → the set after a call that has succeeded; the oldest call first.
+        self._known: OrderedDict[tuple[str, str], _KnownSet] = OrderedDict()
         self._locks = KeyLocks()  # by the keys of `_known`
         # (field manager, member) → uid of the parent for which this process has applied it; empty for an
         # object that is in no set. The oldest write first.
@@ -188,6 +198,9 @@ class ApplySets:
             members = await self._members(owner, documents)
             resource = await self._discover(_kind_of(owner.parent))
             marks = _ParentMarks(self._gate, self._clock, resource, owner, self._tooling, self._on_marked)
+            if owner.lacks_annotations:
+                known = self._known.get((owner.parent.uid, owner.manager))
+                await marks.read(None if known is None else known.parent)
             marks.check_tool()
             with self._claimed(owner, members):
                 await self._check_controllers(owner, members)
@@ -266,7 +279,8 @@ class ApplySets:
         self, owner: SetOwner, members: Mapping[Member, AppliedDocument], marks: "_ParentMarks"
     ) -> AppliedSet:
         state = owner.parent.uid, owner.manager
-        known = self._known.pop(state, None)  # only a call that succeeds has members to remember
+        last = self._known.pop(state, None)  # only a call that succeeds has members to remember
+        known = None if last is None else last.members
         scope = SetScope.of(members, owner)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
@@ -280,7 +294,7 @@ class ApplySets:
             pruned, left = await self._prune_listed(owner, members.keys(), uids, marks.scope | former | scope)
             await marks.narrow(scope | left)
         if not self._gate.dry_run:
-            self._known[state] = frozenset(members)
+            self._known[state] = _KnownSet(frozenset(members), marks.metadata)
             if len(self._known) > _MOST_SETS:
                 self._known.popitem(last=False)
         return AppliedSet(tuple(applied), tuple(pruned))
@@ -411,6 +425,13 @@ class ApplySets:
             return []
 
 
+class _KnownSet(msgspec.Struct, frozen=True):
+    """A set as a call has left it."""
+
+    members: frozenset[Member]
+    parent: Mapping[str, Any] | None  # the metadata of the parent; None if the cache has them
+
+
 class _ParentMarks:
     """The label and the annotations of the parent of a set, which are written only if they change."""
 
@@ -430,6 +451,24 @@ class _ParentMarks:
         self._owner = owner
         self._tooling = tooling
         self._metadata: Mapping[str, Any] = owner.parent["metadata"]  # the newest that is known
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """What a later call has to know of the parent, if its cached state does not tell."""
+        names = ("uid", "resourceVersion", "annotations")
+        return {name: self._metadata.get(name) for name in names} if self._owner.lacks_annotations else None
+
+    async def read(self, known: Mapping[str, Any] | None = None) -> None:
+        """Take the metadata `known` in the place of those in the cache; without them, those of the server."""
+        if known is not None:
+            self._metadata = known
+            return
+        parent = self._owner.parent
+        self._metadata = (await self._gate.read(self._resource, parent.namespace, parent.name))["metadata"]
+        if self._metadata.get("uid") != parent.uid:
+            raise Conflict(
+                409, "Conflict", f"{parent['kind']} {parent.key} has been deleted and created again"
+            )
 
     @property
     def scope(self) -> "SetScope":
@@ -458,7 +497,7 @@ class _ParentMarks:
                 await self._write(self.scope | scope)
             except Conflict:
                 await self._clock.sleep(conflict_pause(self._clock, conflicts))
-                await self._read()
+                await self.read()
             else:
                 return
         await self._write(self.scope | scope)
@@ -502,14 +541,6 @@ class _ParentMarks:
         written = await self._gate.send(write, self._owner.origin)
         self._metadata = written.obj.get("metadata") or {}
         self._on_written(written)
-
-    async def _read(self) -> None:
-        parent = self._owner.parent
-        self._metadata = (await self._gate.read(self._resource, parent.namespace, parent.name))["metadata"]
-        if self._metadata.get("uid") != parent.uid:
-            raise Conflict(
-                409, "Conflict", f"{parent['kind']} {parent.key} has been deleted and created again"
-            )
 
     def _annotation(self, name: str) -> list[str]:
         return _listed_in(self._metadata.get("annotations") or {}, name)

@@ -170,7 +170,8 @@ class HandlerWriter:
         return await change(target, None if reads_first else obj)
 
     def _owner(self, parent: ObjectView, origin: WriteOrigin) -> SetOwner:
-        return SetOwner(parent, self.manager, origin, self._declared.applies)
+        declared = self._declared
+        return SetOwner(parent, self.manager, origin, declared.applies, declared.lacks_annotations)
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
         return origin_of(self._handler, self._generation, scope)
@@ -180,13 +181,14 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     """What the manifest says of the writes of a handler.
 
     `applies` are the kinds that it may write; empty if none are declared: then it may write every kind.
-    `status` is None if nothing is declared. With `lacks_status`, cached objects may be without the status
-    that the server has.
+    `status` is None if nothing is declared. With `lacks_status` or `lacks_annotations`, cached objects may be
+    without the status or the annotations that the server has.
     """
 
     applies: tuple[GroupVersionKind, ...] = ()
     status: bool | None = None
     lacks_status: bool = False
+    lacks_annotations: bool = False
 
     def require(self, kind: GroupVersionKind, handler: str) -> None:
         """Raise UndeclaredWrite for a kind that is not declared, in whatever version."""

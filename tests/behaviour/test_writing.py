@@ -1,5 +1,8 @@
 """Handlers that write: a reconciler applies a child and writes a status, as `def` and as `async def`."""
 
+import base64
+import hashlib
+
 from declctl.testing import until
 
 CODE = """
@@ -89,3 +92,43 @@ def test_a_status_of_metadata_alone_keeps_the_conditions_of_others(rig, sandbox)
     assert controller.handler("tell").failed == 0
     (found,) = sandbox.objects("Pod")
     assert [each["type"] for each in found["status"]["conditions"]] == ["Other", "Ready"]
+
+
+NO_ANNOTATIONS = """
+async def keep(request, ctx):
+    if request.obj is not None and request.name == "owner":
+        await ctx.apply_set([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kid"}}])
+"""
+
+
+def test_a_cache_without_annotations_loses_no_child(rig, config_map, sandbox) -> None:
+    """The kinds of the children stand in an annotation, which is read: a Secret of a former process goes."""
+    sandbox.create(config_map("owner"))
+    (owner,) = sandbox.objects("ConfigMap")
+    digest = hashlib.sha256(b"owner.default.ConfigMap.").digest()
+    set_id = f"applyset-{base64.urlsafe_b64encode(digest).decode().rstrip('=')}-v1"
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "former",
+            "namespace": "default",
+            "labels": {"applyset.kubernetes.io/part-of": set_id},
+            "ownerReferences": [{"kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}],
+            "managedFields": [{"manager": "declctl/behaviour/keep", "operation": "Apply"}],
+        },
+    }
+    sandbox.create(secret)
+    annotations = {
+        "applyset.kubernetes.io/tooling": "declctl/v0",
+        "applyset.kubernetes.io/contains-group-kinds": "ConfigMap,Secret",
+    }
+    owner["metadata"]["annotations"] = annotations
+    sandbox.update(owner)
+    rig.resources.append(
+        "- {name: bare, apiVersion: v1, kind: ConfigMap, transform: {dropFields: [metadata.annotations]}}"
+    )
+    rig.handler("keep", resource="bare", rest="mode: Reconcile")
+    controller = rig.run(NO_ANNOTATIONS)
+    until("the set is applied", lambda: controller.handler("keep").succeeded)
+    assert sandbox.objects("Secret") == []

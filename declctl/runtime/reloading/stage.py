@@ -35,7 +35,7 @@ from declctl.kit import Clock, LoopThread, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import ALL_EVENTS, CacheMode, FilterSpec, Mode, ReplayPolicy, ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
-from declctl.objects import ChangeType, GroupVersionKind, Record
+from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import CheckResult, diagnose
@@ -69,7 +69,7 @@ from declctl.runtime.reloading.changes import (
 )
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.threads import in_thread
-from declctl.writes import DeclaredWrites
+from declctl.writes import DeclaredWrites, drops_set_annotations
 
 _REASONS = {
     "DCL042": "SyntaxError",
@@ -452,14 +452,18 @@ class _Bindings(msgspec.Struct, frozen=True):
             finalizer=self._finalizer(handler, gvk, binding.informers),
         )
 
-    def _lacks_status(self, handler: HandlerPlan) -> bool:
-        """Whether the cached objects of a handler may be without the status that the server has."""
-        return any(
-            identity.transform
-            or identity.watch.cache is CacheMode.METADATA_ONLY
-            or identity.watch.transform.entry_point is not None
-            or any(path.partition(".")[0] == "status" for path in identity.watch.transform.drop_fields)
-            for identity in (managed.identity for managed in self.informers[handler.resource])
+    def _declared(self, handler: HandlerPlan) -> DeclaredWrites:
+        """What the manifest says of the writes of a handler, and what its cached objects may be without."""
+        identities = [managed.identity for managed in self.informers[handler.resource]]
+        transforms = [identity.watch.transform for identity in identities]
+        changed = any(each.transform for each in identities) or any(each.entry_point for each in transforms)
+        dropped = {path for transform in transforms for path in transform.drop_fields}
+        metadata_only = any(each.watch.cache is CacheMode.METADATA_ONLY for each in identities)
+        return DeclaredWrites(
+            handler.applies,
+            handler.status,
+            lacks_status=changed or metadata_only or any(path.split(".")[0] == "status" for path in dropped),
+            lacks_annotations=changed or drops_set_annotations(FieldPath.parse(path) for path in dropped),
         )
 
     def _finalizer(
@@ -487,7 +491,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             self.number,
             listers=self.listers,
             config=self.loaded_code.configs.get(handler.name),
-            declared=DeclaredWrites(handler.applies, handler.status, self._lacks_status(handler)),
+            declared=self._declared(handler),
             field_manager=handler.field_manager,
         )
 

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
-from declctl.objects import GroupVersionKind, Resource
-from declctl.writes import DeclaredWrites, document_of, documents_of
+from declctl.objects import FieldPath, GroupVersionKind, Resource
+from declctl.writes import DeclaredWrites, document_of, documents_of, drops_set_annotations
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -562,3 +562,42 @@ def test_an_apply_of_a_child_in_another_call_keeps_its_owner(scene, scope, view)
     # It is gone, and its owner may be gone with it.
     del scene.server.answers["GET", f"{MAPS}/shared"]
     assert "ownerReferences" not in applied(scene, scope, writer, view("o2"))
+
+
+def test_annotations_that_the_cache_lacks_are_read_before(scene, scope, view) -> None:
+    """With `dropFields: [metadata.annotations]`, children of a former process would stay for ever."""
+    declared = DeclaredWrites(lacks_annotations=True)
+    writer, obj = scene.writer(declared=declared), view()
+    marked = {**MARKED, KINDS: "ConfigMap,Deployment.apps"}
+    scene.server.answers["GET", SHOP] = {
+        "metadata": {"uid": "uid-shop", "resourceVersion": "60", "annotations": marked}
+    }
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
+    done = scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+    assert [written.key for written in done.pruned] == ["team-a/old"]
+    marks = [
+        body["metadata"]
+        for method, path, _, body in scene.server.requests
+        if (method, path) == ("PATCH", SHOP)
+    ]
+    assert [(each["resourceVersion"], each["annotations"][KINDS]) for each in marks] == [("60", "ConfigMap")]
+    # At rest, neither a read nor a mark: what the former call has left is remembered.
+    scene.server.requests.clear()
+    scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+    assert scene.server.sent() == [("PATCH", f"{MAPS}/a")]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "lacks"),
+    [
+        ("metadata.annotations", True),
+        ("metadata.annotations[*]", True),
+        (f"metadata.annotations['{KINDS}']", True),
+        ("metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']", False),
+        ("metadata.managedFields", False),
+        ("spec", False),
+    ],
+)
+def test_fields_that_are_dropped_and_have_annotations_of_a_set(dropped, lacks) -> None:
+    """A manifest that drops the annotation of kubectl costs no read."""
+    assert drops_set_annotations([FieldPath.parse(dropped)]) is lacks
