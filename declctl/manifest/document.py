@@ -126,6 +126,10 @@ def _syntax_advice(problem: str, line: str) -> str | None:
     return next((advice for part, advice in _ADVICE if part in problem), None)
 
 
+# Tag and anchor of a scalar, and the character that says how it is written; none for a plain one.
+_OPENING = re.compile(r"(?:[!&]\S*[ \t]+)*(?P<style>[|>'\"]?)")
+
+
 class Node(msgspec.Struct):
     """One value of a document. A mapping has `pairs`, a sequence `items`, a scalar `text`.
 
@@ -144,12 +148,33 @@ class Node(msgspec.Struct):
     def position_inside(self, source: SourceText, offset: int) -> Position:
         """The position of the character at `offset` (from 0) of the text.
 
-        The position is exact if the source has the text on one line, without escapes. Otherwise it is the
-        start of the node.
+        The position is exact if the source has the text on one line. On several lines, as in a block, it is
+        that of the next character that is not white space. If there are escapes before it, it is the start of
+        the node.
         """
         begin = self.start.column - 1
         found = source.lines[self.start.line - 1].find(self.text, begin, begin + 2 + len(self.text))
-        return self.start if found < 0 else Position(self.start.line, found + 1 + offset)
+        if found >= 0:
+            return Position(self.start.line, found + 1 + offset)
+        # YAML may fold line breaks and remove indentation: only the other characters are the same.
+        opening = _OPENING.match(source.lines[self.start.line - 1], begin)
+        assert opening is not None, "it matches an empty text"
+        is_block = opening["style"] in ("|", ">")
+        rest = "".join(self.text[offset:].split())[:1]
+        characters = "".join(self.text[:offset].split()) + rest
+        number, column, seen = self.start.line + is_block, 0 if is_block else opening.end(), 0
+        while seen < len(characters) and number <= len(source.lines):
+            line = source.lines[number - 1]
+            for at in range(column, len(line)):
+                if line[at].isspace():
+                    continue
+                if line[at] != characters[seen]:
+                    return self.start
+                seen += 1
+                if seen == len(characters):
+                    return Position(number, at + 1)
+            number, column = number + 1, 0
+        return self.start
 
 
 class UnreadableYaml(Exception):

@@ -16,6 +16,7 @@ from declctl.manifest.checks.cycles import check_cycles
 from declctl.manifest.checks.finalizers import check_finalizers
 from declctl.manifest.checks.rules import (
     check_cache,
+    check_expressions,
     check_failure_policies,
     check_references,
     check_refusals,
@@ -127,6 +128,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_references(findings, CONTROLLER)
     check_cache(findings, CONTROLLER)
     check_failure_policies(findings)
+    check_expressions(findings)
     check_finalizers(findings)
     check_cycles(findings)
     check_refusals(findings)

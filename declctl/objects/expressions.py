@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import msgspec
 
 from declctl.objects.frame import FILLED_IN, UNREADABLE
-from declctl.objects.record import Notification, Record
+from declctl.objects.record import ChangeReason, ChangeType, Notification, Record
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
 VARIABLES = ("obj", "old", "change")
 _CHANGE_FIELDS = ("type", "reason", "initial")
+_ENUMERATIONS = {"change.type": ChangeType, "change.reason": ChangeReason}
 _MOST_LEVELS = 500  # of a value; cel-expr crashes at about 5000
 _MOST_STEPS = 10_000  # of all comprehensions of an evaluation; the budget of cel-expr
 _MOST_JOINED = 2**25  # characters that the joins of a comprehension may take, one text for each step
@@ -69,6 +70,15 @@ class FieldRead(NamedTuple):
     is_null_check: bool = False  # only compares the variable with null
 
 
+class UnknownValue(NamedTuple):
+    """A text that is compared with `change.type` or `change.reason`, and that neither ever is."""
+
+    variable: str
+    value: str
+    values: tuple[str, ...]  # that the variable may have
+    offset: int  # of the text in the expression, in characters from 0
+
+
 class Expression:
     """A compiled expression. Immutable; from any thread.
 
@@ -83,6 +93,7 @@ class Expression:
         tree = self._program.serialize()
         self.reads: Sequence[FieldRead] = _reads(tree)
         self._join_levels = _join_levels(tree)
+        self._tree = tree
         self._variables = frozenset(read.variable for read in self.reads)
         self._fields = {name: _Fields(self.reads, name) for name in ("obj", "old") if name in self._variables}
 
@@ -90,6 +101,10 @@ class Expression:
     def judges_objects(self) -> bool:
         """Whether it reads nothing but `obj`, so that objects enter and leave it; else it judges changes."""
         return not self._variables - {"obj"}
+
+    def unknown_values(self) -> Sequence[UnknownValue]:
+        """The comparisons with a type or a reason of changes that there is not."""
+        return tuple(_unknown_values(self._tree))
 
     def matches(self, obj: Record) -> bool:
         """The result for an object. Raises EvaluationFailed, always if it judges changes."""
@@ -314,23 +329,61 @@ _BINDINGS = (1, 3, 8)  # of a comprehension: the names of its variables
 _IN_SCOPE = (5, 6, 7)  # its condition, step and result, which see these names
 _EVERY_STEP = (5, 6)  # its condition and step, which are evaluated for each element
 _ACCUMULATOR = 3
+_COMPARISONS = (b"_==_", b"_!=_", b"@in")
+_LIST, _ELEMENTS = 7, 1
 _FIELD_OPERATORS = ("_[_]", "_?._", "_[?_]")  # obj["a"], obj.?a, obj[?"a"]
 
 
 def _reads(serialized: bytes) -> Sequence[FieldRead]:
     """The fields that an expression reads, each place once."""
+    expression, positions = _root(serialized)
+    return tuple(dict.fromkeys(_walk(expression, positions, frozenset())))
+
+
+def _root(serialized: bytes) -> tuple["_Message", Mapping[int, int]]:
+    """The syntax tree, and the offset of each of its expressions in the text, by their ids."""
     checked = _Message(_Message(serialized).content(_ANY_VALUE))
     positions: dict[int, int] = {}
     for entry in _Message(checked.content(_CHECKED_SOURCE)).all(_SOURCE_POSITIONS):
         pair = _Message(entry)
         positions[pair.number(1)] = pair.number(2)
-    return tuple(dict.fromkeys(_walk(_Message(checked.content(_CHECKED_EXPR)), positions, frozenset())))
+    return _Message(checked.content(_CHECKED_EXPR)), positions
+
+
+def _unknown_values(serialized: bytes) -> Iterator[UnknownValue]:
+    root, positions = _root(serialized)
+    for expression in _all(root):
+        call = _Message(expression.content(_CALL))
+        if call.content(_CALL_FUNCTION) not in _COMPARISONS:
+            continue
+        sides = [_Message(side) for side in call.all(_CALL_ARGUMENTS)]
+        names = {_Message(side.content(_IDENT)).content(1).decode() for side in sides}
+        texts = [_Message(text) for side in sides for text in _Message(side.content(_LIST)).all(_ELEMENTS)]
+        for variable in names & _ENUMERATIONS.keys():
+            values = tuple(map(str, _ENUMERATIONS[variable]))
+            for side in (*sides, *texts):
+                # Only a constant text has this field, also an empty one.
+                for constant in _Message(side.content(_CONST)).all(_CONST_STRING):
+                    value = constant.decode()
+                    if value not in values:
+                        yield UnknownValue(variable, value, values, positions.get(side.number(_ID), 0))
+
+
+def _all(expression: "_Message") -> Iterator["_Message"]:
+    """An expression, and all expressions within it."""
+    yield expression
+    for number, part in expression.parts():
+        if number == _COMPREHENSION:
+            inner = [each for at, each in _Message(part).parts() if at not in _BINDINGS]
+        else:
+            inner = [] if number in (_CONST, _IDENT) else [*_operands(number, _Message(part))]
+        for each in inner:
+            yield from _all(_Message(each))
 
 
 def _join_levels(serialized: bytes) -> int:
     """How many comprehensions are around the innermost `+`; 0 if none is around one."""
-    checked = _Message(_Message(serialized).content(_ANY_VALUE))
-    return max(_joins(_Message(checked.content(_CHECKED_EXPR)), 0, frozenset()), default=0)
+    return max(_joins(_root(serialized)[0], 0, frozenset()), default=0)
 
 
 def _joins(expression: "_Message", level: int, lists: frozenset[bytes]) -> Iterator[int]:
@@ -380,8 +433,8 @@ def _operands(number: int, message: "_Message") -> Iterator[bytes]:
     elif number == _CALL:
         yield from message.all(1)  # the target
         yield from message.all(_CALL_ARGUMENTS)
-    elif number == 7:  # a list
-        yield from message.all(1)
+    elif number == _LIST:
+        yield from message.all(_ELEMENTS)
     elif number == 8:  # a map: its entries have a key and a value
         for entry in message.all(2):
             for part in (3, 4):

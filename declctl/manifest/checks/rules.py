@@ -448,6 +448,25 @@ def _readers(findings: Findings) -> Iterator[tuple[Path, dict[str, Json]]]:
             yield (*path, *below), watch
 
 
+def check_expressions(findings: Findings) -> None:
+    """Warn of expressions that compare the type or the reason of a change with one that there is not."""
+    for path, _ in _readers(findings):
+        place = (*path, "filter", "expression")
+        text = value_at(findings.data, *place)
+        if not isinstance(text, str) or not text or findings.is_blamed(place):
+            continue
+        if findings.document.from_environment(place) is not None:
+            continue  # the message would show the text, which may be a secret
+        for unknown in compile_expression(text).unknown_values():
+            message = f'{dotted(place)} compares {unknown.variable} with "{unknown.value}", which it never is'
+            advice = did_you_mean(unknown.value, unknown.values) or (
+                f"the values are {listed(unknown.values)}"
+            )
+            location = Location(place, offset=unknown.offset)
+            findings.add(codes.CONTRADICTION, location, message, suggestion=advice, severity="warning")
+            break  # one fault for each value
+
+
 def _check_indexers(findings: Findings, path: Path) -> None:
     for where, indexer in entries_at(findings.data, *path, "indexers"):
         place, text = (*where, "fieldPath"), indexer.get("fieldPath")

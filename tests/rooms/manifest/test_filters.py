@@ -102,20 +102,89 @@ def test_a_fault_of_an_expression_says_what_to_write(only_fault):
     assert fault.suggestion.startswith("the functions are size, has, startsWith")
 
 
-def test_an_expression_of_several_lines_names_the_line(faults):
-    """The start of the value is shown, and the message has the place within it."""
-    (fault,) = faults(
-        "resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
-        "handlers:\n"
-        "  - name: a\n"
-        "    resourceRef: {name: pods}\n"
-        "    entryPoint: m\n"
-        "    filter:\n"
-        "      expression: |\n"
-        "        has(obj.status.phase) &&\n"
-        "        phase == 'Running'\n"
-    )
+EXPRESSION = (
+    "resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"
+    "handlers:\n"
+    "  - name: a\n"
+    "    resourceRef: {name: pods}\n"
+    "    entryPoint: m\n"
+    "    filter:\n"
+    "      expression: "
+)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "|\n        has(obj.status.phase) &&\n        §phase == 'Running'\n",
+        "|-  # why\n\n        has(obj.a) &&\n\n          §phase == 'Running'\n",
+        ">-\n        has(obj.a) &&\n        §phase == 'Running'\n",
+        "!!str |2-\n            has(obj.a) && §phase == 'Running'\n",
+        "|-\n        has(obj.a) && §phase == 'Running'\n",
+        "has(obj.a) &&\n        §phase == 'Running'\n",
+        "\"has(obj.a) &&\n        §phase == 'Running'\"\n",
+        "\"has(obj.a) && §phase == 'a\\tb'\"\n",
+        "§'obj.a == ''x'' && phase == 1'\n",
+        "§\"'a\\tb' == obj.a && phase == 1\"\n",
+    ],
+)
+def test_a_fault_of_an_expression_is_at_its_line_and_column(only_fault, written):
+    """In blocks and on several lines, too; behind an escape it is at the beginning of the value."""
+    assert "undeclared reference to 'phase'" in only_fault(EXPRESSION + written).message
+
+
+def test_an_expression_of_several_lines_names_the_line(only_fault):
+    """The message has the place within the expression, which other tools show."""
+    fault = only_fault(EXPRESSION + "|\n        has(obj.status.phase) &&\n        §phase == 'Running'\n")
     assert "undeclared reference to 'phase' (line 2, column 1 of the expression)" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("expression", "says", "advice"),
+    [
+        (
+            "change.type == §'Foo'",
+            'change.type with "Foo", which it never is',
+            "the values are Added, Modified",
+        ),
+        ("has(obj.a) && §'added' != change.type", "change.type with", 'did you mean "Added"?'),
+        ("change.type in ['Added', §'Removed']", 'change.type with "Removed"', "the values are Added"),
+        ("change.reason == §'Resyncs'", "change.reason with", 'did you mean "Resync"?'),
+        ("[1].all(x, change.type != §'' || x == 1)", 'change.type with ""', "the values are Added"),
+    ],
+)
+def test_a_change_that_there_is_not_is_a_warning(only_fault, expression, says, advice):
+    """The expression is valid, and the handler would never be called, or always."""
+    fault = only_fault(HANDLER % ("", f'{{expression: "{expression}"}}'))
+    assert (fault.code, fault.severity) == ("DCL017", "warning")
+    assert says in fault.message
+    assert fault.suggestion.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "change.type in ['Added', 'Deleted'] || change.reason == 'OutOfScope'",
+        "obj.type == 'Foo' && change.initial",
+        "change.type == obj.data.type",
+    ],
+)
+def test_a_change_that_there_is_and_any_other_field_may_have_the_value(faults, expression):
+    """Nothing is said of values that only the objects know."""
+    assert faults(HANDLER % ("", f'{{expression: "{expression}"}}')) == ()
+
+
+def test_a_watch_is_warned_of_a_change_that_there_is_not(faults):
+    """As a handler."""
+    watch = "{resourceRef: {name: pods}, mapTo: {owner: Any}, filter: {expression: \"change.type == 'Foo'\"}}"
+    found = faults(
+        "resources: [{name: pods, apiVersion: v1, kind: Pod}, {name: sets, apiVersion: v1, kind: Set}]\n"
+        "handlers: [{name: a, mode: Reconcile, resourceRef: {name: sets}, entryPoint: m, "
+        f"watches: [{watch}]}}]"
+    )
+    assert [fault.message for fault in found] == [
+        'spec.handlers[0].watches[0].filter.expression compares change.type with "Foo", which it never is'
+    ]
 
 
 def test_an_expression_from_the_environment_is_not_shown(faults):
@@ -124,6 +193,7 @@ def test_an_expression_from_the_environment_is_not_shown(faults):
     (fault,) = faults(fragment, environ={"SECRET": "hunter2 =="})
     assert fault.code == "DCL023"
     assert "hunter2" not in str(fault)
+    assert faults(fragment, environ={"SECRET": "change.type == 'hunter2'"}) == ()
 
 
 @pytest.mark.parametrize(
