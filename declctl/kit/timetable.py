@@ -5,7 +5,7 @@ so that a process without a cron line loads neither.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -28,6 +28,7 @@ SHORTHANDS: Final[Mapping[str, str]] = MappingProxyType(
 _FIELDS = 5  # minute, hour, day of month, month, day of week
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # leap years and weekdays repeat within 40 years of it
 _LAST = datetime.max.replace(tzinfo=UTC)
+_SHORTEST_STRETCH = timedelta(hours=12)  # between two changes of the clocks of a zone
 # Files of the time zone data that are no zones with the same meaning on each machine.
 _LOCAL = frozenset({"localtime", "posixrules", "Factory"})
 
@@ -61,16 +62,60 @@ class CronTimes(msgspec.Struct, frozen=True):
         from cronsim import CronSim  # late: a process without schedules does not load it
 
         line, zone = _spelled_out(self.line), zone_of(self.zone)
-        has_star = any(field.startswith("*") for field in line.split()[:2])
-        for time in CronSim(line, moment.astimezone(zone)):
-            found = time.astimezone(UTC)
-            # Where midnight is skipped, cronsim may give times of a line with a star that no clock shows.
-            if has_star and found.astimezone(zone).replace(tzinfo=None) != time.replace(tzinfo=None):
-                continue
-            # In the hour that comes twice, cronsim begins with the first one, which may be over.
-            if found > moment:
-                yield found
+        if any(field.startswith("*") for field in line.split()[:2]):
+            yield from _clock_times(line, zone, moment)
+        else:
+            for time in CronSim(line, moment.astimezone(zone)):
+                found = time.astimezone(UTC)
+                # In the hour that comes twice, cronsim begins with the first one, which may be over.
+                if found > moment:
+                    yield found
         yield _LAST  # cronsim found none within 50 years; `check_line` refuses such lines
+
+
+def _clock_times(line: str, zone: tzinfo, moment: datetime) -> Iterator[datetime]:
+    """The moments after another one at which a clock of the zone shows a time of the line.
+
+    cronsim counts whole hours for such lines, and Lord Howe Island moves its clocks by half an hour. So
+    cronsim gets times without a zone here, for each stretch of time with one offset to UTC.
+    """
+    from cronsim import CronSim  # late: as above
+
+    moment = moment.astimezone(UTC)
+    begin = moment  # of the times without a zone; they come after it
+    while True:
+        offset = _offset(zone, moment)
+        for time in CronSim(line, begin.replace(tzinfo=None) + offset):
+            found = (time - offset).replace(tzinfo=UTC)
+            change = _next_change(zone, moment, found)
+            if change is not None:
+                break
+            yield found
+            moment = found
+        else:
+            return  # none within 50 years
+        moment, begin = (
+            change,
+            change - timedelta(minutes=1),
+        )  # the clock may show a time at the change itself
+
+
+def _next_change(zone: tzinfo, first: datetime, last: datetime) -> datetime | None:
+    """The first moment after `first` with another offset, `last` at the latest; None if there is none."""
+    while first < last:
+        late = min(first + _SHORTEST_STRETCH, last)
+        offset = _offset(zone, first)
+        if _offset(zone, late) != offset:
+            while late - first > timedelta(seconds=1):
+                middle = first + (late - first) / 2
+                first, late = (middle, late) if _offset(zone, middle) == offset else (first, middle)
+            return late.replace(microsecond=0)
+        first = late
+    return None
+
+
+def _offset(zone: tzinfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
 def check_line(line: str) -> str:

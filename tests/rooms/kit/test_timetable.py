@@ -66,6 +66,28 @@ def test_a_line_with_a_star_has_no_time_in_a_midnight_that_is_skipped():
         assert times.after(at(moment)) == at("2020-03-29T03:00Z")
 
 
+def test_clocks_that_move_by_half_an_hour_hide_no_time():
+    """Lord Howe Island does that: the quarters are those of its clocks, wherever one begins."""
+    times = CronTimes("*/15 */6 * * 0", "Australia/Lord_Howe")
+    for moment in ("2020-04-04T13:50Z", "2020-04-04T14:59Z", "2020-04-04T15:00Z", "2020-04-04T15:20Z"):
+        assert times.after(at(moment)) == at("2020-04-04T19:30Z")  # 06:00 +1030
+    found = listed("*/15 1,2 * * *", "Australia/Lord_Howe", "2020-04-04T14:20Z", "2020-04-04T15:40Z")
+    assert found == [
+        "05 01:30 +1100",
+        "05 01:45 +1100",
+        "05 01:30 +1030",
+        "05 01:45 +1030",
+        "05 02:00 +1030",
+    ]
+
+
+def test_a_rare_time_comes_again_in_the_hour_that_comes_twice():
+    """The next time on a clock is not the one of the next year."""
+    line, zone = "*/30 2 25 10 *", "Europe/Berlin"
+    found = listed(line, zone, "2026-10-25T00:30Z", "2026-10-26T00:00Z")
+    assert found == ["25 02:00 +0100", "25 02:30 +0100"]
+
+
 @settings(max_examples=300, deadline=None)
 @given(line=lines, zone=st.sampled_from(ZONES), moment=moments)
 def test_times_come_in_order_and_do_not_depend_on_where_one_begins(line: str, zone: str, moment: datetime):
