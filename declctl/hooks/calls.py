@@ -11,6 +11,7 @@ import threading
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, NoReturn
@@ -96,6 +97,30 @@ class ReconcileTarget(HookTarget):
         self.finalizing = HookTarget(finalizing).implementations
 
 
+class HookCall:
+    """A call of a hook while it runs. `arguments` are None after its end."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        self.arguments: Mapping[str, object] | None = arguments
+
+
+_NO_CALL = HookCall({})
+# A variable of the context, so that tasks and threads (`asyncio.to_thread`) of the call have it, too. A context
+# may outlive the call, as that of a timer does: therefore the end of the call empties the HookCall, which
+# would keep the code of its generation.
+_CURRENT: ContextVar[HookCall] = ContextVar("hook_call", default=_NO_CALL)
+
+
+def current_arguments() -> Mapping[str, object] | None:
+    """The arguments of the call of a hook that this code is part of; None or empty without one.
+
+    A thread that the hook has started by itself is part of no call.
+    """
+    return _CURRENT.get().arguments
+
+
 def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
     """Call a synchronous implementation with the arguments that it takes; returns its result.
 
@@ -103,12 +128,17 @@ def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any
     returns a coroutine, because that function has done nothing yet. A KeyboardInterrupt in the main thread is
     Ctrl-C and passes.
     """
+    running = HookCall(arguments)
+    before = _CURRENT.set(running)
     try:
         result = implementation.function(**{name: arguments[name] for name in implementation.parameters})
     except BaseException as error:
         if _is_ctrl_c(error):
             raise
         raise _failure(implementation, error) from error
+    finally:
+        _CURRENT.reset(before)
+        running.arguments = None
     if type(result) is CoroutineType:
         result.close()
         raise HandlerFailed(
@@ -126,7 +156,13 @@ async def call_async(implementation: Implementation, arguments: Mapping[str, obj
     BaseException: they would end the caller's task or the whole loop. A cancellation of the running task is
     raised.
     """
-    return await _guarded(implementation, _called(implementation, arguments))
+    before = _CURRENT.get()
+    running = HookCall(arguments)
+    _CURRENT.set(running)
+    try:
+        return await _guarded(implementation, _called(implementation, arguments))
+    finally:
+        _end(running, before)
 
 
 def begin_async(
@@ -137,16 +173,40 @@ def begin_async(
     Returns the rest of the call, to be awaited at once in the same task; or None and the result, if the
     function has ended without a wait. Then it has cost no more than a call. Raises as `call_async` does.
     """
-    called = _called(implementation, arguments)
-    if type(called) is not CoroutineType:
-        return _guarded(implementation, called), None
+    before = _CURRENT.get()
+    running = HookCall(arguments)
+    _CURRENT.set(running)
+    waits = False
     try:
-        waits_for = called.send(None)
-    except StopIteration as end:
-        return None, end.value
-    except BaseException as error:  # noqa: BLE001 - it is raised again, as it is or as a failure
-        _raise(implementation, error)
-    return _guarded(implementation, _resumed(called, waits_for)), None
+        called = _called(implementation, arguments)
+        if type(called) is not CoroutineType:
+            waits = True
+            return _until_end(implementation, called, running, before), None
+        try:
+            waits_for = called.send(None)
+        except StopIteration as end:
+            return None, end.value
+        except BaseException as error:  # noqa: BLE001 - it is raised again, as it is or as a failure
+            _raise(implementation, error)
+        waits = True
+        return _until_end(implementation, _resumed(called, waits_for), running, before), None
+    finally:
+        if not waits:
+            _end(running, before)
+
+
+def _end(running: HookCall, before: HookCall) -> None:
+    running.arguments = None
+    _CURRENT.set(before)
+
+
+async def _until_end(
+    implementation: Implementation, called: Awaitable[Any], running: HookCall, before: HookCall
+) -> Any:
+    try:
+        return await _guarded(implementation, called)
+    finally:
+        _end(running, before)
 
 
 def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:

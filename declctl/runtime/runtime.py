@@ -29,6 +29,7 @@ from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
@@ -279,7 +280,6 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     if candidate is not None:
         policy = replace(policy, may_write=candidate.permits_write)
         sender = candidate.sender
-    client.guard_writes(policy.may_write, dry_run=policy.dry_run)
     ledger = WriteLedger()
     writers = WriterFactory(
         sender,
@@ -290,6 +290,13 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         version=declctl.__version__,
         clock=clock,
         policy=policy,
+    )
+    client.guard_writes(
+        policy.may_write,
+        dry_run=policy.dry_run,
+        gate=ClientWrites(
+            ledger, bucket=lambda: writers.bucket, known_plural=client.known_plural, clock=clock
+        ),
     )
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     events = WriteGate(
@@ -521,7 +528,8 @@ class Runtime:
         records = [
             record
             for record in self.parts.writes.of_object(key)
-            if (record.kind.group, record.kind.kind) == (found.gvk.group, found.gvk.kind)
+            # The kind of a write by an official client may be unknown.
+            if record.resource == str(found)
         ]
         managers = {
             handler.field_manager or field_manager(active.name, handler.name): handler.name

@@ -26,7 +26,7 @@ from declctl.transport.messages import (
     json_object,
     nothing_before,
 )
-from declctl.transport.official import OfficialClients
+from declctl.transport.official import ClientGate, OfficialClients
 from declctl.transport.source import ResourceSource
 
 _NO_PARAMS: Mapping[str, str] = MappingProxyType({})
@@ -117,6 +117,10 @@ class Client:
     def known(self, gvk: GroupVersionKind) -> Resource | None:
         """The resource of a kind as it was discovered last; None if it is not known. Sends no request."""
         return self._discovery.known(gvk)
+
+    def known_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        """As `known`, for the name of a resource in URL paths. From any thread."""
+        return self._discovery.known_plural(group, version, plural)
 
     async def find_resource(self, name: str) -> Resource:
         """The resource of a name, as kubectl takes it.
@@ -231,13 +235,17 @@ class Client:
         """The official synchronous ApiClient with these credentials, for any thread. `close` closes it."""
         return self._official.synchronous()
 
-    def guard_writes(self, may_write: Callable[[], bool], *, dry_run: bool) -> None:
+    def guard_writes(
+        self, may_write: Callable[[], bool], *, dry_run: bool, gate: ClientGate | None = None
+    ) -> None:
         """Let writes of the official clients raise NotLeader unless `may_write()`, and have `dryRun=All`.
 
-        A client that the caller of `from_api_client` has given is not guarded.
+        `gate` limits their rate, and receives each write after its end. A client that the caller of
+        `from_api_client` has given is not guarded.
         """
         self._official.guard.may_write = may_write
         self._official.guard.dry_run = dry_run
+        self._official.guard.gate = gate
 
     async def close(self) -> None:
         """Close every connection and every official client that was made here. May be repeated."""

@@ -116,6 +116,17 @@ class Discovery:
         """The resource of a kind that was found before and not forgotten; None for any other. No request."""
         return self._known.get(gvk)
 
+    def known_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        """A discovered resource by its name in URL paths; None if it is not known. From any thread."""
+        return next(
+            (
+                each
+                for gvk, each in tuple(self._known.items())
+                if (gvk.group, gvk.version, each.plural) == (group, version, plural)
+            ),
+            None,
+        )
+
     async def find_resource(self, name: str) -> Resource:
         """The resource of a name, which may be plural, singular or short, as for kubectl.
 

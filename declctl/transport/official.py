@@ -1,16 +1,20 @@
 """Official API clients for handlers: the same cluster and credentials as the informers, and no redirects.
 
-Their writes are guarded: they ask whether this process leads, and in a dry run the server stores nothing.
+Their writes are guarded: they ask whether this process leads, and in a dry run the server stores nothing. A
+gate limits their rate, and receives what became of them.
 """
 
 import asyncio
 import functools
 import json
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import NotLeader, UsageError
 from declctl.kit.hosts import ServerUrl
@@ -19,6 +23,7 @@ from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
 _GUARD = "declctl_guard"  # the attribute of a synchronous Configuration that has its `SyncGuard`
+_READS = ("GET", "HEAD", "OPTIONS")
 _installing = threading.Lock()
 # The attributes that the synchronous Configuration has in common with the asyncio one.
 _SHARED = (
@@ -32,6 +37,45 @@ _SHARED = (
     "tls_server_name",
     "disable_strict_ssl_verification",
 )
+
+
+class ClientWrite(msgspec.Struct, frozen=True):
+    """A write of an official client after its end.
+
+    `status` is None without an answer: then `error` is set.
+    """
+
+    method: str
+    url: str  # with the query
+    user_agent: str
+    content_type: str
+    body: object  # bytes or text, as the caller has given it
+    dry_run: bool
+    status: int | None = None
+    error: BaseException | None = None
+
+
+class ClientGate(Protocol):
+    """What writes of official clients pass: a rate limit before they are sent, and a ledger after their end.
+
+    All methods are called in the thread, or in the task, of the code that writes.
+    """
+
+    def begin(self) -> float:
+        """The time, in seconds of a monotonic clock."""
+        ...
+
+    def wait(self) -> None:
+        """Block until the rate limit lets a write pass."""
+        ...
+
+    async def wait_async(self) -> None:
+        """As `wait`, without blocking the loop."""
+        ...
+
+    def add(self, write: ClientWrite, began: float) -> None:
+        """Receive a write after its end. `began` is the result of `begin`."""
+        ...
 
 
 class OfficialClients:
@@ -173,6 +217,7 @@ class WriteGuard:
 
     - `may_write`: False while this process does not lead; writes raise NotLeader then.
     - `dry_run`: writes have `dryRun=All`.
+    - `gate`: limits their rate and receives them; None for no limit.
 
     Websockets (`kubernetes.stream`), which open with a GET, are not guarded.
     """
@@ -180,13 +225,63 @@ class WriteGuard:
     def __init__(self) -> None:
         self.may_write: Callable[[], bool] = _always
         self.dry_run = False
+        self.gate: ClientGate | None = None
 
     async def __call__(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         """Check a request of aiohttp, and send it."""
+        if request.method in _READS:
+            return await send(request)
+        if self.gate is None:
+            return await self._send(request, send)
+        gate, began, headers = self.gate, self.gate.begin(), request.headers
+        body = request.body  # bytes if it is empty, else a payload of aiohttp
+        write = ClientWrite(
+            request.method,
+            str(request.url),
+            headers.get("User-Agent", ""),
+            headers.get("Content-Type", ""),
+            body if isinstance(body, bytes) else await body.as_bytes(),
+            self.dry_run,
+        )
+        try:
+            if self.may_write():
+                await gate.wait_async()
+            response = await self._send(request, send)
+        except BaseException as error:
+            gate.add(replace(write, error=error), began)
+            raise
+        gate.add(replace(write, status=response.status), began)
+        return response
+
+    def send(self, method: str, url: str, options: Mapping[str, Any], send: Callable[[], Any]) -> Any:
+        """Send a request of urllib3, with all its attempts. `options` are those of `PoolManager.urlopen`."""
+        gate = self.gate
+        if method in _READS or gate is None:
+            return send()
+        began, headers = gate.begin(), options.get("headers") or {}
+        write = ClientWrite(
+            method,
+            url,
+            headers.get("User-Agent", ""),
+            headers.get("Content-Type", ""),
+            options.get("body"),
+            self.dry_run,
+        )
+        try:
+            if self.may_write():
+                gate.wait()
+            response = send()
+        except BaseException as error:
+            gate.add(replace(write, error=error), began)
+            raise
+        gate.add(replace(write, status=response.status), began)
+        return response
+
+    async def _send(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         if self.guards(request.method, str(request.url)):
             request.url = request.url.update_query(dryRun="All")
             if request.method == "DELETE":
-                body = request.body  # bytes if it is empty, else a payload of aiohttp
+                body = request.body  # as above
                 given = body if isinstance(body, bytes) else await body.as_bytes()
                 await request.update_body(_dry_options(given))
         return await send(request)
@@ -201,7 +296,7 @@ class WriteGuard:
 
     def guards(self, method: str, url: str) -> bool:
         """Whether a request has to be made a dry run. Raises NotLeader if it may not be sent."""
-        if method in ("GET", "HEAD", "OPTIONS"):
+        if method in _READS:
             return False
         if not self.may_write():
             raise NotLeader(f"{method} {urlsplit(url).path} was not sent: this process does not lead")
@@ -231,7 +326,13 @@ class SyncGuard:
         self._headers = headers
 
     def attach(self, manager: Any) -> None:
-        """Check each attempt of all requests of a PoolManager of urllib3."""
+        """Check all requests of a PoolManager of urllib3: each write, and each attempt of it."""
+        send = manager.urlopen
+
+        def urlopen(method: str, url: str, redirect: bool = True, **options: Any) -> Any:
+            return self._guard.send(method, url, options, lambda: send(method, url, redirect, **options))
+
+        manager.urlopen = urlopen
         pools = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {scheme: _guarded(pool, self) for scheme, pool in pools.items()}
 

@@ -25,6 +25,7 @@ from declctl.writes.apply import (
     plain_json,
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
+from declctl.writes.events import EventLog
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
 from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WriteGate
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
@@ -231,6 +232,7 @@ class WriterFactory:
     - `controller`: the name of the manifest, which is part of each field manager.
     - `discover`, `forget`: the resource of a kind, and to discover it anew.
     - `version`: of declctl, for the annotation of ApplySets.
+    - `log`: gets the kinds of children that a handler may not delete.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -245,6 +247,7 @@ class WriterFactory:
         clock: Clock,
         policy: WritePolicy | None = None,
         bucket: TokenBucket | None = None,
+        log: EventLog | None = None,
     ) -> None:
         policy = policy or WritePolicy()
         self._controller = controller
@@ -260,7 +263,7 @@ class WriterFactory:
             on_dry_run=policy.on_dry_run,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
-        sets = ApplySets(gate, discover, version=version, clock=clock, on_marked=statuses.learn)
+        sets = ApplySets(gate, discover, version=version, clock=clock, on_marked=statuses.learn, log=log)
         finalizers = FinalizerWriter(gate, ledger, clock)
         self._gate = gate
         self._parts = WriterParts(gate, sets, statuses, finalizers, discover)

@@ -42,6 +42,7 @@ from declctl.writes import (
     event_text,
     find_carriers_of,
     object_of,
+    origin_of,
     status_change,
 )
 
@@ -193,6 +194,11 @@ class HandlerContext:
     def generation(self) -> int:
         """The generation whose code is running."""
         return self._environment.generation
+
+    @property
+    def origin(self) -> WriteOrigin:
+        """The call, as the ledger of writes has it."""
+        return origin_of(self.handler, self.generation, self._scope)
 
     @property
     def memo(self) -> Memo:

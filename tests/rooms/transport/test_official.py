@@ -361,3 +361,68 @@ def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
 
     asyncio.run(go())
     assert got == [("dryRun=All", '{"dryRun": ["All"]}', ["ops", "dev"])] * 2
+
+
+class Gate:
+    """A gate that notes what passes it."""
+
+    def __init__(self) -> None:
+        self.passed: list[tuple] = []
+        self.waited = 0
+
+    def begin(self) -> float:
+        return 7.0
+
+    def wait(self) -> None:
+        self.waited += 1
+
+    async def wait_async(self) -> None:
+        self.waited += 1
+
+    def add(self, write, began: float) -> None:
+        failure = type(write.error).__name__ if write.error is not None else None
+        self.passed.append((write.method, write.body, write.status, failure, write.dry_run, began))
+
+
+def test_each_write_passes_the_gate_once(serving, kubeconfig):
+    """It counts once for the rate and in the ledger, also if it is sent twice; a read does not count."""
+    from kubernetes.client import CoreV1Api
+    from kubernetes.client.exceptions import ApiException
+
+    got, leads, gate = [], [True], Gate()
+
+    async def answer(request):
+        got.append(request.method)
+        busy = got == ["DELETE"]
+        status = 429 if busy else 403 if request.method == "POST" else 200
+        return web.json_response({}, status=status, headers={"Retry-After": "0"} if busy else {})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+            client.guard_writes(lambda: leads[0], dry_run=True, gate=gate)
+            api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
+            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+            with pytest.raises(ApiException):
+                await asyncio.to_thread(api.create_namespaced_config_map, "a", {"data": {}})
+            await asyncio.to_thread(api.read_namespaced_config_map, "b", "a")
+            headers = {"Content-Type": "application/json"}
+            await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
+            await asynchronous.call_api("GET", f"{url}/a", headers)
+            leads[0] = False
+            with pytest.raises(NotLeader):
+                await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
+            with pytest.raises(NotLeader):
+                await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+            await client.close()
+
+    asyncio.run(go())
+    assert got == ["DELETE", "DELETE", "POST", "GET", "PATCH", "GET"]
+    assert gate.waited == 3  # a write that is refused here takes no token
+    assert gate.passed == [
+        ("DELETE", None, 200, None, True, 7.0),
+        ("POST", '{"data": {}}', 403, None, True, 7.0),
+        ("PATCH", b'{"a": 1}', 200, None, True, 7.0),
+        ("PATCH", b'{"a": 1}', None, "NotLeader", True, 7.0),
+        ("DELETE", None, None, "NotLeader", True, 7.0),
+    ]

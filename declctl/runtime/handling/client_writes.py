@@ -1,0 +1,159 @@
+"""Writes of official clients (`ctx.client`, `ctx.sync_client`) in the rate limit and in the ledger.
+
+They are requests, and no writes of ours: what they are about is read from their URL, and the call that they
+belong to from the context of the thread or task.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from declctl.errors import NotLeader
+from declctl.hooks.calls import current_arguments
+from declctl.kit import Clock
+from declctl.kit.token_bucket import TokenBucket
+from declctl.objects import GroupVersionKind, ObjectKey, Resource
+from declctl.objects.api_path import ApiPath, parse_api_path
+from declctl.objects.resource import MOST_FIELD_MANAGER
+from declctl.runtime.handling.context import HandlerContext
+from declctl.transport.official import ClientWrite
+from declctl.writes import WriteLedger, WriteOrigin, WriteRecord, WriteResult, WriteVerb
+
+UNKNOWN_HANDLER = "(unknown)"
+"""The handler of a write outside of any call, such as in a thread that a hook has started by itself."""
+
+_UNKNOWN = WriteOrigin(UNKNOWN_HANDLER, 0)
+_APPLY = "application/apply-patch"  # of YAML or CBOR
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    """The fields of the body of a POST that say what it makes."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class ClientWrites:
+    """Limits and records the writes of official clients (`transport.official.ClientGate`). From any thread.
+
+    - `bucket`: the present tokens of all writes; None without a limit.
+    - `known_plural`: a discovered resource by its group, version and plural.
+    - `sleep`: blocks the calling thread for so many seconds.
+    """
+
+    def __init__(
+        self,
+        ledger: WriteLedger,
+        *,
+        bucket: Callable[[], TokenBucket | None],
+        known_plural: Callable[[str, str, str], Resource | None],
+        clock: Clock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ledger = ledger
+        self._bucket = bucket
+        self._known_plural = known_plural
+        self._clock = clock
+        self._sleep = sleep
+
+    def begin(self) -> float:
+        """The monotonic time."""
+        return self._clock.monotonic()
+
+    def wait(self) -> None:
+        """Block until there is a token."""
+        bucket = self._bucket()
+        if bucket is not None and (seconds := bucket.reserve()):
+            self._sleep(seconds)
+
+    async def wait_async(self) -> None:
+        """Wait for a token."""
+        bucket = self._bucket()
+        if bucket is None or not (seconds := bucket.reserve()):
+            return
+        try:
+            await self._clock.sleep(seconds)
+        except asyncio.CancelledError:
+            bucket.give_back()
+            raise
+
+    def add(self, write: ClientWrite, began: float) -> None:
+        """Record a write with the call that it is part of."""
+        parts = urlsplit(write.url)
+        path = parse_api_path(parts.path) or ApiPath("", "", parts.path, None, "", "")
+        resource = self._known_plural(path.group, path.version, path.plural)
+        managers = parse_qs(parts.query).get("fieldManager")
+        # Without a field manager, the API server takes the beginning of the User-Agent.
+        manager = managers[0] if managers else write.user_agent.partition("/")[0][:MOST_FIELD_MANAGER]
+        failure = "" if write.status is None or write.status < 300 else f"the server answered {write.status}"
+        if write.error is not None:
+            failure = str(write.error) or type(write.error).__name__
+        self._ledger.add(
+            WriteRecord(
+                time=self._clock.now(),
+                verb=_verb(write, path),
+                kind=GroupVersionKind(path.group, path.version, "") if resource is None else resource.gvk,
+                resource=path.resource,
+                key=ObjectKey.of(path.namespace, path.name or _name_in(write)),
+                uid="",
+                resource_version="",
+                manager=manager,
+                origin=_origin(),
+                result=_result(write),
+                seconds=self._clock.monotonic() - began,
+                error=failure,
+            )
+        )
+
+
+def _origin() -> WriteOrigin:
+    context: Any = (current_arguments() or {}).get("ctx")
+    return context.origin if isinstance(context, HandlerContext) else _UNKNOWN
+
+
+def _name_in(write: ClientWrite) -> str:
+    """The name of the object that a POST makes; empty if the server chooses it."""
+    if write.method != "POST" or not isinstance(write.body, str | bytes):
+        return ""
+    try:
+        return msgspec.json.decode(write.body, type=_Named).metadata.name
+    except msgspec.DecodeError:  # another format, or no object
+        return ""
+
+
+def _verb(write: ClientWrite, path: ApiPath) -> WriteVerb:
+    match write.method:
+        case "POST":
+            return WriteVerb.CREATE
+        case "PUT":
+            return WriteVerb.UPDATE
+        case "DELETE":
+            return WriteVerb.DELETE if path.name else WriteVerb.DELETE_COLLECTION
+        case _ if write.content_type.startswith(_APPLY):
+            return WriteVerb.CLIENT_APPLY
+        case _:
+            return WriteVerb.PATCH_STATUS if path.subresource == "status" else WriteVerb.PATCH
+
+
+def _result(write: ClientWrite) -> WriteResult:
+    match write.error:
+        case None:
+            pass
+        case NotLeader():
+            return WriteResult.NOT_LEADER
+        case asyncio.CancelledError():
+            return WriteResult.CANCELLED
+        case _:
+            return WriteResult.FAILED
+    status = write.status or 0
+    if status < 300:
+        return WriteResult.DRY_RUN if write.dry_run else WriteResult.SUCCEEDED
+    known = {409: WriteResult.CONFLICT, 429: WriteResult.THROTTLED}
+    return known.get(status, WriteResult.REFUSED if status < 500 else WriteResult.FAILED)
