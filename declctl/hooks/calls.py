@@ -10,11 +10,11 @@ import re
 import threading
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import CoroutineType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 
@@ -300,20 +300,27 @@ class KeyFunction:
         self._function = function
 
     def __call__(self, obj: ObjectView) -> list[object]:
-        """What the function returns for an object: a list, or one value. Raises MappingFailed if it raises.
+        """What the function returns for an object: a list, or one value.
 
-        The values should be keys or names. The caller looks at each, as one that is none must not keep the
+        Raises MappingFailed if it raises, or returns something else. The values should be keys or names. The caller looks at each, as one that is none must not keep the
         others away.
         """
         try:
             result = self._function(obj)
             if result is None:
                 return []
-            return [result] if isinstance(result, str | bytes) else list(result)
+            if isinstance(result, str | bytes):
+                return [result]
+            if isinstance(result, Iterable):
+                return list(cast("Iterable[object]", result))
         except BaseException as error:
             if _is_ctrl_c(error):
                 raise
             raise MappingFailed(f"the mapping {self._name} raised {describe_with_place(error)}") from error
+        kind = type(result).__name__
+        raise MappingFailed(
+            f"the mapping {self._name} returned a value of type {kind}: return a list of keys"
+        )
 
 
 def describe(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from declctl.decoding import Projection
 from declctl.errors import MappingFailed, NotSynced
+from declctl.hooks.calls import KeyFunction
 from declctl.manifest.model import FilterSpec, MappingSpec, OwnerSelection
 from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView, Resource
 from declctl.runtime.handling.binding import Filter
@@ -184,6 +185,24 @@ def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     change = Notification(MODIFIED, owned(version=2), owned(version=1))
     where = source(function=lambda obj: ["a/web", "b/web", "web"], caches={"a", "c"}.__contains__)
     assert led_to(where, change) == ["a/web"]
+
+
+@pytest.mark.client_go(304)
+@pytest.mark.parametrize(
+    ("returned", "keys"),
+    [(None, []), ("web", ["a/web"]), ({"web": 1, "db": 2}, ["a/web", "a/db"]), (iter(["web"]), ["a/web"])],
+)
+def test_a_function_returns_one_key_or_several(returned, keys):
+    """Whatever can be read one by one."""
+    where = source(function=KeyFunction("h:of_pod", lambda _: returned))
+    assert led_to(where, Notification(ADDED, record())) == keys
+
+
+def test_a_function_that_returns_no_keys_at_all_is_named_with_what_to_return():
+    """It has raised nothing: the message is about its result."""
+    where = source(function=KeyFunction("h:of_pod", lambda _: 5))
+    (failure,) = where.keys(Notification(ADDED, record()), lambda _: None).failures
+    assert str(failure) == "the mapping h:of_pod returned a value of type int: return a list of keys"
 
 
 @pytest.mark.client_go(304)
