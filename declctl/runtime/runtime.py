@@ -290,6 +290,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         version=declctl.__version__,
         clock=clock,
         policy=policy,
+        log=log,
     )
     client.guard_writes(
         policy.may_write,

@@ -31,6 +31,7 @@ from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidW
 from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
+from declctl.writes.events import EventLog
 from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
@@ -97,9 +98,7 @@ class SetOwner(msgspec.Struct, frozen=True):
     parent: ObjectView
     manager: str
     origin: WriteOrigin
-    applies: tuple[
-        GroupVersionKind, ...
-    ]  # kinds in which members are looked for, besides those of the parent
+    applies: tuple[GroupVersionKind, ...]  # that the handler declares; empty for every kind
     lacks_annotations: bool = False  # the cached parent may be without annotations that the server has
 
     @property
@@ -113,6 +112,15 @@ class SetOwner(msgspec.Struct, frozen=True):
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+    @property
+    def group_kinds(self) -> frozenset[GroupKind]:
+        """The declared kinds."""
+        return frozenset((kind.group, kind.kind) for kind in self.applies)
+
+    def undeclared(self, kinds: frozenset[GroupKind]) -> frozenset[GroupKind]:
+        """Those kinds that the handler may not write."""
+        return kinds - self.group_kinds if self.applies else frozenset()
 
     def mark(self, document: AppliedDocument) -> None:
         """Make a document a member of the set."""
@@ -158,6 +166,9 @@ class ApplySets:
     It remembers the members of each set that it has applied. A call lists the members on the server, unless
     the call before it had members of the same kinds and namespaces; then it looks at the former members
     alone. `on_marked` is called with each write of a parent.
+
+    Kinds that a handler does not declare, if it declares any, are neither listed nor deleted: they stay in
+    the annotation of the parent, and `log` tells them once.
     """
 
     def __init__(
@@ -168,8 +179,11 @@ class ApplySets:
         version: str,
         clock: Clock,
         on_marked: Callable[[Written], None],
+        log: EventLog | None = None,
     ) -> None:
         self._clock = clock
+        self._log = log
+        self._told: set[tuple[str, GroupKind]] = set()  # handlers and kinds of `_tell_undeclared`
         self._on_marked = on_marked
         self._gate = gate
         self._discover = discover
@@ -280,21 +294,20 @@ class ApplySets:
     ) -> AppliedSet:
         state = owner.parent.uid, owner.manager
         last = self._known.pop(state, None)  # only a call that succeeds has members to remember
-        known = None if last is None else last.members
         scope = SetScope.of(members, owner)
         await marks.widen(scope)
         applied = [await self._apply(owner, document, member) for member, document in members.items()]
         # One object may be served in two groups: what was applied is never deleted under its other name.
         uids = {written.uid for written in applied}
         # The former scope, also if somebody has replaced the parent without its annotations.
-        former = SetScope() if known is None else SetScope.of(known, owner)
-        if known is not None and former == scope:
-            pruned = await self._prune_known(owner, known - members.keys(), uids)
+        former = SetScope() if last is None else SetScope.of(last.members, owner)
+        if last is not None and former == scope and last.declared == owner.group_kinds:
+            pruned = await self._prune_known(owner, last.members - members.keys(), uids)
         else:
             pruned, left = await self._prune_listed(owner, members.keys(), uids, marks.scope | former | scope)
             await marks.narrow(scope | left)
         if not self._gate.dry_run:
-            self._known[state] = _KnownSet(frozenset(members), marks.metadata)
+            self._known[state] = _KnownSet(frozenset(members), owner.group_kinds, marks.metadata)
             if len(self._known) > _MOST_SETS:
                 self._known.popitem(last=False)
         return AppliedSet(tuple(applied), tuple(pruned))
@@ -359,11 +372,14 @@ class ApplySets:
     ) -> tuple[list[Written], "SetScope"]:
         """Delete the members on the server that are not in `kept`, and have none of `uids`.
 
-        Returns them, and the kinds and namespaces of the members that other handlers have.
+        Returns them, and the kinds and namespaces of the members that stay: those of other handlers, and
+        those of kinds that the handler does not declare.
         """
         pruned: list[Written] = []
         left: set[Member] = set()
-        kinds = scope.kinds | {(kind.group, kind.kind) for kind in owner.applies}
+        undeclared = owner.undeclared(scope.kinds)
+        self._tell_undeclared(owner, undeclared)
+        kinds = (scope.kinds - undeclared) | owner.group_kinds
         versions = {(kind.group, kind.kind): kind for kind in owner.applies}
         versions |= {member.group_kind: member.resource.gvk for member in kept}
         for group, kind in sorted(kinds):
@@ -382,7 +398,21 @@ class ApplySets:
                     left.add(member)
                 elif "deletionTimestamp" not in metadata:
                     pruned += await self._delete(owner, member, obj)
-        return pruned, SetScope.of(left, owner)
+        stay = SetScope(undeclared, scope.namespaces if undeclared else frozenset())
+        return pruned, SetScope.of(left, owner) | stay
+
+    def _tell_undeclared(self, owner: SetOwner, kinds: Iterable[GroupKind]) -> None:
+        handler = owner.origin.handler
+        for group, kind in sorted(kinds):
+            if self._log is None or (handler, (group, kind)) in self._told:
+                continue
+            self._told.add((handler, (group, kind)))
+            parent, name = owner.parent, f"{kind}.{group}" if group else kind
+            self._log.warning(
+                f"{handler}: {parent['kind']} {parent.key} may have children of the kind {name}, which the "
+                "handler's `applies` does not name: they are neither looked for nor deleted. If no other "
+                f"handler applies them, delete them, or add {name} to `applies` until they are gone"
+            )
 
     async def _listed(
         self, owner: SetOwner, resource: Resource, scope: "SetScope"
@@ -429,6 +459,7 @@ class _KnownSet(msgspec.Struct, frozen=True):
     """A set as a call has left it."""
 
     members: frozenset[Member]
+    declared: frozenset[GroupKind]  # that the handler had; members of other kinds are not known
     parent: Mapping[str, Any] | None  # the metadata of the parent; None if the cache has them
 
 

@@ -209,13 +209,19 @@ class PlannedRemoval(msgspec.Struct, frozen=True):
 
 
 class PlannedOrphan(msgspec.Struct, frozen=True):
-    """A field manager that no handler has any more: what it has applied stays, and nothing prunes it."""
+    """Objects that stay, as no handler has their field manager or their kind any more."""
 
     handler: str  # which had the manager
     manager: str
     kinds: Sequence[str]  # that it has applied, as declared; empty if they are not known
+    narrowed: bool = False  # a handler has the manager, and its `applies` has lost these kinds
 
     def __str__(self) -> str:
+        if self.narrowed:
+            return (
+                f"children of {', '.join(self.kinds)} that {self.handler} has applied stay, and are deleted "
+                "with their owners only: `applies` names the kinds in which apply_set deletes"
+            )
         what = f" in {', '.join(self.kinds)}" if self.kinds else ""
         return (
             f"fields{what} that {self.handler} has applied stay with the field manager {self.manager}: a "
@@ -411,15 +417,22 @@ def _removals(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> I
 
 
 def _orphans(old: Plan, new: Plan, written: Collection[str]) -> Iterator[PlannedOrphan]:
-    """The field managers of the old manifest that have applied something, and that the new one has not.
+    """The field managers of the old manifest that the new one has not, and the kinds that `applies` loses.
 
     `written` are the handlers that have applied something in the running process.
     """
-    managers = {_manager(new, handler) for handler in new.handlers}
+    managers = {_manager(new, handler): handler for handler in new.handlers}
     for handler in old.handlers:
         manager = _manager(old, handler)
-        if manager not in managers and (handler.applies or handler.name in written):
-            yield PlannedOrphan(handler.name, manager, [str(kind) for kind in handler.applies])
+        if manager not in managers:
+            if handler.applies or handler.name in written:
+                yield PlannedOrphan(handler.name, manager, [str(kind) for kind in handler.applies])
+            continue
+        # Without `applies`, a handler may delete every kind.
+        stay = {(kind.group, kind.kind) for kind in managers[manager].applies}
+        lost = [str(kind) for kind in handler.applies if (kind.group, kind.kind) not in stay]
+        if stay and lost:
+            yield PlannedOrphan(handler.name, manager, lost, narrowed=True)
 
 
 def _manager(plan: Plan, handler: HandlerPlan) -> str:

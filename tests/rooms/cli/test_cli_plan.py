@@ -420,6 +420,22 @@ def test_a_rename_tells_what_it_orphans(
         assert line.endswith(f"a handler that goes on with them needs fieldManager: {manager}")
 
 
+def test_a_narrower_applies_tells_which_children_stay(declctl: Callable, guard: Path):
+    """`apply_set` deletes in declared kinds only: the Secrets of today would be forgotten without a word."""
+    both = WRITES.replace("}]", "}, {apiVersion: v1, kind: Secret}]")
+    (guard / "old").mkdir()
+    for name, applies in (("old", both), (".", WRITES)):
+        (guard / name / "manifest.yaml").write_text(
+            MANIFEST.replace("name: greet", f"name: greet, {applies}")
+        )
+        (guard / name / "handlers.py").write_text(HANDLERS)
+    ended = declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml")
+    (line,) = [line for line in ended.out.splitlines() if "children of" in line]
+    assert line.startswith("  children of v1 Secret that greet has applied stay")
+    ended = declctl("plan", "old/manifest.yaml", "--against", "manifest.yaml")
+    assert "children of" not in ended.out
+
+
 def test_a_handler_that_has_written_is_known_without_a_declaration(
     declctl: Callable, guard: Path, process: Process
 ):

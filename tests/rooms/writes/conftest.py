@@ -92,6 +92,7 @@ class Scene:
         self.forgotten: list[GroupVersionKind] = []
         self.written: list[Any] = []
         self.leads = True
+        self.log = Logged()
         self.resources = dict(RESOURCES)
 
     async def discover(self, kind: GroupVersionKind) -> Resource:
@@ -115,6 +116,7 @@ class Scene:
             version="1.2.3",
             clock=self.clock,
             policy=policy,
+            log=self.log,
         )
 
     def writer(self, handler: str = "web", **more: Any) -> HandlerWriter:

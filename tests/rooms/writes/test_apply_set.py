@@ -601,3 +601,34 @@ def test_annotations_that_the_cache_lacks_are_read_before(scene, scope, view) ->
 def test_fields_that_are_dropped_and_have_annotations_of_a_set(dropped, lacks) -> None:
     """A manifest that drops the annotation of kubectl costs no read."""
     assert drops_set_annotations([FieldPath.parse(dropped)]) is lacks
+
+
+def test_a_kind_that_is_not_declared_any_more_is_left_alone(scene, scope, view) -> None:
+    """`applies` is what a handler may delete, and its rights went with the kind: the call does not fail."""
+    scene.server.answers["GET", DEPLOYMENTS] = Forbidden(403, "Forbidden", "no")
+    scene.server.answers["GET", MAPS] = {"items": [member("b")]}
+    obj = view(metadata={"annotations": {**MARKED, KINDS: "ConfigMap,Deployment.apps"}})
+    writer = scene.writer(declared=DeclaredWrites((GroupVersionKind.of("v1", "ConfigMap"),)))
+    done = scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+    assert [written.key for written in done.pruned] == ["team-a/b"]
+    assert scene.server.sent("PATCH") == [("PATCH", f"{MAPS}/a")]  # the annotation stays as it is
+    scene.run(writer.apply_set(obj, [], scope(obj)))
+    (line,) = [each.event for each in scene.log.lines]
+    assert line.startswith("web: WebApp team-a/shop may have children of the kind Deployment.apps")
+    assert line.endswith("or add Deployment.apps to `applies` until they are gone")
+
+
+def test_a_kind_that_is_declared_again_is_looked_into(scene, scope, view) -> None:
+    """The advice of the log works without a restart: the next call deletes the children that were left."""
+    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
+    obj = view(metadata={"annotations": {**MARKED, KINDS: "ConfigMap,Deployment.apps"}})
+    factory, kinds = (
+        scene.factory(),
+        [GroupVersionKind.of("v1", "ConfigMap"), GroupVersionKind.of("apps/v1", "Deployment")],
+    )
+    pruned = []
+    for generation, applies in enumerate((kinds[:1], kinds[:1], kinds)):
+        writer = factory.writer("web", generation, declared=DeclaredWrites(tuple(applies)))
+        done = scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
+        pruned.append([written.key for written in done.pruned])
+    assert pruned == [[], [], ["team-a/old"]]
