@@ -96,6 +96,8 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
     slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
+    timeouts: int = 0  # calls that took longer than `timeout`
+    terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     dead_letters: int = 0  # now
     dead_letters_dropped: int = 0  # because there were too many
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
@@ -121,6 +123,8 @@ class HandlerCounts:
     filtered: int = 0  # changes for which no hook was called
     expression_errors: int = 0  # evaluations of the filter's expression that failed
     slow_expressions: int = 0  # evaluations of it that took longer than `SLOW_EVALUATION`
+    timeouts: int = 0  # calls that took longer than the timeout of the handler
+    terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None

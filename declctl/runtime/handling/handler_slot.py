@@ -397,6 +397,8 @@ class HandlerSlot(ABC, Generic[T]):
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
             slow_expressions=counts.slow_expressions,
+            timeouts=counts.timeouts,
+            terminal_failures=counts.terminal_failures,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
         )

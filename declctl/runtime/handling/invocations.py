@@ -117,6 +117,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # the message of its timeout; the failure was counted then
+    was_cancelled_at_timeout: bool = False  # and has ended with it; written by its worker
     cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
@@ -232,6 +233,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         timeout, cancelled = self.binding.plan.timeout, error.__cause__
         message = f"it was cancelled at {self.cancelled_at}"
         if timeout is not None and not self.cancelled_at:
+            self.was_cancelled_at_timeout = True
             message = _ran_longer_than(timeout)
         return TimeoutError(message).with_traceback(None if cancelled is None else cancelled.__traceback__)
 
@@ -739,6 +741,7 @@ class Invocations(ABC, Generic[T]):
                 return
             # It counts as failed now: a call that never returns would otherwise never be counted.
             invocation.timed_out = message
+            self._counts.timeouts += 1
             self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
@@ -780,12 +783,15 @@ class Invocations(ABC, Generic[T]):
         attempt = item.attempts + 1 - waits
         again = most is None or attempt < most
         again = again and not self._closed  # a removed handler has no worker for the retry
-        again = again and not self._is_final(invocation.failures)
+        is_final = self._is_final(invocation.failures)
+        again = again and not is_final
         delay = self._delay(invocation.binding, attempt) if again else 0.0
         what = describe_failure(invocation.failures[0])
         with self._lock:
             if not invocation.timed_out:  # a timeout has counted itself
                 self._count_failure(invocation, what, _failure_type(invocation.failures[0]))
+                self._counts.timeouts += invocation.was_cancelled_at_timeout
+            self._counts.terminal_failures += is_final
             if again:
                 self._counts.retried += 1
             else:

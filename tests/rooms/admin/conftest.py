@@ -76,6 +76,8 @@ NOTIFY = HandlerStatistics(
     p95_seconds=0.004,
     last_error="default/<b>: KeyError: 'x'",
     replayed=7,
+    timeouts=5,
+    terminal_failures=6,
 )
 STATUS = ControllerStatus(
     name="pod-guard",

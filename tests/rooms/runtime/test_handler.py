@@ -316,7 +316,7 @@ def test_a_call_that_runs_too_long_is_given_up_and_its_key_held(bench, added) ->
     worker.join(10)
     assert left == [False]
     figures = slot.statistics()
-    assert (figures.zombies, figures.failed, figures.queued) == (0, 1, 1)
+    assert (figures.zombies, figures.failed, figures.queued, figures.timeouts) == (0, 1, 1, 1)
     assert "TimeoutError" in figures.last_error
 
 
@@ -369,7 +369,7 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, added, log)
     assert bench.loop.submit(slot.work_async(item)).result(10) is True
     assert ended == ["cancelled"]
     figures = slot.statistics()
-    assert (figures.failed, figures.zombies) == (1, 0)
+    assert (figures.failed, figures.zombies, figures.timeouts) == (1, 0, 1)
     assert figures.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
     assert figures.last_error_type == "TimeoutError"
     trace = log.find("ran longer than its timeout").fields["traceback"]
@@ -418,7 +418,7 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     gate.set()
     assert call.result(10) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
-    assert (figures.failed, figures.zombies, slot.outstanding(ended)) == (1, 0, 0)
+    assert (figures.failed, figures.zombies, slot.outstanding(ended), figures.timeouts) == (1, 0, 0, 0)
     assert figures.last_error == "default/a: TimeoutError: it was cancelled at the drain timeout of a reload"
 
 
@@ -461,7 +461,7 @@ def test_an_asynchronous_call_that_goes_on_after_its_timeout_is_a_zombie(bench, 
     gate.set()
     assert call.result(10) is False, "its worker was replaced and leaves"
     assert (tally.calls, tally.failed, slot.statistics().zombies) == (1, 1, 0)
-    assert slot.statistics().failed == 1
+    assert (slot.statistics().failed, slot.statistics().timeouts) == (1, 1)
 
 
 def test_failures_of_what_had_failed_before_are_told_apart(bench, added, clock) -> None:
