@@ -302,8 +302,8 @@ class KeyFunction:
     def __call__(self, obj: ObjectView) -> list[object]:
         """What the function returns for an object: a list, or one value.
 
-        Raises MappingFailed if it raises, or returns something else. The values should be keys or names. The caller looks at each, as one that is none must not keep the
-        others away.
+        Raises MappingFailed if it raises, or returns something else. The values should be keys or names. The
+        caller looks at each, as one that is none must not keep the others away.
         """
         try:
             result = self._function(obj)
