@@ -16,7 +16,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ _ATTEMPTS, _PAUSE_SECONDS = 12, 10.0  # to post one event: about two minutes
 _JITTER = 0.25  # of a pause, so that many processes do not come back at the same moment
 _HOLD_SECONDS = 60.0  # until counts of series are sent again to a server that did not answer
 _SILENCE = 60.0  # seconds between two log lines of one kind
-_LONGEST_NOTE, _LONGEST_REASON, _LONGEST_NAME = 1024, 128, 200  # characters
+_LONGEST_NOTE, _LONGEST_REASON, _LONGEST_NAME = 1024, 128, 200  # bytes of UTF-8, which the server counts
 _TEMPORARY = (Unreachable, TooManyRequests)  # faults after which a request is sent again
 _EVENTS = Resource(GroupVersionKind("events.k8s.io", "v1", "Event"), "events", True)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -129,7 +129,7 @@ class EventRecorder:
     ) -> None:
         self._gate = gate
         self._controller = _qualified(controller)
-        self._instance = f"{controller[:60]}-{instance}"[:128]
+        self._instance = _cut(f"{controller[:60]}-{instance}", 128)
         self._clock = clock
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -146,9 +146,10 @@ class EventRecorder:
         self._counts = RecordedEvents()
         self._silent_until: dict[str, float] = {}  # kind of log line → monotonic time of the next one
 
-    def record(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> None:
-        """Post an event about an object. Returns at once. From any thread.
+    def record(self, obj: Mapping[str, Any], text: EventText, origin: WriteOrigin) -> None:
+        """Post an event about an object: a view, or a mapping as in JSON. Returns at once. From any thread.
 
+        Raises TypeError for anything else, and for a mapping without apiVersion, kind and metadata.name.
         After `flush`, events are dropped.
         """
         # Made here, because the object may change before the loop handles the event.
@@ -298,7 +299,7 @@ class EventRecorder:
             group.notes.add(note)
             return recorded
         # The server lets no note change, so this one stays that of the first combined event.
-        body = {**recorded.body, "note": f"{COMBINED}{recorded.note}"[:_LONGEST_NOTE]}
+        body = {**recorded.body, "note": _cut(f"{COMBINED}{recorded.note}", _LONGEST_NOTE)}
         return replace(recorded, note=None, body=body)
 
     def _may_send(self, recorded: _Recorded) -> bool:
@@ -391,22 +392,15 @@ class EventRecorder:
             self._silent_until[kind] = now + _SILENCE
             self._log.warning(message)
 
-    def _recorded(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> _Recorded:
+    def _recorded(self, obj: Mapping[str, Any], text: EventText, origin: WriteOrigin) -> _Recorded:
         now = self._clock.now()
+        regarding = _regarding(obj)
         # An event about a cluster-scoped object has to be in this namespace (client-go 280).
-        namespace = obj.namespace or "default"
-        shown = obj.name[:_LONGEST_NAME].rstrip("-.")
+        namespace = regarding["namespace"] or "default"
+        shown = regarding["name"][:_LONGEST_NAME].rstrip("-.")
         # Names of roles may have colons, names of events not (client-go 291).
         name = shown if _SUBDOMAIN.fullmatch(shown) else "event"
-        note, reason = text.note[:_LONGEST_NOTE], text.reason[:_LONGEST_REASON]
-        regarding = {
-            "apiVersion": obj["apiVersion"],
-            "kind": obj["kind"],
-            "name": obj.name,
-            "namespace": obj.namespace or "",
-            "uid": obj.uid,
-            "resourceVersion": obj.resource_version,
-        }
+        note, reason = _cut(text.note, _LONGEST_NOTE), _cut(text.reason, _LONGEST_REASON)
         body: KubeObject = {
             "apiVersion": _EVENTS.gvk.api_version,
             "kind": _EVENTS.gvk.kind,
@@ -417,16 +411,50 @@ class EventRecorder:
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
-            "action": text.action[:_LONGEST_REASON],
+            "action": _cut(text.action, _LONGEST_REASON),
             "reason": reason,
             "note": note,
             "type": text.type,
             "regarding": regarding,
         }
         # client-go's key has no note. Here a note often has a number or a name, which a reader looks for.
-        about = obj.uid or f"{obj['kind']} {obj.key}"
+        about = regarding["uid"] or f"{regarding['kind']} {namespace}/{regarding['name']}"
         group = (about, text.type, reason, text.action)
         return _Recorded(group, note, (about, text.type), body, origin)
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning of a text, of at most so many bytes of UTF-8. What UTF-8 can't have becomes `?`."""
+    return text.encode(errors="replace")[:most].decode(errors="ignore")
+
+
+def _regarding(obj: Mapping[str, Any]) -> dict[str, str]:
+    """The reference to an object that an event has. Raises TypeError."""
+    if not isinstance(obj, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of a user's code
+        raise TypeError(
+            f"an event is about an object, such as request.obj or written.obj, not a {type(obj).__name__}"
+        )
+    if isinstance(obj, ObjectView):
+        name, namespace, uid, version = obj.name, obj.namespace, obj.uid, obj.resource_version
+    else:
+        found = obj.get("metadata")
+        metadata = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+        name, namespace = metadata.get("name"), metadata.get("namespace")
+        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+    fields = {
+        "apiVersion": obj.get("apiVersion"),
+        "kind": obj.get("kind"),
+        "name": name,
+        "namespace": namespace or "",
+        "uid": uid or "",
+        "resourceVersion": version or "",
+    }
+    for field_name, value in fields.items():
+        if not isinstance(value, str) or (not value and field_name in ("apiVersion", "kind", "name")):
+            raise TypeError(
+                f"an event needs the {field_name} of the object that it is about; it is {value!r}"
+            )
+    return cast("dict[str, str]", fields)
 
 
 def _limit(remembered: OrderedDict[Any, Any]) -> None:
@@ -452,7 +480,8 @@ def _qualified(controller: str) -> str:
 def event_text(reason: object, message: object, kind: object, action: object) -> EventText:
     """Check the arguments of `ctx.record_event`.
 
-    Raises ValueError for another `kind` than Normal and Warning, and TypeError for a value that is no text.
+    Raises ValueError for another `kind` than Normal and Warning, and for an empty reason or action, which the
+    server refuses; TypeError for a value that is no text.
     """
     if kind not in ("Normal", "Warning"):
         raise ValueError(f"the type of an event is Normal or Warning, not {kind!r}")
@@ -461,4 +490,6 @@ def event_text(reason: object, message: object, kind: object, action: object) ->
     for name, text in texts.items():
         if not isinstance(text, str):
             raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
+        if not text and name != "message":
+            raise ValueError(f"the {name} of an event is one CamelCase word, not an empty text")
     return EventText(str(reason), str(message), str(kind), str(action))

@@ -24,7 +24,7 @@ import msgspec
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.kit import running_loop
-from declctl.objects import GroupVersionKind, ObjectView
+from declctl.objects import GroupVersionKind
 from declctl.transport import Client
 from declctl.writes import (
     AppliedSet,
@@ -283,17 +283,18 @@ class HandlerContext:
 
     def record_event(
         self,
-        obj: ObjectView,
+        obj: Mapping[str, Any],
         reason: str,
         message: str,
         type: str = "Normal",  # noqa: A002
         action: str = "Handle",
     ) -> None:
-        """Post a Kubernetes Event about `obj`.
+        """Post a Kubernetes Event about `obj`: an object of the cache, or the `obj` of a `Written`.
 
         Equal events become a series. `action` is what was done, or has failed, in one CamelCase word.
         Returns at once. A refusal of the server is logged, and never raised. Raises ValueError for another
-        `type`, and TypeError for a `reason`, `message` or `action` that is no text.
+        `type` and for an empty `reason` or `action`, and TypeError for an `obj` that is no object, and for a
+        `reason`, `message` or `action` that is no text.
         """
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
@@ -430,6 +431,6 @@ class ClusterAccess:
         """
         return await find_carriers_of(self._client, kind, finalizer, namespaces)
 
-    def record_event(self, obj: ObjectView, text: EventText, origin: WriteOrigin) -> None:
+    def record_event(self, obj: Mapping[str, Any], text: EventText, origin: WriteOrigin) -> None:
         """Post an event in the background."""
         self._recorder.record(obj, text, origin)

@@ -447,3 +447,61 @@ def test_what_is_no_text_is_refused_where_it_is_given(name) -> None:
         event_text(words["reason"], words["message"], "Normal", words["action"])
     with pytest.raises(ValueError, match="Normal or Warning, not 'Error'"):
         event_text("Seen", "it", "Error", "Handle")
+
+
+@pytest.mark.parametrize("name", ["reason", "action"])
+def test_an_empty_word_is_refused_where_it_is_given(name) -> None:
+    """The server would refuse the event, in the background. An empty message is none of its business."""
+    words = {"reason": "Seen", "message": "", "action": "Handle"}
+    event_text(words["reason"], words["message"], "Normal", words["action"])
+    with pytest.raises(ValueError, match=f"the {name} of an event is one CamelCase word, not an empty text"):
+        event_text(**{"reason": "Seen", "message": "it", "kind": "Normal", "action": "Handle", name: ""})
+
+
+def test_texts_are_cut_by_bytes_as_the_server_counts_them(play, server, view) -> None:
+    """A long message in French or Japanese is posted, and not refused."""
+    recorder = play([(view("web"), EventText("é" * 128, "日" * 1024, "Normal", "x" + "é" * 128))])
+    ((_, _, _, body),) = server.requests
+    assert body["note"] == "日" * 341  # 1023 bytes: another one would have a third of its bytes
+    assert (body["reason"], body["action"]) == ("é" * 64, "x" + "é" * 63)
+    assert recorder.statistics() == RecordedEvents(posted=1)
+
+
+def test_the_note_of_combined_events_is_cut_by_bytes(play, server, view) -> None:
+    """The prefix takes a part of the 1,024 bytes."""
+    play([(view("web"), EventText("Seen", f"{number}" + "é" * 600)) for number in range(10)])
+    note = server.requests[-1][3]["note"]
+    assert note.startswith("(combined from similar events): 9é")
+    assert 1023 <= len(note.encode()) <= 1024
+
+
+def test_half_of_a_surrogate_pair_in_a_text_is_posted_as_a_question_mark(play, server, view) -> None:
+    """A file name that is no UTF-8 stands in the message: the event says all but that byte."""
+    play([(view("web"), EventText("Seen", "file \udc80"))])
+    assert server.requests[0][3]["note"] == "file ?"
+
+
+def test_an_event_may_be_about_the_answer_of_a_write(play, server) -> None:
+    """`ctx.record_event(written.obj, …)`: a plain dict, as the server has sent it."""
+    metadata = {"name": "kid", "namespace": "team-a", "uid": "u1", "resourceVersion": "7"}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    cluster = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
+    play([(made, EventText("Made", "it")), (cluster, EventText("Made", "it"))])
+    about, other = (body["regarding"] for _, _, _, body in server.requests)
+    assert about == {"apiVersion": "v1", "kind": "ConfigMap", **metadata}
+    assert (other["name"], other["namespace"], other["uid"]) == ("team-a", "", "")
+    assert server.requests[1][1] == "/apis/events.k8s.io/v1/namespaces/default/events"
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        ("team-a/shop", "about an object, such as request.obj or written.obj, not a str"),
+        ({"kind": "ConfigMap", "metadata": {"name": "x"}}, "needs the apiVersion of the object"),
+        ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": []}, "needs the name of the object"),
+    ],
+)
+def test_what_is_no_object_is_refused_where_it_is_given(play, obj, message) -> None:
+    """The handler sees its mistake at the line of the call."""
+    with pytest.raises(TypeError, match=message):
+        play([(obj, EventText("Seen", "it"))])
