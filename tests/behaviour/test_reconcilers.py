@@ -186,6 +186,8 @@ def test_a_mapping_that_fails_as_often_as_the_manifest_allows_is_given_up(rig, s
     until("it is given up", lambda: runs.handler("keys").failed == 1)
     runs.wait_idle()
     assert (runs.handler("keys").retried, runs.handler("keys").unmapped) == (1, 0)
+    (told,) = [event for event in runs.log.events("error") if event.endswith("given up")]
+    assert "a change of pods default/p leads to no key" in told
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     until("its next change leads to a key", lambda: ("key", "default/b") in rig.told("key"))
 

@@ -684,13 +684,13 @@ class Reconciliations(Invocations[Causes]):
         fields: dict[str, object] = {}
         try:
             # The text is left out, as it may name the object.
-            times = self._failures.count((binding.generation, "keys", kind, place_of(cause)))
+            times = self._failures.count((binding.generation, "keys", kind, place_of(cause), delay is None))
             if times == 1:
                 fields["traceback"] = readable_traceback(failure)[:_LONGEST_TRACEBACK]
         except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
             times = 1
         # One fault of the code may concern thousands of objects: the 10th is logged, the 100th, and so on.
-        if times != 1 and delay is not None and str(times).rstrip("0") != "1":
+        if str(times).rstrip("0") != "1":
             return
         so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
         then = "given up" if delay is None else f"again in {delay:.3g} s"
