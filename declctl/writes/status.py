@@ -81,7 +81,7 @@ class StatusChange(msgspec.Struct, frozen=True):
     def patch(self, status: Mapping[str, Any], *, now: str) -> KubeObject:
         """The merge patch that leads from `status` to the wanted one; empty if nothing would change.
 
-        `now` is the time of a transition, RFC 3339.
+        `now` is the time of a transition, RFC 3339. Raises InvalidWrite for conditions that are no list.
         """
         generation = self.obj["metadata"].get("generation")
         wanted = self.fields
@@ -91,7 +91,13 @@ class StatusChange(msgspec.Struct, frozen=True):
             wanted = {"observedGeneration": generation, **wanted}
         patch = {name: value for name, value in wanted.items() if not _is_merged(status, name, value)}
         if self.conditions:
-            before = [dict(each) for each in status.get("conditions") or () if isinstance(each, Mapping)]
+            there = status.get("conditions") or []
+            if not isinstance(there, list):
+                raise InvalidWrite(
+                    f"status.conditions of this {kind.kind} is no list, and patch_status merges conditions "
+                    "into a list: write them by ctx.client"
+                )
+            before = [dict(each) for each in cast("list[Any]", there) if isinstance(each, Mapping)]
             after = self._merged(before, generation, now)
             if after != before:
                 patch["conditions"] = after
@@ -144,6 +150,8 @@ class StatusWriter:
         if written.dry_run or not written.uid:
             return
         known, status = self._known.get(written.uid), written.obj.get("status") or {}
+        if not isinstance(status, dict):
+            return  # a status that is no object is not written here
         if known is not None and newer_version(known.version, written.resource_version) == known.version:
             return
         same = known is not None and known.status == status
@@ -157,8 +165,8 @@ class StatusWriter:
         With `reads_first` the status is read from the server unless this process has written the newest one:
         the cache may lack it, and the conditions of other controllers with it.
 
-        Raises NoStatusSubresource, NotLeader, and ApiError: NotFound if the object has gone, Conflict if it
-        has been created again.
+        Raises InvalidWrite for a status that is no object, NoStatusSubresource, NotLeader, and ApiError:
+        NotFound if the object has gone, Conflict if it has been created again.
         """
         obj = change.obj
         resource = await self._with_status(GroupVersionKind.of(obj["apiVersion"], obj["kind"]))
@@ -176,7 +184,7 @@ class StatusWriter:
     ) -> Written:
         obj = change.obj
         known = self._known.get(obj.uid)
-        state = _KnownStatus(obj.resource_version, obj.get("status") or {}, {})
+        state = _KnownStatus(obj.resource_version, _fields(obj), {})
         if known is not None and newer_version(known.version, state.version) == known.version:
             state = known
         elif reads_first:
@@ -229,7 +237,7 @@ class StatusWriter:
         metadata = found.get("metadata") or {}
         if metadata.get("uid") != obj.uid:
             raise Conflict(409, "Conflict", f"{obj['kind']} {obj.key} has been deleted and created again")
-        return _KnownStatus(str(metadata.get("resourceVersion")), found.get("status") or {}, {})
+        return _KnownStatus(str(metadata.get("resourceVersion")), _fields(found), {})
 
     def _remember(self, uid: str, written: Written, patch: KubeObject) -> None:
         self._known.pop(uid, None)
@@ -248,6 +256,20 @@ class _KnownStatus(msgspec.Struct, frozen=True):
     def has_sent(self, patch: KubeObject) -> bool:
         """Whether all of a patch was part of the one that has led here."""
         return all(name in self.sent and self.sent[name] == value for name, value in patch.items())
+
+
+def _fields(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The status of an object. Raises InvalidWrite for one without fields, such as a text."""
+    status = obj.get("status")
+    if status is None:
+        return {}
+    if not isinstance(status, Mapping):
+        raise InvalidWrite(
+            f"the status of this {obj.get('kind') or 'kind'} is no object, and patch_status merges "
+            "conditions and fields into an object: write it by ctx.client, or make it an object in the "
+            "CustomResourceDefinition"
+        )
+    return cast("Mapping[str, Any]", status)
 
 
 def _skipped(obj: ObjectView, state: _KnownStatus) -> KubeObject:

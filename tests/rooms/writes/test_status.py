@@ -310,3 +310,28 @@ def test_a_status_that_the_cache_lacks_is_read_before(scene, scope, view) -> Non
     # The second call finds nothing to change in what the first one has written, and reads nothing.
     assert scene.server.sent() == [("GET", PATH), ("PATCH", f"{PATH}/status")]
     assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]
+
+
+@pytest.mark.parametrize("reads_first", [False, True], ids=["cached", "read"])
+def test_a_status_that_is_no_object_is_refused(scene, scope, view, reads_first) -> None:
+    """A CustomResourceDefinition with `status: {type: string}`: the message says what to do."""
+    scene.server.answers["GET", PATH] = {**_state({}), "kind": "WebApp", "status": "Running"}
+    writer = scene.writer(declared=DeclaredWrites(lacks_status=reads_first))
+    obj = view() if reads_first else view(status="Running")
+    with pytest.raises(
+        InvalidWrite, match=r"the status of this WebApp is no object.*write it by ctx\.client"
+    ):
+        scene.run(writer.patch_status(status_change(scope(obj), [READY], {}), scope(obj)))
+    # A write of the object itself, such as the mark of a set, is no fault of the status.
+    scene.server.answers["PATCH", PATH] = {**_state({}), "status": "Running"}
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    scene.run(writer.apply_set(obj, documents_of([child]), scope(obj)))
+    assert scene.server.sent("PATCH")[0] == ("PATCH", PATH)
+
+
+def test_conditions_that_are_no_list_are_refused(scene, patch, view) -> None:
+    """Some kinds have a map of conditions, which a list would replace."""
+    obj = view(status={"conditions": {"Ready": "True"}})
+    with pytest.raises(InvalidWrite, match=r"status\.conditions of this WebApp is no list"):
+        patch(obj, [READY])
+    assert patch(obj, phase="Running").changed
