@@ -13,6 +13,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, cast
 
 import msgspec
@@ -29,14 +30,19 @@ _MOST_CONFLICTS = 5  # patches of one call that may answer 409
 _MOST_STATUSES = 5000  # of objects that were written last, which are remembered
 _CONDITION_FIELDS = ("type", "status", "reason", "message", "observedGeneration", "lastTransitionTime")
 _STATUSES = ("True", "False", "Unknown")
-_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")  # as metav1.Condition
+# The limits of metav1.Condition, which most kinds have for their conditions.
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_TYPE = re.compile(rf"({_SUBDOMAIN}/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_LONGEST_TYPE, _LONGEST_REASON, _LONGEST_MESSAGE = 316, 1024, 32768  # characters
 
 
 def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
     """Check conditions and copy them. From any thread.
 
-    Each has `type`, `status` (True, False or Unknown, as a text or a boolean), `reason` and maybe `message`.
-    Raises InvalidWrite.
+    Each has `type`, `status` (True, False or Unknown, as a text or a boolean), `reason` and maybe `message`,
+    of which the rest is cut off if it is too long. Raises InvalidWrite for what the server would refuse.
     """
     found: list[KubeObject] = []
     for each in given:
@@ -52,6 +58,11 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
         kind, status = condition.get("type"), condition.get("status")
         if not isinstance(kind, str) or not kind:
             raise InvalidWrite(f"a condition needs a type, such as Ready; it is {kind!r}")
+        if len(kind) > _LONGEST_TYPE or not _TYPE.fullmatch(kind):
+            raise InvalidWrite(
+                f"{kind!r} is no type of a condition: it is one CamelCase word of at most {_LONGEST_TYPE} "
+                "characters, such as Ready or example.dev/Ready"
+            )
         condition["status"] = str(status)
         if condition["status"] not in _STATUSES:
             raise InvalidWrite(
@@ -60,15 +71,46 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
         reason = condition.get("reason")
         if not isinstance(reason, str) or not _REASON.fullmatch(reason):
             raise InvalidWrite(f"the condition {kind} needs a reason, one CamelCase word; it is {reason!r}")
+        if len(reason) > _LONGEST_REASON:
+            raise InvalidWrite(
+                f"the reason of the condition {kind} has {len(reason):,} characters, more than "
+                f"{_LONGEST_REASON:,}: it is one word, and the text goes into the message"
+            )
         message = condition.setdefault("message", "")
         if not isinstance(message, str):
             raise InvalidWrite(
                 f"the message of the condition {kind} is a text, not a {type(message).__name__}"
             )
+        condition["message"] = message[:_LONGEST_MESSAGE]
+        _check_filled_in(kind, condition)
         if any(other["type"] == kind for other in found):
             raise InvalidWrite(f"the condition {kind} is given twice")
         found.append(condition)
     return found
+
+
+def _check_filled_in(kind: str, condition: KubeObject) -> None:
+    """Check the fields that are filled in unless they are given. Raises InvalidWrite."""
+    since = condition.get("lastTransitionTime", "2000-01-01T00:00:00Z")
+    if not isinstance(since, str) or not _TIME.fullmatch(since) or not _is_time(since):
+        raise InvalidWrite(
+            f"the lastTransitionTime of the condition {kind} is {since!r}: leave it out, and it is filled "
+            "in, or write a time such as 2026-01-31T12:00:00Z"
+        )
+    observed = condition.get("observedGeneration", 0)
+    if not isinstance(observed, int) or isinstance(observed, bool) or observed < 0:
+        raise InvalidWrite(
+            f"the observedGeneration of the condition {kind} is {observed!r}: leave it out, and it is "
+            "filled in, or write a number"
+        )
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 class StatusChange(msgspec.Struct, frozen=True):

@@ -212,6 +212,16 @@ def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> Non
             {**READY, "status": "Yes"},
             "the status of the condition Ready is True, False or Unknown, not 'Yes'",
         ),
+        ({**READY, "type": "Re ady"}, "'Re ady' is no type of a condition: it is one CamelCase word"),
+        ({**READY, "type": "T" * 317}, "is no type of a condition"),
+        ({**READY, "reason": "R" * 1025}, "the reason of the condition Ready has 1,025 characters"),
+        (
+            {**READY, "lastTransitionTime": "nope"},
+            "lastTransitionTime of the condition Ready is 'nope': leave",
+        ),
+        ({**READY, "lastTransitionTime": "2026-13-01T00:00:00Z"}, "lastTransitionTime of the condition"),
+        ({**READY, "lastTransitionTime": None}, "lastTransitionTime of the condition Ready is None"),
+        ({**READY, "observedGeneration": "7"}, "observedGeneration of the condition Ready is '7': leave"),
         ({**READY, "reason": "not running"}, "the condition Ready needs a reason, one CamelCase word"),
         ({**READY, "message": 3}, "the message of the condition Ready is a text, not a int"),
         ({**READY, "mesage": "x"}, "a condition has no field 'mesage': did you mean message?"),
@@ -335,3 +345,17 @@ def test_conditions_that_are_no_list_are_refused(scene, patch, view) -> None:
     with pytest.raises(InvalidWrite, match=r"status\.conditions of this WebApp is no list"):
         patch(obj, [READY])
     assert patch(obj, phase="Running").changed
+
+
+def test_the_longest_condition_is_written(scene, patch, view) -> None:
+    """A message with a long text of an error is cut, and the handler does not fail because of it."""
+    given = {
+        "type": f"example.dev/{'T' * 304}",
+        "status": "True",
+        "reason": "R" * 1024,
+        "message": "é" * 40_000,
+        "lastTransitionTime": "2026-01-31T12:00:00.5+01:00",
+        "observedGeneration": 3,
+    }
+    patch(view(), [given])
+    assert bodies(scene)[0]["conditions"] == [{**given, "message": "é" * 32768}]
