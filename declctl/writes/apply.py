@@ -58,10 +58,26 @@ def document_of(obj: object) -> AppliedDocument:
     namespace = fields.get("namespace")
     if namespace is not None and not (isinstance(namespace, str) and namespace):
         raise InvalidWrite(f"metadata.namespace of the {kind} {name} is {namespace!r}; it has to be a text")
+    _check_metadata(fields, f"{kind} {name}")
     server_side = (*_SERVER_SIDE, *_OF_ONE_STATE) if isinstance(obj, ObjectView) else _SERVER_SIDE
     for field in server_side:
         fields.pop(field, None)
     return AppliedDocument(GroupVersionKind.of(api_version, kind), name, namespace, body)
+
+
+def _check_metadata(metadata: KubeObject, what: str) -> None:
+    """Check the fields to which `apply_set` adds its own. Raises InvalidWrite."""
+    if not isinstance(metadata.get("labels") or {}, dict):
+        raise InvalidWrite(f"metadata.labels of the {what} is {metadata['labels']!r}; it has to be a dict")
+    references = metadata.get("ownerReferences") or []
+    if not isinstance(references, list):
+        raise InvalidWrite(f"metadata.ownerReferences of the {what} is {references!r}; it has to be a list")
+    for index, each in enumerate(cast("list[Any]", references)):
+        if not isinstance(each, dict):
+            raise InvalidWrite(
+                f"metadata.ownerReferences[{index}] of the {what} is {each!r}; it has to be a dict with "
+                "apiVersion, kind, name and uid. apply_set adds the object of the call as an owner by itself"
+            )
 
 
 def placed(document: AppliedDocument, resource: Resource, default: str | None) -> ObjectKey:

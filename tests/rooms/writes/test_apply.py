@@ -109,6 +109,12 @@ def test_values_that_were_read_from_a_view_may_be_applied(scene, view, apply) ->
         ({**MAP, "metadata": {}}, "metadata.name is missing"),
         ({**MAP, "metadata": {"generateName": "x-"}}, "as each apply would make another object: compute a"),
         ({**MAP, "metadata": {"name": "x", "namespace": 3}}, "metadata.namespace of the ConfigMap x is 3"),
+        (
+            {**MAP, "metadata": {"name": "x", "ownerReferences": ["x"]}},
+            r"metadata.ownerReferences\[0\] of the ConfigMap x is 'x'; it has to be a dict",
+        ),
+        ({**MAP, "metadata": {"name": "x", "ownerReferences": {"uid": "x"}}}, "it has to be a list"),
+        ({**MAP, "metadata": {"name": "x", "labels": ["a"]}}, "metadata.labels of the ConfigMap x is"),
         ({**MAP, "data": {"at": [dt.date(2026, 1, 1)]}}, r"a value at data.at\[0\] that JSON can't write"),
         ({**MAP, "data": {"at": math.nan}}, "a value at data.at that JSON can't write: JSON has no nan"),
         ({**MAP, "data": {True: "a"}}, r"at data that .* the key True is no text; .* YAML reads on, off"),
