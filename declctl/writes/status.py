@@ -120,16 +120,18 @@ class StatusChange(msgspec.Struct, frozen=True):
     conditions: Sequence[KubeObject]
     fields: KubeObject
 
-    def patch(self, status: Mapping[str, Any], *, now: str) -> KubeObject:
+    def patch(self, status: Mapping[str, Any], *, now: str, is_own: bool) -> KubeObject:
         """The merge patch that leads from `status` to the wanted one; empty if nothing would change.
 
-        `now` is the time of a transition, RFC 3339. Raises InvalidWrite for conditions that are no list.
+        `now` is the time of a transition, RFC 3339. With `is_own`, the status is that of the handler, and its
+        observedGeneration is filled in. Raises InvalidWrite for conditions that are no list.
         """
         generation = self.obj["metadata"].get("generation")
         wanted = self.fields
-        # A kind of Kubernetes has a controller that writes this field, and `kubectl rollout status` reads it.
+        # The field says how far the controller of the kind is: `kubectl rollout status` reads it of a kind of
+        # Kubernetes, and other tools read it of the kinds of other controllers.
         kind = GroupVersionKind.of(self.obj["apiVersion"], self.obj["kind"])
-        if generation is not None and not _is_of_kubernetes(kind.group):
+        if is_own and generation is not None and not _is_of_kubernetes(kind.group):
             wanted = {"observedGeneration": generation, **wanted}
         patch = {name: value for name, value in wanted.items() if not _is_merged(status, name, value)}
         if self.conditions:
@@ -200,12 +202,19 @@ class StatusWriter:
         self._remember(written.uid, written, known.sent if known is not None and same else {})
 
     async def patch(
-        self, change: StatusChange, *, manager: str, origin: WriteOrigin, reads_first: bool = False
+        self,
+        change: StatusChange,
+        *,
+        manager: str,
+        origin: WriteOrigin,
+        is_own: bool = False,
+        reads_first: bool = False,
     ) -> Written:
         """Write what would change of the status; nothing is sent if that is nothing.
 
-        With `reads_first` the status is read from the server unless this process has written the newest one:
-        the cache may lack it, and the conditions of other controllers with it.
+        With `is_own` the handler is the controller whose status it is. With `reads_first` the status is read
+        from the server unless this process has written the newest one: the cache may lack it, and the
+        conditions of other controllers with it.
 
         Raises InvalidWrite for a status that is no object, NoStatusSubresource, NotLeader, and ApiError:
         NotFound if the object has gone, Conflict if it has been created again.
@@ -213,7 +222,9 @@ class StatusWriter:
         obj = change.obj
         resource = await self._with_status(GroupVersionKind.of(obj["apiVersion"], obj["kind"]))
         async with self._locks.of(obj.uid):
-            return await self._patch(change, resource, manager, origin, reads_first=reads_first)
+            return await self._patch(
+                change, resource, manager, origin, is_own=is_own, reads_first=reads_first
+            )
 
     async def _patch(
         self,
@@ -222,6 +233,7 @@ class StatusWriter:
         manager: str,
         origin: WriteOrigin,
         *,
+        is_own: bool,
         reads_first: bool,
     ) -> Written:
         obj = change.obj
@@ -233,7 +245,8 @@ class StatusWriter:
             state = await self._read(resource, obj)
         conflicts = 0
         while True:
-            patch = change.patch(state.status, now=self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            patch = change.patch(state.status, now=now, is_own=is_own)
             write = ApiWrite(
                 WriteVerb.PATCH_STATUS,
                 resource,

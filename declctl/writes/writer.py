@@ -153,6 +153,7 @@ class HandlerWriter:
             change,
             manager=self.manager,
             origin=self._origin(scope),
+            is_own=self._declared.status is True,
             reads_first=self._declared.lacks_status,
         )
 
@@ -182,8 +183,9 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     """What the manifest says of the writes of a handler.
 
     `applies` are the kinds that it may write; empty if none are declared: then it may write every kind.
-    `status` is None if nothing is declared. With `lacks_status` or `lacks_annotations`, cached objects may be
-    without the status or the annotations that the server has.
+    `status` is None if nothing is declared, and True if the handler is the controller of the kind of its
+    objects. With `lacks_status` or `lacks_annotations`, cached objects may be without the status or the
+    annotations that the server has.
     """
 
     applies: tuple[GroupVersionKind, ...] = ()

@@ -33,6 +33,7 @@ spec:
       resourceRef: {{name: webapps}}
       events: [Added, Modified]
       entryPoint: "handlers:{entry}"
+      status: true
       retry: {{initialBackoff: 50ms, maxBackoff: 200ms}}
   reload: {{settle: 50ms, preflight: "Off"}}
 """

@@ -16,8 +16,8 @@ NOW, BEFORE = "2026-01-01T00:00:00Z", "2025-12-31T00:00:00Z"
 
 @pytest.fixture
 def patch(scene, scope):
-    """Writes a status of an object by a writer that stays the same."""
-    writer = scene.writer()
+    """Writes a status of an object by the controller of its kind, a writer that stays the same."""
+    writer = scene.writer(declared=DeclaredWrites(status=True))
 
     def run(obj, conditions=(), *, seconds: float = 0.0, **fields):
         where = scope(obj)
@@ -359,3 +359,16 @@ def test_the_longest_condition_is_written(scene, patch, view) -> None:
     }
     patch(view(), [given])
     assert bodies(scene)[0]["conditions"] == [{**given, "message": "é" * 32768}]
+
+
+@pytest.mark.parametrize("declared", [None, True], ids=["not declared", "declared"])
+def test_the_observed_generation_of_another_controller_is_left_alone(scene, scope, view, declared) -> None:
+    """Tools wait by this field for the controller of an Argo Rollout: a guard of it must not set it."""
+    writer, obj = (
+        scene.writer(declared=DeclaredWrites(status=declared)),
+        view(status={"observedGeneration": 6}),
+    )
+    scene.run(writer.patch_status(status_change(scope(obj), [READY], {}), scope(obj)))
+    (status,) = bodies(scene)
+    assert status.get("observedGeneration") == (7 if declared else None)
+    assert [each["observedGeneration"] for each in status["conditions"]] == [7]
