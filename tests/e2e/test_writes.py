@@ -105,6 +105,17 @@ async def forbidden(obj, ctx):
         print("refused", error, flush=True)
 
 
+async def shared(obj, ctx):
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
+    try:
+        await ctx.apply_set([child])
+        await ctx.apply({**child, "data": {"of": obj.name}})
+    except Exception as error:
+        print("refused", obj.name, type(error).__name__, error, flush=True)
+    else:
+        print("done", obj.name, flush=True)
+
+
 async def slow(obj, ctx):
     import asyncio
     names = [f"{obj.name}-{number}" for number in range(30)]
@@ -201,6 +212,28 @@ def test_children_are_applied_pruned_and_left_to_others(
     assert (
         metadata["labels"]["applyset.kubernetes.io/id"] == child["labels"]["applyset.kubernetes.io/part-of"]
     )
+
+
+def test_a_child_stays_with_its_owner(cluster: Cluster, webapps: str, namespace: str, bundle: Any) -> None:
+    """Neither another object of the handler nor `ctx.apply` takes it away, also after a restart."""
+
+    def child() -> tuple[list[str], bool, Any]:
+        found = _maps(cluster, namespace)["shared"]
+        owners = [each["name"] for each in found["metadata"]["ownerReferences"]]
+        return owners, "applyset.kubernetes.io/part-of" in found["metadata"]["labels"], found.get("data")
+
+    _create(cluster, webapps, "o1")
+    with Declctl(bundle("shared"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the child is there", lambda: "done o1" in _lines(declctl, "done"))
+        _create(cluster, webapps, "o2")
+        until("the other one is refused", lambda: _lines(declctl, "refused o2 AlreadyOwned"))
+        assert child() == (["o1"], True, {"of": "o1"})
+        assert declctl.stop() == 0
+    with Declctl(bundle("shared"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the other one is refused", lambda: _lines(declctl, "refused o2 AlreadyOwned"))
+        until("the first one goes on", lambda: "done o1" in _lines(declctl, "done"))
+        assert child() == (["o1"], True, {"of": "o1"})
+        assert declctl.stop() == 0
 
 
 def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
