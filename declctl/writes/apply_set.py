@@ -31,8 +31,7 @@ from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidW
 from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
-from declctl.writes.events import EventLog
-from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
+from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
@@ -179,7 +178,7 @@ class ApplySets:
         version: str,
         clock: Clock,
         on_marked: Callable[[Written], None],
-        log: EventLog | None = None,
+        log: WarningLog | None = None,
     ) -> None:
         self._clock = clock
         self._log = log
@@ -238,11 +237,10 @@ class ApplySets:
         if uid == "" or unlikely:
             return
         try:
-            metadata = (await self._gate.read(member.resource, member.key.namespace, member.key.name))[
-                "metadata"
-            ]
+            obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
         except NotFound:
             return
+        metadata = obj["metadata"]
         part_of = (metadata.get("labels") or {}).get(PART_OF)
         controllers = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
         if part_of and controllers and _has_applied(manager, metadata):

@@ -16,7 +16,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from declctl.kit import Clock
 from declctl.kit.clock import set_within
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
-from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.gate import ApiWrite, WarningLog, WriteGate
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 
 BURST, REFILL_SECONDS = 25, 300.0  # of the requests about one object, for each type (client-go 288, 292)
@@ -44,14 +44,6 @@ _LONGEST_NOTE, _LONGEST_REASON, _LONGEST_NAME = 1024, 128, 200  # bytes of UTF-8
 _TEMPORARY = (Unreachable, TooManyRequests)  # faults after which a request is sent again
 _EVENTS = Resource(GroupVersionKind("events.k8s.io", "v1", "Event"), "events", True)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-
-
-class EventLog(Protocol):
-    """The log, as far as the recorder writes to it."""
-
-    def warning(self, event: str) -> Any:
-        """Log a warning."""
-        ...
 
 
 class RecordedEvents(msgspec.Struct, frozen=True):
@@ -125,7 +117,7 @@ class EventRecorder:
     """
 
     def __init__(
-        self, gate: WriteGate, *, controller: str, instance: str, clock: Clock, log: EventLog
+        self, gate: WriteGate, *, controller: str, instance: str, clock: Clock, log: WarningLog
     ) -> None:
         self._gate = gate
         self._controller = _qualified(controller)

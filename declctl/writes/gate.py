@@ -49,6 +49,14 @@ OnDryRun = Callable[[Written, WriteOrigin, KubeObject | None], None]
 """Called on the loop of the gate after each write of a dry run, with the live object; None without one."""
 
 
+class WarningLog(Protocol):
+    """The log, as far as this room writes to it."""
+
+    def warning(self, event: str) -> Any:
+        """Log a warning."""
+        ...
+
+
 class RequestSender(Protocol):
     """The part of the transport that writes need."""
 

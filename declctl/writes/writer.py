@@ -25,9 +25,8 @@ from declctl.writes.apply import (
     plain_json,
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
-from declctl.writes.events import EventLog
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
-from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WriteGate
+from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WarningLog, WriteGate
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of
 
@@ -249,7 +248,7 @@ class WriterFactory:
         clock: Clock,
         policy: WritePolicy | None = None,
         bucket: TokenBucket | None = None,
-        log: EventLog | None = None,
+        log: WarningLog | None = None,
     ) -> None:
         policy = policy or WritePolicy()
         self._controller = controller
