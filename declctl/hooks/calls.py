@@ -107,9 +107,9 @@ class HookCall:
 
 
 _NO_CALL = HookCall({})
-# A variable of the context, so that tasks and threads (`asyncio.to_thread`) of the call have it, too. A context
-# may outlive the call, as that of a timer does: therefore the end of the call empties the HookCall, which
-# would keep the code of its generation.
+# A variable of the context, so that tasks and threads (`asyncio.to_thread`) of the call have it, too. A
+# context may outlive the call, as that of a timer does: therefore the end of the call empties the HookCall,
+# which would keep the code of its generation.
 _CURRENT: ContextVar[HookCall] = ContextVar("hook_call", default=_NO_CALL)
 
 

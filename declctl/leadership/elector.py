@@ -10,7 +10,7 @@ Three times rule an election, `lease_duration > renew_deadline > 1.2 * retry_per
   this with its own monotonic clock. The times in the lease are never compared.
 - The leader writes until `renew_deadline` after it *sent* its last successful renewal (`may_write`). The time
   of the answer does not count: an answer may come late.
-- A candidate sends its requests `retry_period` apart.
+- The leader renews the lease every `retry_period`; a follower reads it every 1 to 2.2 of them.
 
 So the old leader stops at least `lease_duration - renew_deadline` before another process can begin, by equal
 clocks. Clocks may run at different rates: the promise holds while the faster one gains less than the ratio
@@ -25,8 +25,8 @@ What remains is a window that no lease can close:
 - A process that was stopped and goes on finds itself past its deadline, because CLOCK_MONOTONIC goes on
   while a process is stopped. It stands still while a whole machine is suspended or a virtual machine is
   paused: then `may_write` is true for the rest of its time, or until the next renewal fails.
-- If the Lease is deleted, or another name is written into it by hand, a process that has never seen the old
-  lease can take it at once. Its old holder stops at its next renewal, `retry_period` later.
+- If the Lease is deleted by hand, or its holder is emptied, another candidate can acquire it at once. Its old
+  holder stops at its next renewal, `retry_period` later; if nobody has acquired it, it is made again.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class LeaseTimes(msgspec.Struct, frozen=True):
 
     lease_duration: float = 15.0  # for which a follower waits after the last change of the lease
     renew_deadline: float = 10.0  # for which the leader acts after the last successful renewal
-    retry_period: float = 2.0  # between two requests
+    retry_period: float = 2.0  # between two renewals; a follower waits for 1 to 2.2 of them
 
     def __post_init__(self) -> None:
         if min(self.lease_duration, self.renew_deadline, self.retry_period) <= 0:
@@ -194,7 +194,7 @@ class Election:
 
     @property
     def observed(self) -> LeaderElectionRecord | None:
-        """The newest record of the lease; None before the first one, and after the lease has disappeared."""
+        """The newest record of the lease; None before the first one, and while it creates the lease."""
         return None if self._is_missing else self._observed
 
     def take_events(self) -> list[tuple[ElectionEvent, str]]:

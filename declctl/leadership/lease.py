@@ -32,7 +32,11 @@ class LeaderElectionRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, lease: KubeObject) -> "LeaderElectionRecord":
-        """The record of a Lease. A field that is missing or malformed counts as empty, as in client-go."""
+        """The record of a Lease. A field that is missing or malformed counts as empty, as in client-go.
+
+        Without a `leaseDurationSeconds`, a reader takes its own `lease_duration`. In client-go it is 0: a
+        lease that was written by hand would be free at once.
+        """
         spec = mapping(lease.get("spec"))
         return cls(
             holder=_text(spec.get("holderIdentity")),

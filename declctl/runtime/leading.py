@@ -191,7 +191,7 @@ class Candidate:
 
     @property
     def seconds_to_end(self) -> float:
-        """The seconds after a lost lease for which no other process can lead, by equal clocks."""
+        """The seconds after a missed `renewDeadline` for which no other process can lead, by equal clocks."""
         return self.spec.lease_duration - self.spec.renew_deadline
 
     @property
@@ -201,7 +201,7 @@ class Candidate:
 
     @property
     def is_cold(self) -> bool:
-        """Whether this process fills no cache, as another one leads."""
+        """Whether this process fills no cache before it leads."""
         return self.spec.followers is Followers.COLD and not self._leads.is_set()
 
     def status(self) -> LeadershipStatus:
@@ -254,7 +254,7 @@ class Candidate:
     def stop_taking(self) -> None:
         """Begin no takeover any more, as the process ends. A leader renews its lease until `release`.
 
-        A process that has not begun to act leaves the election at once.
+        A process that has not begun to act renews no more; `release` gives its lease up.
         """
         self._stopping = True
         if self._taking_over is not None:
@@ -263,7 +263,10 @@ class Candidate:
             self._election.cancel()
 
     async def release(self, timeout: float) -> None:
-        """Leave the election, and give the lease up if this process holds it. No call runs any more."""
+        """Leave the election, and give the lease up if this process holds it.
+
+        The drain is over. A `def` call may still run; its writes are refused from here on.
+        """
         self._stopping = True
         if self._election is None:
             return

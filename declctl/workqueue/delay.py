@@ -106,7 +106,8 @@ class _Delayed:
 class DelayingQueue(WorkQueue[K]):
     """A queue that items can enter after a delay, while `run` is awaited (client-go's DelayingQueue).
 
-    An `add` before that neither ends the delay nor takes its causes, as in client-go: the item comes twice.
+    An `add` before the end of the delay does not cancel it, as in client-go: the item comes twice. Only the
+    causes of a failed item come with that add, too.
     `cancel_delay` is for an item that need not come again.
 
     `clock` is the system's by default. `add_after` may be called from any thread.

@@ -38,7 +38,7 @@ async def run_workers(
     - `concurrency`: the number of workers, which are tasks of this loop.
     - `on_failure`: called for each failure with the item, the exception, and the seconds until the next
       attempt, None if the item is given up. By default, a warning is logged with the traceback. An exception
-      of `on_failure` ends all workers and is raised.
+      of `on_failure` ends all workers, and is raised in an ExceptionGroup.
 
     No exception of `reconcile` ends a worker. A BaseException that is no Exception (SystemExit, a
     CancelledError of another task, a KeyboardInterrupt outside of the main thread) is passed to `on_failure`

@@ -160,7 +160,9 @@ class SetOwner(msgspec.Struct, frozen=True):
 
 
 class ApplySets:
-    """Applies and prunes sets. Used on the loop of the gate; calls for one parent come one after the other.
+    """Applies and prunes sets. Used on the loop of the gate.
+
+    Calls for one parent by one field manager wait for each other.
 
     It remembers the members of each set that it has applied. A call lists the members on the server, unless
     the call before it had members of the same kinds and namespaces; then it looks at the former members

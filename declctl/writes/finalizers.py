@@ -18,7 +18,7 @@ from declctl.objects import GroupVersionKind, KubeObject, ListOptions, ListPage,
 from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
 
-_MOST_CONFLICTS = 5  # patches of one call that may answer 409
+_MOST_CONFLICTS = 5  # patches of one call that may answer 409 and be repeated
 _PAGE = 500  # objects of one page of a list
 _MOST_LISTS = 5  # lists that may expire between two pages
 

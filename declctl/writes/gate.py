@@ -1,4 +1,6 @@
-"""The gate that every write of handlers passes, and the request of a write as a value.
+"""The gate of apply, apply_set, patch_status, finalizers and Kubernetes Events, and the request of a write.
+
+The official clients have a gate of their own (`WriteGuard` of the transport).
 
 In this order: leadership, dry run, the client-side rate limit, the request with its retries, the ledger.
 Leadership is checked again right before each request, because a write may have waited.

@@ -39,7 +39,7 @@ class WriteResult(StrEnum):
     SUCCEEDED = "succeeded"
     DRY_RUN = "dry_run"  # the server has checked it, and stored nothing
     SKIPPED = "skipped"  # nothing was sent, as nothing would change
-    NOT_LEADER = "not_leader"  # nothing was sent, as this process does not lead
+    NOT_LEADER = "not_leader"  # not sent, or cut off when the lease was lost: the server may have done it
     CONFLICT = "conflict"  # 409
     THROTTLED = "throttled"  # 429, for longer than a write waits
     REFUSED = "refused"  # any other 4xx

@@ -26,7 +26,7 @@ from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
-_MOST_CONFLICTS = 5  # patches of one call that may answer 409
+_MOST_CONFLICTS = 5  # patches of one call that may answer 409 and be repeated
 _MOST_STATUSES = 5000  # of objects that were written last, which are remembered
 _CONDITION_FIELDS = ("type", "status", "reason", "message", "observedGeneration", "lastTransitionTime")
 _STATUSES = ("True", "False", "Unknown")

@@ -128,7 +128,7 @@ def test_a_mapping_that_raises_is_shown_and_loses_no_change(rig, sandbox, config
     assert figures.last_error_type == "ValueError"
     assert "pods default/odd-2: the mapping handlers:of_pod raised ValueError" in figures.last_error
     until("the condition shows it", lambda: "keys: 2 changes lead to no key yet" in degraded(runs))
-    lines = [line for line in runs.log.lines if "leads to no key" in line.event]
+    lines = [line for line in runs.log.lines if "a filter or mapping has failed" in line.event]
     assert len(lines) == 1
     assert "a change of pods default/odd-1" in lines[0].event
     assert "of_pod" in lines[0].fields["traceback"]
@@ -187,7 +187,7 @@ def test_a_mapping_that_fails_as_often_as_the_manifest_allows_is_given_up(rig, s
     runs.wait_idle()
     assert (runs.handler("keys").retried, runs.handler("keys").unmapped) == (1, 0)
     (told,) = [event for event in runs.log.events("error") if event.endswith("given up")]
-    assert "a change of pods default/p leads to no key" in told
+    assert "a filter or mapping has failed on pods default/p" in told
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     until("its next change leads to a key", lambda: ("key", "default/b") in rig.told("key"))
 

@@ -7,7 +7,8 @@
 | it has it, and is being deleted | `declctl_finalize` is called; if it succeeds, the finalizer is removed |
 | it lacks it, and is being deleted | nothing: another finalizer holds it |
 
-Adding and removing are steps of a call, as hooks are: they have its time limit, and are retried as it is.
+Adding and removing are steps of a call, as hooks are: they have its time limit, and are retried without
+`maxAttempts`.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ class CallSteps(msgspec.Struct, frozen=True):
 
     implementations: Sequence[Implementation]
     last: Implementation | None = None
-    endless: bool = False  # retried for ever, whatever `retry` of the handler says
+    unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
     adds: bool = False  # the finalizer is added
 
 
@@ -163,7 +164,9 @@ class FinalizerSteps:
             before = None if retry is None or retry.request is None else retry.request.obj
             only_removal = retry is not None and {hook for hook, _, _ in retry.failed} == {remove.hook}
             is_same = before is not None and before.uid == obj.uid
-            return CallSteps(() if only_removal and is_same else target.finalizing, last=remove, endless=True)
+            return CallSteps(
+                () if only_removal and is_same else target.finalizing, last=remove, unlimited=True
+            )
         if not in_scope:
             return CallSteps(())
         if has_it or self.paused == finalizer.name:
@@ -179,7 +182,7 @@ class FinalizerSteps:
         )
         # A dry run stores no finalizer, so that no change would lead to the first reconcile.
         hooks = target.reconciling if finalizer.dry_run else ()
-        return CallSteps((add, *hooks), endless=True, adds=True)
+        return CallSteps((add, *hooks), unlimited=True, adds=True)
 
     def forget(self, key: str) -> None:
         """Forget an object that has gone from the cache."""

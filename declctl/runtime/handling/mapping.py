@@ -28,7 +28,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import Filter, Report
 
 KeysOf = Callable[[ObjectView], Iterable["str | UnusableValue"]]
-"""Returns the keys to which an object leads, and what is no key; may raise MappingFailed."""
+"""Returns the keys to which an object leads, and what is no key; may raise any DeclctlError."""
 
 _LONGEST_SHOWN = 300  # characters of a value in a log line; a key has 317 at most
 _RESYNC = ChangeType.RESYNC

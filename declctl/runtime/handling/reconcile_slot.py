@@ -117,10 +117,10 @@ class _LedChanges(msgspec.Struct):
 
 
 class _HeldKey(msgspec.Struct, frozen=True):
-    """A key that waits until caches have these writes."""
+    """A key that was due, and is not reconciled before caches have `writes` and `until` has passed."""
 
     writes: tuple[UnseenWrite, ...]
-    waits_for_own: bool  # one of the writes is that of its own last call, or the key loops
+    waits_for_own: bool  # one of the writes is that of a call for this key, or the key loops
     until: float  # monotonic seconds: it waits for so long in any case
 
 
@@ -128,7 +128,7 @@ class ReconcileQueue:
     """Keys that wait for a reconciler: a work queue, with the methods that a slot needs (`SlotQueue`).
 
     - A key waits once, and is given to one worker at a time. If it is added meanwhile, it comes again.
-    - `max_running` workers at most have a key.
+    - `max_running` workers at most have a key. Calls that have timed out and not returned are not counted.
     - A failed key is due again after its delay, or when it is added. All failed keys together share a token
       bucket (10 a second, burst 100), as in client-go.
     - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
@@ -292,7 +292,7 @@ class ReconcileQueue:
         return None
 
     def done(self, item: QueueItem[Causes]) -> bool:
-        """Note that the key was reconciled; its failures are forgotten. Returns whether it waits again."""
+        """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
         with self._lock:
             self._failed.pop(item.key, None)
             return self._leave(item)
@@ -485,8 +485,8 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     request: Request
     unread: DeclctlError | None = None  # the object could not be read: its cache has not synced, for example
     last: Implementation | None = None  # called after the hooks: removes the finalizer if they have succeeded
-    endless: bool = False  # retried for ever
-    adds: bool = False  # it adds the finalizer, and the hooks are called later
+    unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
+    adds: bool = False  # it adds the finalizer; the hooks are called later, or now in a dry run
     requeue: Requeue | None = None  # the earliest that the hooks have returned
 
     @property
@@ -508,11 +508,11 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     @property
     def most_attempts(self) -> int | None:
         """As of any item; None for what is done because of a finalizer."""
-        return None if self.endless else super().most_attempts
+        return None if self.unlimited else super().most_attempts
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether no hook has failed so far, or has asked to be called again."""
+        """Whether no hook has failed so far, and none has returned a Requeue."""
         return not self.failures and self.requeue is None
 
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
@@ -629,7 +629,7 @@ class Reconciliations(Invocations[Causes]):
                 invocation.unread = fault
             else:
                 invocation.implementations = steps.implementations
-                invocation.last, invocation.endless = steps.last, steps.endless
+                invocation.last, invocation.unlimited = steps.last, steps.unlimited
                 invocation.adds = steps.adds
         return invocation
 
@@ -695,7 +695,7 @@ class Reconciliations(Invocations[Causes]):
         so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
         then = "given up" if delay is None else f"again in {delay:.3g} s"
         self._log.error(
-            f"{self._name}: a change of {place} leads to no key: {what}{so_far}; {then}",
+            f"{self._name}: a filter or mapping has failed on {place}: {what}{so_far}; {then}",
             handler=self._name,
             key=place.partition(" ")[2],
             generation=binding.generation,
@@ -1120,7 +1120,7 @@ def _priority(notification: Notification) -> Priority:
 
 
 def _reason(notification: Notification) -> VersionId | None:
-    """The version that a change has brought; None if the change may consist of several."""
+    """Uid and version of a Modified of the watch, which is one write; None for any other change."""
     if notification.type is not ChangeType.MODIFIED or notification.reason is not ChangeReason.WATCH:
         return None
     return notification.record.uid, notification.record.resource_version

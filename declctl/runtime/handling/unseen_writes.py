@@ -17,9 +17,8 @@ from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
-OWN_SECONDS = (
-    120.0  # for which a key waits for its own writes; an idle watch is closed before (`idleTimeout`)
-)
+# For which a key waits for its own writes. An idle watch is closed before, by the default of `idleTimeout`.
+OWN_SECONDS = 120.0
 OTHERS_SECONDS = 10.0  # after the write, for which other keys wait for it
 _MOST_UNSEEN = 1000  # writes, after which those that the caches have by now are looked for
 _FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # seconds between two looks of a worker
@@ -58,7 +57,7 @@ class CacheState(Protocol):
         ...
 
     def follows(self, namespace: str | None) -> bool:
-        """Whether it lists and watches a namespace; True unless it has a selector of namespaces."""
+        """Whether it lists and watches a namespace; False for one outside of its selector of namespaces."""
         ...
 
     def version_in(self, namespace: str | None) -> str | None:
@@ -194,7 +193,7 @@ class UnseenWrites:
             return sum(map(len, self._by_writer.values()))
 
     def look_after(self, writes: Iterable[UnseenWrite]) -> float:
-        """Seconds until somebody looks again whether these are seen; longer if they wait for long."""
+        """Seconds until the queue checks again whether these are seen; longer if they wait for long."""
         age = self._clock.monotonic() - max((write.since for write in writes), default=0.0)
         return min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
 

@@ -1,4 +1,4 @@
-"""Own writes do not loop: what a handler has written brings its key back once at most, and loops are found.
+"""Own writes do not loop: the event of a conditional write leads to no call, and other loops are found.
 
 A write that was conditional on a version, such as that of a status, and that changed the object, has exactly
 one event, which tells the handler nothing new: its key is not reconciled because of it.
@@ -9,7 +9,8 @@ Two kinds of loops remain, which no single event shows:
 - **Feedback**: each call is caused by writes of handlers of this process alone. The `depth` of a write is the
   number of such calls in a row that have led to it; a change from outside begins anew.
 
-More than ten such writes for one key in a minute are a loop. It is named with the fields that change, and the
+More than ten calls for one key in a minute with such a write are a loop, if the writes are reverted or the
+chain of own calls is longer than ten. It is named with the fields that change, and the
 key is reconciled with growing delays until it has been quiet for a while.
 """
 
@@ -141,7 +142,7 @@ class WriteLoops:
         return _Guard(self, handler)
 
     def loops(self) -> Sequence[WriteLoop]:
-        """The present loops, in the order of handlers and keys."""
+        """The present loops, by handler and key. Those that have ended are reported and forgotten."""
         ended: list[WriteLoop] = []
         with self._lock:
             now = self._clock.monotonic()
