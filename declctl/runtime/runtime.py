@@ -33,11 +33,10 @@ from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.leftovers import Leftovers
-from declctl.runtime.handling.schedules import Schedules, TriggerResult
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
+from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
 from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
@@ -46,6 +45,7 @@ from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.reporting.why import WriteExplanation, explain_object
+from declctl.runtime.scheduling.schedules import Schedules, TriggerResult
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client

@@ -19,7 +19,7 @@ from declctl.manifest.values import Address, FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
-from declctl.runtime.handling.reconcile_slot import ReconcileBinding
+from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding
 from declctl.runtime.reloading.changes import PlanSnapshot, Step
 from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.stage import handler_digests, restart_steps, snapshot

@@ -26,8 +26,8 @@ from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
-from declctl.runtime.handling.schedules import ScheduleBinding
 from declctl.runtime.log import Log
+from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
 from declctl.writes import DeclaredWrites
 

@@ -24,7 +24,6 @@ from declctl.runtime.checking.check import CheckResult, import_in_child, read_fi
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
-from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
@@ -44,6 +43,7 @@ from declctl.runtime.reloading.stage import (
     refusal,
     restart_steps,
 )
+from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import in_thread
 
 

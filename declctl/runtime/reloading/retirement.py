@@ -36,10 +36,10 @@ from declctl.kit import Clock
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
-from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import DrainingEpoch, DrainRemainder, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Generation, OldGeneration, PluginLifetimes, RuntimeServices
+from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import in_thread
 
 SWEEP_SECONDS = 0.5  # from a retirement to its sweep, which later retirements may share

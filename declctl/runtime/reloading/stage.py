@@ -50,14 +50,13 @@ from declctl.runtime.checking.loaded_code import (
 )
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
-from declctl.runtime.handling.finalizers import HandlerFinalizer
 from declctl.runtime.handling.handler_slot import HandlerBinding
-from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
-from declctl.runtime.handling.reconcile_slot import ReconcileBinding
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
-from declctl.runtime.handling.schedules import ScheduleBinding
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
 from declctl.runtime.log import Log
+from declctl.runtime.reconciling.finalizers import HandlerFinalizer
+from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of
+from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding
 from declctl.runtime.reloading.changes import (
     ImportSeconds,
     PlanSnapshot,
@@ -68,6 +67,7 @@ from declctl.runtime.reloading.changes import (
     lost_finalizers,
 )
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
+from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
 from declctl.writes import DeclaredWrites, drops_set_annotations
 

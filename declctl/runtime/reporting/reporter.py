@@ -22,7 +22,6 @@ from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.schedules import Schedules
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.attempts import ReloadRetries
@@ -37,6 +36,7 @@ from declctl.runtime.reloading.changes import (
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import Generation, OldGeneration
 from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus, decoding_status
+from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import ServerStatus
 from declctl.writes import EventRecorder, WriteLedger

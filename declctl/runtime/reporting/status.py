@@ -17,11 +17,11 @@ from declctl.kit.documents import camel_case, document_of
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.handling.schedules import ScheduleStatistics
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
+from declctl.runtime.scheduling.schedules import ScheduleStatistics
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import ServerStatus

@@ -20,11 +20,11 @@ from declctl.objects import ObjectKey
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
-from declctl.runtime.handling.schedules import TriggerResult
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
 from declctl.runtime.reporting.why import WriteExplanation
+from declctl.runtime.scheduling.schedules import TriggerResult
 from declctl.transport import ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 

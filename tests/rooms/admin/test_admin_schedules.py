@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from declctl.admin.access import redacted
 from declctl.admin.metrics import StatusCollector
-from declctl.runtime.handling.schedules import RunOutcome, ScheduleStatistics, TriggerResult
+from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics, TriggerResult
 
 NIGHT = datetime(2026, 1, 2, 2, tzinfo=UTC)
 NIGHTLY = ScheduleStatistics(

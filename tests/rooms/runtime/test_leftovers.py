@@ -14,8 +14,8 @@ from declctl.informer import FakeControllerSource
 from declctl.kit import Latch, ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import GroupVersionKind
-from declctl.runtime.handling.finalizers import HandlerFinalizer
-from declctl.runtime.handling.leftovers import HandlerLeftovers
+from declctl.runtime.reconciling.finalizers import HandlerFinalizer
+from declctl.runtime.reconciling.leftovers import HandlerLeftovers
 from declctl.testing import Logged
 
 NAME = "example.dev/x"

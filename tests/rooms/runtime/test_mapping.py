@@ -10,7 +10,7 @@ from declctl.hooks.calls import KeyFunction
 from declctl.manifest.model import FilterSpec, MappingSpec, OwnerSelection
 from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView, Resource
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.mapping import KeySource, ReconciledKind, keys_of
+from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 ALL = frozenset(ChangeType)

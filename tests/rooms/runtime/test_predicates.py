@@ -8,7 +8,7 @@ from declctl.decoding import Projection
 from declctl.manifest.model import FilterSpec
 from declctl.objects import ChangeType, Notification
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.mapping import KeySource
+from declctl.runtime.reconciling.mapping import KeySource
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 _READER = Projection(api_version="v1", kind="Pod")

@@ -9,8 +9,8 @@ from declctl.kit import ManualClock
 from declctl.kit.keyed_queue import EpochCounter
 from declctl.manifest.model import MappingSpec, OwnerSelection
 from declctl.objects import Cause, GroupVersionKind, Resource
-from declctl.runtime.handling.mapping import ReconciledKind, keys_of
-from declctl.runtime.handling.reconcile_slot import ReconcileQueue
+from declctl.runtime.reconciling.mapping import ReconciledKind, keys_of
+from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
 from declctl.workqueue import Priority
 
 CHANGED = Cause("Modified", "pods", "a/web", "Watch")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from declctl.kit.timetable import CronTimes
 from declctl.manifest.model import MissedRuns
-from declctl.runtime.handling.schedule_timer import (
+from declctl.runtime.scheduling.schedule_timer import (
     CORRECTION,
     CronDueTimes,
     IntervalDueTimes,

@@ -15,7 +15,7 @@ from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import MissedRuns, ScheduleSpec
 from declctl.manifest.values import EntryPoint
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
-from declctl.runtime.handling.schedules import (
+from declctl.runtime.scheduling.schedules import (
     RunOutcome,
     ScheduleBinding,
     ScheduledRun,

@@ -15,8 +15,8 @@ from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
 from declctl.runtime.caching.identities import CacheIdentity
-from declctl.runtime.handling.reconcile_slot import ReconcileQueue
-from declctl.runtime.handling.unseen_writes import OTHERS_SECONDS, OWN_SECONDS
+from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
+from declctl.runtime.reconciling.unseen_writes import OTHERS_SECONDS, OWN_SECONDS
 from declctl.workqueue import Priority
 from declctl.writes import WriteOrigin, WriteVerb, Written
 

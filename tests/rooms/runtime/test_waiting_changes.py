@@ -8,8 +8,8 @@ import pytest
 from declctl.decoding import Projection
 from declctl.kit import ManualClock
 from declctl.objects import ChangeType, Notification
-from declctl.runtime.handling.mapping import KeySource
-from declctl.runtime.handling.waiting_changes import WaitingChange, WaitingChanges
+from declctl.runtime.reconciling.mapping import KeySource
+from declctl.runtime.reconciling.waiting_changes import WaitingChange, WaitingChanges
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 _READER = Projection(api_version="v1", kind="Pod")
@@ -92,7 +92,7 @@ def test_objects_that_are_gone_wait_in_a_limited_number(monkeypatch):
     """A mapping that fails for days does not fill the memory with objects that no cache has any more."""
 
     async def scenario() -> None:
-        monkeypatch.setattr("declctl.runtime.handling.waiting_changes.MOST_GONE", 2)
+        monkeypatch.setattr("declctl.runtime.reconciling.waiting_changes.MOST_GONE", 2)
         rig = Judged()
         for name in ("one", "two", "three"):
             rig.changes.wait(waiting(Notification(ADDED, record(1, f"{name}-lives"))), 60.0)

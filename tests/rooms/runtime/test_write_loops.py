@@ -6,8 +6,8 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
-from declctl.runtime.handling.reconcile_slot import ReconcileQueue
 from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops, changed_fields
+from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
 from declctl.workqueue import Priority
 from declctl.writes import WriteOrigin, WriteVerb, Written
 

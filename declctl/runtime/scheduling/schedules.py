@@ -39,8 +39,8 @@ from declctl.runtime.handling.invocations import (
     describe_failure,
     not_synced_by,
 )
-from declctl.runtime.handling.schedule_timer import ScheduleTimer, due_times
 from declctl.runtime.log import Log
+from declctl.runtime.scheduling.schedule_timer import ScheduleTimer, due_times
 from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
 

@@ -39,7 +39,6 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
-from declctl.runtime.handling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocations import (
     LONGEST_WAIT_FOR_SYNC,
@@ -49,12 +48,13 @@ from declctl.runtime.handling.invocations import (
     ReportOf,
     Retry,
 )
-from declctl.runtime.handling.mapping import KeySource, Mapped, UnusableValue
-from declctl.runtime.handling.resting_keys import RestingKeys
-from declctl.runtime.handling.unseen_writes import UnseenWrite, UnseenWrites
-from declctl.runtime.handling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
+from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
+from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
+from declctl.runtime.reconciling.resting_keys import RestingKeys
+from declctl.runtime.reconciling.unseen_writes import UnseenWrite, UnseenWrites
+from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.workqueue import (
     BucketRateLimiter,
     Priority,

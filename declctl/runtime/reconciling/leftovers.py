@@ -29,10 +29,10 @@ from declctl.manifest.plan import WatchKey
 from declctl.objects import GroupVersionKind, KubeObject, Notification, ObjectView
 from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import codec_of, projection_of
-from declctl.runtime.handling.finalizers import HandlerFinalizer
 from declctl.runtime.handling.handler_slot import HandlerSlot
-from declctl.runtime.handling.reconcile_slot import ReconcileBinding, ReconcileSlot
 from declctl.runtime.log import Log
+from declctl.runtime.reconciling.finalizers import HandlerFinalizer
+from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding, ReconcileSlot
 from declctl.workqueue import Backoff
 from declctl.writes import MetadataLister, finalizers_of, find_carriers, is_being_deleted
 

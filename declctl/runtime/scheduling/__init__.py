@@ -1,0 +1,1 @@
+"""Schedules: functions that are called at given times."""
