@@ -449,6 +449,23 @@ def test_a_process_that_loses_the_lease_ends(bundle, controller, sandbox, rival,
     assert rival.holder == OTHER
 
 
+def test_a_process_that_loses_the_lease_does_not_wait_for_what_it_may_not_handle(
+    bundle, controller, sandbox, rival, board, config_map
+) -> None:
+    """Changes that a debounce holds back belong to the new leader: the end of the process waits for none."""
+    times = ", leaseDuration: 90s, renewDeadline: 30s"  # a drain may take 25 s
+    bundle.write("manifest.yaml", (SPEC % times).replace('"code:seen"', '"code:seen", debounce: 1h'))
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    process.wait_ready()
+    until("a change rests", lambda: process.handler("seen").queued == 1, timeout=30)
+    rival.takes()
+    until("the lease is lost", lambda: process.log.find("the lease default/web is lost"), timeout=30)
+    began = time.monotonic()
+    assert process.stop() == 1
+    assert time.monotonic() - began < 20
+    assert not any(row[0] == "seen" for row in board.told)
+
+
 def test_a_process_that_stops_drains_and_then_releases(
     bundle, controller, sandbox, rival, board, config_map
 ) -> None:

@@ -361,8 +361,9 @@ class Slots:
         slots, end, dropped = self._all(), self._clock.monotonic() + timeout, Counter[str]()
         for slot in slots:
             slot.detach()
-        # Workers that have never been woken would not begin now, either.
-        await self._finish_resting([] if self._paused else slots, dropped, timeout=timeout)
+        # Workers that have never been woken would not begin now, and `cancel` has dismissed them all.
+        working = [] if self._paused else [slot for slot in slots if not slot.workers.is_dismissed]
+        await self._finish_resting(working, dropped, timeout=timeout)
         for slot in slots:
             slot.workers.dismiss()
         idle = [slot.end_of(None) for slot in slots]
