@@ -403,15 +403,16 @@ def why(
     *,
     output: _OutputOption = Output.TEXT,
     admin: _AdminOption = None,
-) -> None:
+) -> int:
     """Say which handler wrote the fields of an object, and what caused that call.
 
     The API server knows the manager of each field. A running process remembers its newest 5,000 writes: the
-    handler, the generation, and what the call was for. Values of fields are not shown.
+    handler, the generation, and what the call was for. Values of fields are not shown. Exit status: 1 if the
+    object does not have the field.
     """
     from declctl.cli.why import show_reasons
 
-    show_reasons(what, field, admin, as_json=output is Output.JSON)
+    return show_reasons(what, field, admin, as_json=output is Output.JSON)
 
 
 @app.command()

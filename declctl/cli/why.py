@@ -11,10 +11,14 @@ from declctl.errors import UsageError
 
 _SECONDS = 30.0  # the process asks the API server
 _NEWEST = 10  # writes that are listed as text
+_NEWEST_WRITE = "newest write of this manager"  # if it can't be told which one gave the field its value
 
 
-def show_reasons(what: str, field: str | None, admin: str | None, *, as_json: bool) -> None:
-    """Print the owners of the fields of an object, and the writes of the process to it. Raises UsageError."""
+def show_reasons(what: str, field: str | None, admin: str | None, *, as_json: bool) -> int:
+    """Print the owners of the fields of an object, and the writes of the process to it.
+
+    Returns the exit status: 1 if the object does not have the field. Raises UsageError.
+    """
     resource, slash, key = _split(what)
     if not slash or not resource or not key:
         raise UsageError(
@@ -27,8 +31,9 @@ def show_reasons(what: str, field: str | None, admin: str | None, *, as_json: bo
     )
     if as_json:
         print_json(found)
-        return
-    _print(found, field, now=datetime.now(UTC))
+    else:
+        _print(found, field, now=datetime.now(UTC))
+    return int(not found.get("hasField", True))
 
 
 def _split(what: str) -> tuple[str, str, str]:
@@ -55,8 +60,11 @@ def _print(found: dict[str, Any], field: str | None, *, now: datetime) -> None:
     if rows:
         line()
         print_table(("FIELD", "MANAGER", "HANDLER", "GENERATION", "BECAUSE OF"), rows)
-    elif found["exists"]:
+    elif found["exists"] and found.get("hasField", True):
         line(f"no manager owns {field}" if field else "no manager owns a field", err=True)
+    if not found.get("hasField", True):
+        near = f"; did you mean {found['suggestion']}?" if found["suggestion"] else ""
+        line(f"{found['kind']} {found['key']} has no field {field}{near}", err=True)
     writes = found["writes"][-_NEWEST:]
     if writes and not field:
         line()
@@ -86,7 +94,9 @@ def _cause(owned: dict[str, Any]) -> str:
     """What caused the call that wrote a field, in words."""
     write = owned["write"]
     if write is not None:
-        return "; ".join(write["causes"]) or "a life-cycle hook or a schedule"
+        causes = "; ".join(write["causes"]) or "a life-cycle hook or a schedule"
+        # A process of an older version does not say.
+        return causes if owned.get("exact", True) else f"{causes} ({_NEWEST_WRITE})"
     if owned["handler"] is not None:
         return "a write that this process does not remember"
     return "-"

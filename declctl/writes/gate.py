@@ -9,6 +9,7 @@ Leadership is checked again right before each request, because a write may have 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -25,6 +26,7 @@ from declctl.errors import (
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import KubeObject, ObjectKey, Resource
+from declctl.objects.managed_fields import applied_fields
 from declctl.writes.ledger import (
     RetryReason,
     WriteLedger,
@@ -295,9 +297,19 @@ class WriteGate:
         written: Written | None = None,
         error: str = "",
     ) -> None:
-        write = attempts.write
+        write, now = attempts.write, self._clock.now()
+        seconds = self._clock.monotonic() - attempts.began
+        fields = None
+        if written is not None and result is WriteResult.SUCCEEDED:
+            fields = applied_fields(
+                written.obj,
+                manager=write.manager,
+                operation=write.verb.operation,
+                subresource=write.subresource,
+                since=now - timedelta(seconds=seconds),
+            )
         record = WriteRecord(
-            time=self._clock.now(),
+            time=now,
             verb=write.verb,
             kind=write.resource.gvk,
             resource=str(write.resource),
@@ -307,9 +319,10 @@ class WriteGate:
             manager=write.manager,
             origin=origin,
             result=result,
-            seconds=self._clock.monotonic() - attempts.began,
+            seconds=seconds,
             retries=attempts.retries,
             error=error,
+            fields=fields,
         )
         self._ledger.add(record, written if result is WriteResult.DRY_RUN else None)
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey
+from declctl.objects.managed_fields import AppliedFields
 
 REMEMBERED_WRITES = 5000
 _DRY_RUNS = 200  # answers to dry runs that are remembered: they are whole objects
@@ -31,6 +32,11 @@ class WriteVerb(StrEnum):
     UPDATE = "update"  # of a whole object: only by official clients, as all that follow
     DELETE_COLLECTION = "delete_collection"
     CLIENT_APPLY = "client_apply"  # server-side apply, with a field manager of the caller's choice
+
+    @property
+    def operation(self) -> str:
+        """The operation of an entry of `metadata.managedFields` that such a write makes."""
+        return "Apply" if self in (WriteVerb.APPLY, WriteVerb.CLIENT_APPLY) else "Update"
 
 
 class WriteResult(StrEnum):
@@ -106,6 +112,7 @@ class WriteRecord(msgspec.Struct, frozen=True):
     seconds: float  # with its waits
     retries: int = 0  # requests after the first
     error: str = ""
+    fields: AppliedFields | None = None  # of its manager after it; None if they are not known
 
 
 class WriteTotal(msgspec.Struct, frozen=True):

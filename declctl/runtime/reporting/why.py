@@ -5,8 +5,8 @@ handler, the generation, and what the call was for. Values of fields are not par
 be secrets.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,12 +14,19 @@ import msgspec
 from msgspec.structs import replace
 
 from declctl.objects import FieldPath, FieldPathError, KubeObject
+from declctl.objects.managed_fields import (
+    ElementStep,
+    Steps,
+    field_digest,
+    owned_values,
+    read_digests,
+    value_text,
+)
 from declctl.writes import WriteRecord, WriteResult, WriteVerb
 
-_STORED = (WriteResult.SUCCEEDED,)
-_UNKNOWN = (WriteResult.FAILED, WriteResult.CANCELLED)  # the server may have done it
-
-Steps = tuple[str, ...]
+_MOST_CANDIDATES = 1000  # names that are compared for a suggestion
+# Where paths begin that users write without their beginning.
+_STARTS = (("spec",), ("spec", "template", "spec"), ("metadata",), ("status",))
 
 
 class ExplainedWrite(msgspec.Struct, frozen=True):
@@ -50,6 +57,9 @@ class OwnedField(msgspec.Struct, frozen=True):
     time: str  # when the manager last changed the object, as the server has it
     handler: str | None  # of this manifest; None for a manager that is none of its handlers
     write: ExplainedWrite | None  # None if the ledger does not have it
+    # True if `write` gave the field its value; False if it is the newest write of the manager that changed
+    # the object, as it can't be told which one gave the field its value.
+    exact: bool = False
 
 
 class WriteExplanation(msgspec.Struct, frozen=True):
@@ -63,6 +73,8 @@ class WriteExplanation(msgspec.Struct, frozen=True):
     resource_version: str
     fields: tuple[OwnedField, ...]
     writes: tuple[ExplainedWrite, ...]  # of the object, the oldest first
+    has_field: bool = True  # False if the object does not have the field that was asked for
+    suggestion: str = ""  # a similar field that it has
 
 
 def explain_object(
@@ -79,14 +91,15 @@ def explain_object(
 
     `records` are the writes of the ledger for it, the oldest first. `managers` has the handlers of the
     manifest by their field managers. `field` limits the answer to a field, those below it, and the owner of
-    one above it. Raises FieldPathError for a text that is no field path.
+    one above it. An element of a list is named by its position, by some or all of its keys, or by `*`. Raises
+    FieldPathError for a text that is no field path.
     """
     metadata: Mapping[str, Any] = (obj or {}).get("metadata") or {}
     uid = str(metadata.get("uid") or "")
     # Another object may have had the name before.
     records = [each for each in records if not uid or each.uid in ("", uid)]
     wanted = _steps(field) if field else ()
-    newest = _newest_changes(records)
+    by_manager = _by_manager(records)
     fields: list[OwnedField] = []
     for entry in metadata.get("managedFields") or ():
         owner = OwnedField(
@@ -98,14 +111,16 @@ def explain_object(
             None,
             None,
         )
-        record = newest.get((owner.manager, owner.operation == "Apply", owner.subresource))
-        handler = managers.get(owner.manager) if record is None else record.origin.handler
-        write = None if record is None else _explained(record)
-        fields += [
-            replace(owner, path=_shown(steps), handler=handler, write=write)
-            for steps in owned_fields(entry.get("fieldsV1") or {})
-            if _concerns(steps, wanted)
-        ]
+        writes = by_manager.get((owner.manager, owner.operation, owner.subresource), ())
+        for steps, value in owned_values(entry.get("fieldsV1") or {}, obj):
+            if not _concerns(steps, wanted):
+                continue
+            record, exact = _write_of(field_digest(steps, value), writes)
+            # A write by an official client may be part of no call that is known.
+            known = record is not None and record.origin.generation > 0
+            handler = record.origin.handler if record is not None and known else managers.get(owner.manager)
+            write = None if record is None else _explained(record)
+            fields.append(replace(owner, path=_shown(steps), handler=handler, write=write, exact=exact))
     return WriteExplanation(
         kind,
         resource,
@@ -115,37 +130,8 @@ def explain_object(
         str(metadata.get("resourceVersion") or ""),
         tuple(sorted(fields, key=lambda each: (each.path, each.manager))),
         tuple(_explained(record) for record in records),
+        *_search(obj, wanted),
     )
-
-
-def owned_fields(fields: Mapping[str, Any]) -> Iterator[Steps]:
-    """The paths of a set of fields (FieldsV1), without those that only hold others.
-
-    A step is the name of a field, or an element of a list in brackets.
-    """
-    for segment, inner in fields.items():
-        if segment == ".":
-            continue
-        step = _step(segment)
-        below = list(owned_fields(cast("Mapping[str, Any]", inner))) if isinstance(inner, Mapping) else []
-        if below:
-            yield from ((step, *steps) for steps in below)
-        else:
-            yield (step,)
-
-
-def _step(segment: str) -> str:
-    kind, _, rest = segment.partition(":")
-    match kind:
-        case "k":
-            keys = json.loads(rest)
-            return "[" + ",".join(f"{name}={value}" for name, value in keys.items()) + "]"
-        case "v":
-            return f"[={json.loads(rest)}]"
-        case "i":
-            return f"[{rest}]"
-        case _:
-            return rest
 
 
 def _shown(steps: Steps) -> str:
@@ -161,19 +147,52 @@ def _shown(steps: Steps) -> str:
     return text
 
 
-def _steps(field: str) -> Steps:
+class _Element(msgspec.Struct, frozen=True):
+    """A step of the wanted field: elements of a list. With neither keys nor a position, all of them."""
+
+    keys: Mapping[str, str] = {}
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "_Element":
+        """From what stands between the brackets: `0`, `*`, `name=web`, `=a/b`."""
+        if text.isdecimal():
+            return cls(index=int(text))
+        if text == "*":
+            return cls()
+        keys = (part.partition("=") for part in text.split(","))
+        return cls({name.strip(): value.strip().strip("\"'") for name, _, value in keys})
+
+    def accepts(self, step: str) -> bool:
+        """Whether it means the element of an owned field."""
+        if not isinstance(step, ElementStep):
+            return False
+        if self.index is not None:
+            return self.index == step.position
+        return all(step.keys.get(name) == value for name, value in self.keys.items())
+
+    def __str__(self) -> str:
+        if self.index is not None:
+            return f"[{self.index}]"
+        return f"[{','.join(f'{name}={value}' for name, value in self.keys.items()) or '*'}]"
+
+    def of(self, elements: Sequence[object]) -> list[object]:
+        """The elements of a list that it means."""
+        if self.index is not None:
+            return list(elements[self.index : self.index + 1])
+        return [
+            each
+            for each in elements
+            if all(value_text(each, name) == value for name, value in self.keys.items())
+        ]
+
+
+_Wanted = tuple[str | _Element, ...]
+
+
+def _steps(field: str) -> _Wanted:
     """The steps of a field as a user writes it: a field path, also with `[name=web]`."""
-    steps: list[str] = []
-    for part in _parts(field):
-        if part.startswith("["):
-            steps.append(part)
-        else:
-            steps += [str(step) for step in FieldPath.parse(part).steps]
-    return tuple(steps)
-
-
-def _parts(field: str) -> Iterable[str]:
-    """The field in parts: elements of lists by their keys, and the paths between them."""
+    steps: list[str | _Element] = []
     rest = field
     while "[" in rest:
         before, _, after = rest.partition("[")
@@ -181,36 +200,148 @@ def _parts(field: str) -> Iterable[str]:
         if not closed:
             raise FieldPathError(f"{field!r} has a bracket without its end", len(field))
         if before.strip("."):
-            yield before.strip(".")
+            steps += [str(step) for step in FieldPath.parse(before.strip(".")).steps]
         # `["app/name"]` is a field, `[name=web]` and `[0]` are elements of a list.
-        yield f'["{inside[1:-1]}"]' if inside[:1] in ("'", '"') else f"[{inside}]"
+        quoted = inside[:1] in ("'", '"')
+        steps.append(inside[1:-1] if quoted else _Element.parse(inside))
         rest = rest.removeprefix(".")
     if rest:
-        yield rest
+        steps += [str(step) for step in FieldPath.parse(rest).steps]
+    return tuple(steps)
 
 
-def _concerns(steps: Steps, wanted: Steps) -> bool:
+def _concerns(steps: Steps, wanted: _Wanted) -> bool:
     """Whether a field is the wanted one, or one below or above it."""
-    length = min(len(steps), len(wanted))
-    wanted = tuple(step[2:-2] if step.startswith('["') else step for step in wanted)
-    return steps[:length] == wanted[:length]
+    return all(
+        one.accepts(step) if isinstance(one, _Element) else one in (step, "*")
+        for step, one in zip(steps, wanted, strict=False)
+    )
 
 
-def _newest_changes(records: Iterable[WriteRecord]) -> dict[tuple[str, bool, str], WriteRecord]:
-    """The newest write of each manager that changed the object, by manager, operation and subresource.
+def _search(obj: KubeObject | None, wanted: _Wanted) -> tuple[bool, str]:
+    """Whether an object has a field; if not, a similar field that it has, or an empty text."""
+    if obj is None:
+        return True, ""
+    holders: list[object] = [obj]
+    for at, step in enumerate(wanted):
+        inside = [value for holder in holders for value in _inside(holder, step)]
+        if not inside:
+            near = _near(step, holders)
+            if near is not None:
+                return False, _shown_wanted((*wanted[:at], near))
+            # A path that begins in the middle, such as that of a container.
+            whole = (start for start in _STARTS if _has(obj, (*start, *wanted))) if at == 0 else ()
+            return False, next((_shown_wanted((*start, *wanted)) for start in whole), "")
+        holders = inside
+    return True, ""
 
-    A write that left the version as it was has changed nothing, unless it is the first that is remembered.
-    """
-    found: dict[tuple[str, bool, str], WriteRecord] = {}
-    version = ""
+
+def _has(obj: KubeObject, wanted: _Wanted) -> bool:
+    holders: list[object] = [obj]
+    for step in wanted:
+        holders = [value for holder in holders for value in _inside(holder, step)]
+    return bool(holders)
+
+
+def _inside(holder: object, step: str | _Element) -> list[object]:
+    """The values to which a step leads."""
+    if isinstance(step, _Element):
+        return step.of(cast("list[object]", holder)) if isinstance(holder, list) else []
+    if not isinstance(holder, Mapping):
+        return []
+    fields = cast("Mapping[str, object]", holder)
+    return list(fields.values()) if step == "*" else [fields[step]] if step in fields else []
+
+
+def _near(step: str | _Element, holders: Iterable[object]) -> "str | _Element | None":
+    """A step that is similar to one that leads nowhere."""
+    if isinstance(step, str):
+        names = [
+            name
+            for holder in holders
+            if isinstance(holder, Mapping)
+            for name in cast("Mapping[str, object]", holder)
+        ]
+        near = difflib.get_close_matches(step, names[:_MOST_CANDIDATES], n=1)
+        return near[0] if near else None
+    for name, value in step.keys.items():
+        elements = [
+            each for holder in holders if isinstance(holder, list) for each in cast("list[object]", holder)
+        ]
+        values = [
+            text for each in elements[:_MOST_CANDIDATES] if (text := value_text(each, name)) is not None
+        ]
+        near = difflib.get_close_matches(value, values, n=1)
+        if near and near[0] != value:
+            return _Element({name: near[0]})
+    return None
+
+
+def _shown_wanted(steps: _Wanted) -> str:
+    """A wanted field, as a user writes it."""
+    return _shown(tuple(step if isinstance(step, str) else str(step) for step in steps))
+
+
+def _by_manager(records: Iterable[WriteRecord]) -> dict[tuple[str, str, str], list[WriteRecord]]:
+    """The writes that the server has stored, by manager, operation and subresource, the oldest first."""
+    found: dict[tuple[str, str, str], list[WriteRecord]] = {}
     for record in records:
-        if record.result not in (*_STORED, *_UNKNOWN) or record.verb is WriteVerb.DELETE:
-            continue
-        subresource = "status" if record.verb is WriteVerb.PATCH_STATUS else ""
-        place = record.manager, record.verb is WriteVerb.APPLY, subresource
-        if place not in found or record.resource_version != version:
-            found[place] = record
-        version = record.resource_version or version
+        if record.result is WriteResult.SUCCEEDED and record.verb is not WriteVerb.DELETE:
+            subresource = "status" if record.verb is WriteVerb.PATCH_STATUS else ""
+            found.setdefault((record.manager, record.verb.operation, subresource), []).append(record)
+    return found
+
+
+def _write_of(digest: int, records: Sequence[WriteRecord]) -> tuple[WriteRecord | None, bool]:
+    """The write of a manager that gave a field its present value, and whether that is certain.
+
+    `digest` is that of the field with its value; `records` are the writes of the manager, the oldest first.
+    If it can't be told, returns the newest write that has changed the object.
+    """
+    found: WriteRecord | None = None
+    for record in reversed(records):
+        if record.fields is None or not record.fields.digests:
+            break  # its fields are not known
+        if digest not in read_digests(record.fields.digests):
+            if found is None:
+                break  # a write that is not in the ledger gave the field its value
+            return found, True
+        if found is not None and _may_have_restored(found, record):
+            return found, False
+        found = record
+    else:
+        # The oldest one: a write before it may have set the field, unless it has made the object.
+        if found is not None and found.fields is not None and found.fields.created:
+            return found, True
+    return _newest_change(records), False
+
+
+def _may_have_restored(record: WriteRecord, before: WriteRecord) -> bool:
+    """Whether a write changed the object, although its manager had the same fields before.
+
+    Then it gave fields back their values that somebody else had changed, and it is not known which ones.
+    """
+    fields, former = record.fields, before.fields
+    return (
+        fields is not None
+        and former is not None
+        and fields.changed
+        and record.resource_version != before.resource_version
+        and fields.digests == former.digests
+    )
+
+
+def _newest_change(records: Sequence[WriteRecord]) -> WriteRecord | None:
+    """The newest write that changed the object, else the first one.
+
+    A write that left the version as it was has changed nothing.
+    """
+    found: WriteRecord | None = None
+    for record in records:
+        unchanged = record.fields is not None and not record.fields.changed
+        same = found is not None and record.resource_version == found.resource_version
+        if found is None or not (unchanged or (same and record.resource_version)):
+            found = record
     return found
 
 

@@ -30,6 +30,7 @@ OWN = {
     "time": "2026-01-02T02:00:00Z",
     "handler": "web",
     "write": WRITE,
+    "exact": True,
 }
 FORMER = {**OWN, "path": "data.b", "write": None}
 OTHERS = {**OWN, "path": "data.c", "manager": "kubectl", "handler": None, "write": None}
@@ -111,3 +112,31 @@ def test_a_field_of_nobody_is_told(declctl: Callable, process: Process):
     process.answers(200, {**FOUND, "fields": []})
     ended = declctl("why", "configmaps/team-a/settings", "spec", "--admin", process.address)
     assert "no manager owns spec" in ended.err
+
+
+def test_a_write_that_is_only_the_newest_one_is_named_so(declctl: Callable, process: Process):
+    """It may have changed another field: an answer that looks certain would lead to the wrong code."""
+    process.answers(200, {**FOUND, "fields": [{**OWN, "exact": False}]})
+    ended = declctl("why", "configmaps/team-a/settings", "data.a", "--admin", process.address)
+    assert "Modified webapps team-a/shop (Watch) (newest write of this manager)" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("suggestion", "ends"),
+    [
+        ("data.const", "has no field data.cosnt; did you mean data.const?\n"),
+        ("", "has no field data.cosnt\n"),
+    ],
+)
+def test_a_field_that_the_object_does_not_have_is_told_apart(
+    declctl: Callable, process: Process, suggestion: str, ends: str
+):
+    """A typing error is no field without an owner: a script sees it by the exit status."""
+    process.answers(200, {**FOUND, "fields": [], "hasField": False, "suggestion": suggestion})
+    ended = declctl("why", "configmaps/team-a/settings", "data.cosnt", "--admin", process.address)
+    assert ended.status == 1
+    assert ended.err == f"v1 ConfigMap team-a/settings {ends}"
+    as_json = declctl(
+        "why", "configmaps/team-a/settings", "data.cosnt", "-o", "json", "--admin", process.address
+    )
+    assert as_json.status == 1

@@ -1,13 +1,15 @@
 """`declctl why`: the owners of fields, and the writes of this process that made them so."""
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from declctl.objects import Cause, FieldPathError, GroupVersionKind, ObjectKey
-from declctl.runtime.reporting.why import explain_object, owned_fields
+from declctl.objects.managed_fields import MOST_DIGESTS, applied_fields, owned_fields
+from declctl.runtime.reporting.why import explain_object
 from declctl.writes import WriteOrigin, WriteRecord, WriteResult, WriteVerb
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -180,3 +182,183 @@ def test_the_answer_has_no_values() -> None:
     from declctl.kit.documents import document_of
 
     assert "aHVudGVyMg==" not in json.dumps(document_of(explained(secret, record("7"))))
+
+
+CREATED = "2026-01-01T00:00:01Z"
+
+
+def settings(version: int, data: dict[str, str], *, at: int, metadata: dict | None = None) -> dict:
+    """A ConfigMap of the handler web, which last changed it `at` so many seconds."""
+    fields = {f"f:{name}": {} for name in data}
+    owned = {**entry(WEB, {"f:data": fields}), "time": f"2026-01-01T00:00:{at:02}Z"}
+    return {
+        "metadata": {
+            "uid": "u",
+            "resourceVersion": str(version),
+            "creationTimestamp": CREATED,
+            "managedFields": [owned],
+            **(metadata or {}),
+        },
+        "data": data,
+    }
+
+
+def wrote(answer: dict, generation: int, *, at: int, verb: WriteVerb = WriteVerb.APPLY) -> WriteRecord:
+    """The write with this answer, by a generation."""
+    since = THEN + timedelta(seconds=at)
+    fields = applied_fields(answer, manager=WEB, operation=verb.operation, subresource="", since=since)
+    version = answer["metadata"]["resourceVersion"]
+    return record(version, verb, generation=generation, fields=fields, time=since)
+
+
+def generation_of(live: dict, *records: WriteRecord, field: str) -> tuple[int | None, bool]:
+    """The generation to which a field leads, and whether that is certain."""
+    (owned,) = explained(live, *records, field=field).fields
+    return None if owned.write is None else owned.write.generation, owned.exact
+
+
+def test_a_field_leads_to_the_write_that_changed_it() -> None:
+    """Generation 4 has added a field: the one of generation 3 still leads to generation 3."""
+    first, second = settings(5, {"const": "1"}, at=1), settings(7, {"const": "1", "extra": "2"}, at=20)
+    writes = wrote(first, 3, at=1), wrote(second, 4, at=20), wrote(second, 5, at=40)
+    assert generation_of(second, *writes, field="data.const") == (3, True)
+    assert generation_of(second, *writes, field="data.extra") == (4, True)
+
+
+def test_a_field_that_was_changed_and_changed_back_leads_to_the_newer_write() -> None:
+    """Its value is equal to a former one, which another write has replaced meanwhile."""
+    one, other, again = (settings(v, {"a": a}, at=v) for v, a in ((1, "x"), (20, "y"), (40, "x")))
+    writes = wrote(one, 1, at=1), wrote(other, 2, at=20), wrote(again, 3, at=40)
+    assert generation_of(again, *writes, field="data.a") == (3, True)
+
+
+def test_a_value_that_was_restored_leads_to_a_write_that_is_not_certain() -> None:
+    """Somebody had changed one of the fields, and the write put it back: which one is not known."""
+    one, again = (settings(v, {"a": "x", "b": "y"}, at=v) for v in (1, 20))
+    assert generation_of(again, wrote(one, 1, at=1), wrote(again, 2, at=20), field="data.a") == (2, False)
+
+
+def test_a_write_before_those_that_are_remembered_may_have_set_the_field() -> None:
+    """The process has started since: its first write is the newest one, and no more is said of it."""
+    live = settings(7, {"a": "x"}, at=40)
+    assert generation_of(live, wrote(live, 2, at=40), field="data.a") == (2, False)
+
+
+def test_a_write_that_failed_explains_no_field() -> None:
+    """A refused, failed or cancelled write does not take the place of the one that was stored."""
+    live = settings(5, {"a": "x"}, at=1)
+    failed = [
+        record("", generation=9, result=result)
+        for result in (WriteResult.FAILED, WriteResult.CANCELLED, WriteResult.REFUSED)
+    ]
+    assert generation_of(live, wrote(live, 3, at=1), *failed, field="data.a") == (3, True)
+    assert generation_of(live, *failed, field="data.a") == (None, False)
+
+
+def test_a_finalizer_and_a_mark_of_one_manager_lead_to_their_own_writes() -> None:
+    """Both are patches of the metadata by the same manager."""
+    finalizers = {"f:finalizers": {".": {}, 'v:"a/b"': {}}}
+
+    def live(version: int, metadata: dict, fields: dict) -> dict:
+        owned = {**entry(WEB, {"f:metadata": fields}, "Update"), "time": f"2026-01-01T00:00:{version:02}Z"}
+        return settings(version, {}, at=1, metadata={"managedFields": [owned], **metadata})
+
+    first = live(2, {"finalizers": ["a/b"]}, finalizers)
+    marked = {"finalizers": ["a/b"], "labels": {"set": "1"}}
+    second = live(20, marked, {**finalizers, "f:labels": {".": {}, "f:set": {}}})
+    writes = (wrote(first, 1, at=2, verb=WriteVerb.PATCH), wrote(second, 2, at=20, verb=WriteVerb.PATCH))
+    assert generation_of(second, *writes, field="metadata.finalizers") == (1, True)
+    assert generation_of(second, *writes, field="metadata.labels") == (2, True)
+
+
+def test_the_memory_of_a_write_is_bounded() -> None:
+    """5,000 writes are remembered: 30 fields take less than 250 bytes, and the largest object 1.1 KB."""
+
+    def size(count: int) -> int:
+        live = settings(5, {f"k{at}": "v" * 100 for at in range(count)}, at=1)
+        fields = wrote(live, 1, at=1).fields
+        assert fields is not None
+        return sys.getsizeof(fields) + sys.getsizeof(fields.digests)
+
+    assert size(30) < 250
+    assert size(MOST_DIGESTS) < 1150
+    assert size(MOST_DIGESTS + 1) < 100  # then the fields of this write are not known
+    many = settings(5, {f"k{at}": "v" for at in range(MOST_DIGESTS + 1)}, at=1)
+    assert generation_of(many, wrote(many, 3, at=1), field="data.k1") == (3, False)
+
+
+@pytest.mark.parametrize("fields", [None, "x", {"f:data": "x"}, {"k:{": {}}, {"i:x": {}}])
+def test_fields_of_another_form_do_not_make_a_write_fail(fields: object) -> None:
+    """The server has stored it: then its fields are not known."""
+    strange = {**entry(WEB, {}), "fieldsV1": fields, "time": "yesterday"}
+    live = {"metadata": {"managedFields": [strange]}}
+    assert applied_fields(live, manager=WEB, operation="Apply", subresource="", since=THEN) is None
+
+
+POD = {
+    **obj(
+        entry(
+            WEB,
+            {
+                "f:spec": {
+                    "f:containers": {
+                        'k:{"name":"web"}': {
+                            ".": {},
+                            "f:image": {},
+                            "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:name": {}}},
+                        },
+                        'k:{"name":"side"}': {".": {}, "f:image": {}},
+                    }
+                }
+            },
+        )
+    ),
+    "spec": {
+        "containers": [
+            {"name": "side", "image": "s:1"},
+            {
+                "name": "web",
+                "image": "w:1",
+                "ports": [{"containerPort": 80, "name": "http", "protocol": "TCP"}],
+            },
+        ],
+        "nodeName": "n",
+    },
+}
+WEB_PORT = "spec.containers[name=web].ports[containerPort=80,protocol=TCP].name"
+
+
+@pytest.mark.parametrize(
+    ("field", "paths"),
+    [
+        ("spec.containers[0].image", ["spec.containers[name=side].image"]),
+        ("spec.containers[1].image", ["spec.containers[name=web].image"]),
+        ("spec.containers[*].image", ["spec.containers[name=side].image", "spec.containers[name=web].image"]),
+        ("spec.containers[name=web].ports[containerPort=80]", [WEB_PORT]),
+        ("spec.containers[name=web].ports[protocol=TCP,containerPort=80].name", [WEB_PORT]),
+        ('spec.containers[name="web"].ports[0]', [WEB_PORT]),
+        ("spec.nodeName", []),
+    ],
+)
+def test_elements_are_named_as_users_write_them(field: str, paths: list[str]) -> None:
+    """By a position, by `*`, and by some of the keys: nobody knows that a port has two."""
+    found = explained(POD, field=field)
+    assert ([each.path for each in found.fields], found.has_field) == (paths, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "suggestion"),
+    [
+        ("spec.nodename", "spec.nodeName"),
+        ("spec.containers[name=wbe]", "spec.containers[name=web]"),
+        ("spec.containers[2]", ""),
+        ("spec.containers[name=web].imag", "spec.containers[name=web].image"),
+        ("containers[0].image", "spec.containers[0].image"),
+        ("spec.qqq", ""),
+        ("spec.nodeName.below", ""),
+    ],
+)
+def test_a_field_that_is_not_there_is_told_apart_from_one_without_an_owner(field, suggestion) -> None:
+    """A typing error does not look like a field that no manager owns, and has a suggestion."""
+    found = explained(POD, field=field)
+    assert (found.has_field, found.suggestion) == (False, suggestion)

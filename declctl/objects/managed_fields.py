@@ -1,0 +1,183 @@
+"""`metadata.managedFields`: the fields that each manager owns, their values, and digests of both.
+
+`declctl why` asks which write gave a field its value. Values may be secrets, and objects are large: so the
+ledger of writes keeps a digest of each field with its value, four bytes for each.
+"""
+
+import json
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+
+from declctl.objects.frame import KubeObject
+
+MOST_DIGESTS = 256
+"""The most fields of one manager of which digests are made: 1 KB."""
+
+Steps = tuple[str, ...]
+"""The path of a field. A step is the name of a field, or an element of a list in brackets."""
+
+_TOLERANCE = timedelta(seconds=5)  # by which the clock of the server may be behind ours
+_MISSING = object()
+_PRESENT = object()  # the value of a field that is owned without what is below it
+
+
+class ElementStep(str):
+    """An element of a list, as a step: its text, such as `[name=web]`, with its keys and its position."""
+
+    keys: Mapping[str, str]  # with their values as text; that of a set of plain values is ""
+    position: int | None  # in the object; None if it is not there, or unknown
+
+
+class AppliedFields(msgspec.Struct, frozen=True, gc=False):
+    """The fields of one manager in the answer to its write.
+
+    The server sets the time of a manager's entry when a write changes the object. By its clock:
+    """
+
+    digests: bytes  # of `field_digests`; empty if there are too many fields
+    changed: bool  # the write may have changed the object; otherwise it was as it is before
+    created: bool  # the write may have created the object
+
+
+def applied_fields(
+    answer: KubeObject, *, manager: str, operation: str, subresource: str, since: datetime
+) -> AppliedFields | None:
+    """The fields of a manager in the answer to its write, which began at `since`; None if it has none.
+
+    Raises nothing: the write has succeeded, whatever the server says of its fields.
+    """
+    try:
+        entries = managed_entries(answer, manager, operation, subresource)
+        if not entries:
+            return None
+        since -= _TOLERANCE
+        return AppliedFields(
+            field_digests(managed_values(answer, manager, operation, subresource)),
+            changed=max(_time(entry.get("time")) for entry in entries) >= since,
+            created=_time(answer["metadata"].get("creationTimestamp")) >= since,
+        )
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def owned_fields(fields: Mapping[str, Any]) -> Iterator[Steps]:
+    """The paths of a set of fields (FieldsV1), without those that only hold others."""
+    return (steps for steps, _ in owned_values(fields, None))
+
+
+def owned_values(fields: Mapping[str, Any], holder: object) -> Iterator[tuple[Steps, object]]:
+    """The paths of a set of fields, each with its value in `holder`, the object that has the fields.
+
+    A value is only good for `field_digest`.
+    """
+    for segment, inner in fields.items():
+        if segment == ".":
+            continue
+        step, value = _found(segment, holder)
+        inside = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
+        below = list(owned_values(inside, value))
+        if below:
+            yield from (((step, *steps), found) for steps, found in below)
+        else:
+            # Others may own what is below a field that only has the entry ".".
+            yield (step,), _PRESENT if inside and value is not _MISSING else value
+
+
+def managed_values(
+    obj: KubeObject, manager: str, operation: str, subresource: str
+) -> Iterator[tuple[Steps, object]]:
+    """The fields of one manager in an object, with their values. `operation` is Apply or Update."""
+    for entry in managed_entries(obj, manager, operation, subresource):
+        yield from owned_values(entry.get("fieldsV1") or {}, obj)
+
+
+def managed_entries(
+    obj: KubeObject, manager: str, operation: str, subresource: str
+) -> list[Mapping[str, Any]]:
+    """The entries of one manager: more than one if it has written in several versions of the API."""
+    entries: Iterable[Mapping[str, Any]] = (obj.get("metadata") or {}).get("managedFields") or ()
+    wanted = manager, operation, subresource
+    return [
+        entry
+        for entry in entries
+        if (entry.get("manager"), entry.get("operation"), entry.get("subresource") or "") == wanted
+    ]
+
+
+def field_digest(steps: Steps, value: object) -> int:
+    """A number of 32 bits that is equal for the same field with the same value."""
+    encoded = {id(_MISSING): b"", id(_PRESENT): b"."}.get(id(value))
+    if encoded is None:
+        encoded = msgspec.json.encode(value)
+    return zlib.crc32(encoded, zlib.crc32("\0".join(steps).encode()))
+
+
+def field_digests(values: Iterable[tuple[Steps, object]]) -> bytes:
+    """The digests of fields in a form that takes four bytes each; empty for more than `MOST_DIGESTS`."""
+    digests = array("I")
+    for steps, value in values:
+        if len(digests) == MOST_DIGESTS:
+            return b""
+        digests.append(field_digest(steps, value))
+    return digests.tobytes()
+
+
+def value_text(element: object, key: str) -> str | None:
+    """The value of a key of an element as text; with "" of a plain value itself. None if it has none."""
+    if key == "":
+        return None if isinstance(element, Mapping | list) else _text(element)
+    if not isinstance(element, Mapping):
+        return None
+    fields = cast("Mapping[str, object]", element)
+    return _text(fields[key]) if key in fields else None
+
+
+def read_digests(digests: bytes) -> frozenset[int]:
+    """The digests of `field_digests`."""
+    return frozenset(array("I", digests))
+
+
+def _found(segment: str, holder: object) -> tuple[str, object]:
+    """The step of a segment of FieldsV1, and the value to which it leads."""
+    kind, _, rest = segment.partition(":")
+    if kind not in ("k", "v", "i"):
+        fields = cast("Mapping[str, object]", holder) if isinstance(holder, Mapping) else {}
+        return rest, fields.get(rest, _MISSING)
+    elements = cast("list[object]", holder) if isinstance(holder, list) else []
+    wanted = json.loads(rest)
+    index, shown, keys = None, rest, {}
+    match kind:
+        case "k":
+            keys = {name: _text(value) for name, value in wanted.items()}
+            shown = ",".join(f"{name}={value}" for name, value in keys.items())
+            index = next((at for at, each in enumerate(elements) if _has(each, wanted)), None)
+        case "v":
+            keys = {"": _text(wanted)}
+            shown = f"={keys['']}"
+            index = elements.index(wanted) if wanted in elements else None
+        case _:
+            index = wanted if wanted < len(elements) else None
+    step = ElementStep(f"[{shown}]")
+    step.keys, step.position = keys, index
+    return step, _MISSING if index is None else elements[index]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _has(element: object, keys: Mapping[str, object]) -> bool:
+    if not isinstance(element, Mapping):
+        return False
+    element = cast("Mapping[str, object]", element)
+    # A key with a default, such as the protocol of a port, may be missing in the object.
+    return all(element.get(name, value) == value for name, value in keys.items())
+
+
+def _time(text: object) -> datetime:
+    return datetime.fromisoformat(str(text)) if text else datetime.min.replace(tzinfo=UTC)
