@@ -574,7 +574,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     - `key`: `namespace/name`, or `name` for a cluster-scoped kind; with `.namespace` and `.name`.
     - `obj`: the newest state in the cache, read-only; None if the cache has no such object. Then it is gone,
-      or it was never in the scope of the resource.
+      or it is not in the scope of the resource. For a handler with a finalizer, an object that has left the
+      scope with the finalizer leads to no call with None while it lives.
     - `attempt`: the number of this call, from 1: it grows while the call fails.
     - `causes`: why the key is due, the oldest first, at most 16.
     - `id`: the same in all attempts for the same causes, and in no other call; an idempotency key.

@@ -179,7 +179,7 @@ def labelled(config_map, name, namespace="default", **labels):
 
 
 def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbox) -> None:
-    """It is not reconciled any more; when it is deleted, it goes."""
+    """It is not reconciled any more, not as an object that is gone either; when it is deleted, it goes."""
     rig.resources = [LABELLED]
     runs = _run(rig, objects=[labelled(config_map, "m", app="web"), labelled(config_map, "other", app="db")])
     until("it is reconciled", lambda: rig.told("reconcile", "default/m", [NAME]))
@@ -188,12 +188,30 @@ def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbo
     until("it is known to have left", lambda: runs.handler("keys").leftovers == 1)
     assert runs.resource("maps").objects == 0
     sandbox.patch("ConfigMap", "m", {"data": {"more": "1"}})
+    runs.wait_idle()
+    assert rig.told("reconcile") == [("reconcile", "default/m", [NAME])], "it lives, and is not gone"
     sandbox.delete("ConfigMap", "m")
     until("it is gone", lambda: finalizers(sandbox, "m") is None)
     until("it is counted", lambda: runs.handler("keys").finalized == 1)
     assert rig.told("finalize") == [("finalize", "default/m", 1)]
-    assert len(rig.told("reconcile", "default/m", [NAME])) == 1
+    until("its end is reconciled", lambda: rig.told("reconcile", "default/m", None))
+    assert len(rig.told("reconcile")) == 2
     assert finalizers(sandbox, "other") == []
+
+
+def test_an_object_that_is_gone_is_told_apart_from_one_that_has_left(rig, config_map, sandbox) -> None:
+    """Somebody takes the finalizer of a deleted object by force: the reconciler learns that it is gone."""
+    rig.resources = [LABELLED]
+    code = ASYNC.replace('note("finalize"', "raise ValueError('not yet')\n    note('finalize'")
+    runs = _run(rig, code, objects=[labelled(config_map, name, app="web") for name in ("left", "gone")])
+    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
+    sandbox.patch("ConfigMap", "left", {"metadata": {"labels": {"app": "db"}}})
+    sandbox.delete("ConfigMap", "gone")
+    sandbox.patch("ConfigMap", "gone", {"metadata": {"finalizers": None}})
+    until("its end is reconciled", lambda: rig.told("reconcile", "default/gone", None))
+    until("the other one is known to have left", lambda: runs.handler("keys").leftovers == 1)
+    runs.wait_idle()
+    assert rig.told("reconcile", "default/left", None) == []
 
 
 def test_an_object_that_leaves_has_its_state_beside_a_snapshot_of_its_resource(

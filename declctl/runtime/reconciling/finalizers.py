@@ -102,6 +102,11 @@ class FinalizerSteps:
         """The number of keys that wait until the cache shows their object with the finalizer."""
         return len(self._awaited)
 
+    def has_released(self, notification: Notification) -> bool:
+        """Whether the finalizer was removed from the object of a change, so that a Deleted is its end."""
+        with self._lock:
+            return self._removed.get(notification.key) == notification.record.uid
+
     def needs_call(self, finalizer: HandlerFinalizer, notification: Notification) -> bool:
         """Whether a change of the handler's own resource leads to a call, whatever its filter says.
 

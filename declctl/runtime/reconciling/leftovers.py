@@ -9,6 +9,10 @@ never go when it is deleted. So leftovers are watched until none is left:
   with the finalizer, without the transform of the resource.
 - An object that leaves the scope later, such as by its labels, starts the informer of its namespace.
 
+A Deleted of an object with the finalizer does not say whether the object is gone, or has left. The informer
+of its namespace says it. Until then the key is not reconciled: a reconciler would take an object that lives
+for one that is gone.
+
 A leftover is finalized when it is deleted, and never reconciled. Without the right to list the kind in the
 whole cluster, only the namespaces are looked at that the handler has or had in this process.
 """
@@ -26,7 +30,7 @@ from declctl.informer.source import Source
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import WatchKey
-from declctl.objects import GroupVersionKind, KubeObject, Notification, ObjectView
+from declctl.objects import GroupVersionKind, KubeObject, Notification, ObjectView, version_order
 from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import codec_of, projection_of
 from declctl.runtime.handling.handler_slot import HandlerSlot
@@ -117,6 +121,8 @@ class HandlerLeftovers:
         # By namespace; None for a cluster-scoped kind. Replaced, never changed: other threads read it.
         self._informers: dict[str | None, SharedIndexInformer] = {}
         self._running: dict[str | None, Sequence[asyncio.Task[None]]] = {}
+        # By key: the Deleted of objects that have left the scope, or are gone. Written on the loop.
+        self._undecided: dict[str, Notification] = {}
 
     def begin(self, binding: ReconcileBinding) -> None:
         """Look for leftovers, if the binding has another scope or finalizer than the one before."""
@@ -131,6 +137,7 @@ class HandlerLeftovers:
         if self._looking is not None:
             self._looking.cancel()
         if finalizer is None or is_other:
+            self._undecided.clear()
             for namespace in tuple(self._informers):
                 self._end(namespace)
         self._namespaces.update(watch.namespace for watch in watches)
@@ -152,10 +159,20 @@ class HandlerLeftovers:
         record = None if informer is None else informer.indexer.get_by_key(key)
         return None if record is None else ObjectView(record)
 
-    def object_left(self, key: str) -> None:
-        """Watch the namespace of an object that has left the scope with the finalizer, or is gone."""
+    def is_undecided(self, key: str) -> bool:
+        """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
+        return key in self._undecided
+
+    def object_left(self, notification: Notification) -> None:
+        """Watch the namespace of an object that has left the scope with the finalizer, or is gone.
+
+        If it is gone, the slot is told so.
+        """
         if self._binding is not None and self._binding.finalizer is not None:
-            self._watch(namespace_of(key), self._binding.finalizer)
+            namespace = namespace_of(notification.key)
+            self._undecided[notification.key] = notification
+            self._watch(namespace, self._binding.finalizer)
+            self._decide(namespace)
 
     @property
     def count(self) -> int:
@@ -255,7 +272,9 @@ class HandlerLeftovers:
         empty = False
         # Two looks in a row: what has left a moment ago may be on its way.
         while not (empty and not self._left(informer)):
-            empty = not self._left(informer)
+            self._decide(namespace)  # a bookmark may have shown that an object is gone
+            waits = any(namespace_of(key) == namespace for key in self._undecided)
+            empty = not waits and not self._left(informer)
             await self._clock.sleep(_LINGER_SECONDS)
         self._end(namespace)
 
@@ -265,12 +284,31 @@ class HandlerLeftovers:
             if task is not asyncio.current_task():
                 task.cancel()
 
+    def _decide(self, namespace: str | None) -> None:
+        """Decide for each object of a namespace whether it has left the scope, or is gone."""
+        informer = self._informers.get(namespace)
+        if informer is None or not informer.synced.is_open:
+            return
+        reached = version_order(informer.indexer.last_store_sync_resource_version)
+        for key, notification in tuple(self._undecided.items()):
+            if namespace_of(key) != namespace:
+                continue
+            since = version_order(notification.record.resource_version)
+            record = informer.indexer.get_by_key(key)
+            if record is not None and version_order(record.resource_version) >= since:
+                del self._undecided[key]  # it lives
+            elif record is None and reached >= since:
+                del self._undecided[key]
+                self.slot.object_gone(notification)
+
     def received(self, notifications: Sequence[Notification]) -> None:
         """Queue the keys of leftovers that have to be finalized."""
         for notification in notifications:
             with suppress(MalformedAnswer):  # without its metadata nothing can be said of the object
                 if is_being_deleted(notification.record.read()) and self._is_left(notification.key):
                     self.slot.add_leftover(notification)
+        for namespace in {namespace_of(notification.key) for notification in notifications}:
+            self._decide(namespace)
 
 
 class _LeftoverFeed:

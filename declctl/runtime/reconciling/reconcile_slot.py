@@ -474,8 +474,15 @@ class LeftoverCache(Protocol):
         """The number of objects that are known. From any thread."""
         ...
 
-    def object_left(self, key: str) -> None:
-        """Notice that an object with the finalizer has left the scope, or is gone. On the machinery loop."""
+    def is_undecided(self, key: str) -> bool:
+        """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
+        ...
+
+    def object_left(self, notification: Notification) -> None:
+        """Find out whether an object with the finalizer has left the scope, or is gone.
+
+        If it is gone, `object_gone` of the slot is called. On the machinery loop.
+        """
         ...
 
 
@@ -580,7 +587,7 @@ class Reconciliations(Invocations[Causes]):
     def _make(self, item: QueueItem[Causes], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
         obj = unread = None
-        in_scope = True
+        in_scope, undecided = True, False
         snapshots = own = None
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
@@ -591,6 +598,7 @@ class Reconciliations(Invocations[Causes]):
             obj = _of_reconciler(binding).read(item.key, own)
             if obj is None and (left := self._reconciled.leftovers) is not None:
                 obj, in_scope = left.get(item.key), False
+                undecided = obj is None and left.is_undecided(item.key)
         except NotSynced as fault:
             unread = fault
         causes, before = item.value, None if retry is None else retry.request
@@ -613,6 +621,9 @@ class Reconciliations(Invocations[Causes]):
             unread=unread,
             snapshots=snapshots,
         )
+        if undecided:
+            # The handler would take it for one that is gone. If it is, its key is queued again.
+            invocation.implementations = ()
         finalizer = _of_reconciler(binding).finalizer
         if finalizer is not None and obj is not None and not binding.target.disabled:
             try:
@@ -836,12 +847,15 @@ class ReconcileSlot(HandlerSlot[Causes]):
             failed: list[KeySource] = []
             failures: list[DeclctlError] = []
             for source in self._sources.get(managed, ()):
-                mapped = Mapped() if skipped else self._add(source, notification, _reason(notification))
+                left = source.keys_of is None and self._may_have_left(finalizer, notification)
+                mapped = (
+                    Mapped() if skipped or left else self._add(source, notification, _reason(notification))
+                )
                 if mapped.failures:
                     failed.append(source)
                     failures += mapped.failures
                 if finalizer is not None and source.keys_of is None:
-                    queued = bool(mapped.keys)
+                    queued = left or bool(mapped.keys)
                     self._look_for_finalizer(source, finalizer, notification, queued=queued)
             if not skipped:
                 self._let_wait(managed, notification, failed, failures)
@@ -868,6 +882,22 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self._keys.add(notification.key, cause, Priority.LIVE)
         self.wake()
 
+    def object_gone(self, notification: Notification) -> None:
+        """Queue the key of an object that might have left the scope, and is gone. Raises nothing."""
+        for source in (each for sources in self._sources.values() for each in sources):
+            if source.keys_of is None:
+                self._add(source, notification, _reason(notification))
+        self.wake()
+
+    def _may_have_left(self, finalizer: HandlerFinalizer | None, notification: Notification) -> bool:
+        """Whether a Deleted may mean an object that lives on with the finalizer, outside of the scope."""
+        if finalizer is None or self.leftovers is None:
+            return False
+        try:
+            return finalizer.has_left(notification) and not self.finalizers.has_released(notification)
+        except DeclctlError:  # the object can't be decoded
+            return False
+
     def _look_for_finalizer(
         self,
         source: KeySource,
@@ -885,8 +915,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 cause, reason = source.cause(notification), _reason(notification)
                 self._keys.add(notification.key, cause, _priority(notification), reason=reason)
             if notification.type is ChangeType.DELETED:
-                if finalizer.has_left(notification) and self.leftovers is not None:
-                    self.leftovers.object_left(notification.key)
+                if self.leftovers is not None and self._may_have_left(finalizer, notification):
+                    self.leftovers.object_left(notification)
                 self.finalizers.forget(notification.key)
         except DeclctlError as failure:  # the object can't be decoded: its next change is looked at
             place = f"{source.resource} {notification.key}"

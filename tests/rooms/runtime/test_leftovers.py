@@ -13,7 +13,7 @@ from declctl.errors import Forbidden, NotFound, StatusError
 from declctl.informer import FakeControllerSource
 from declctl.kit import Latch, ManualClock
 from declctl.manifest.plan import WatchKey
-from declctl.objects import GroupVersionKind
+from declctl.objects import ChangeType, GroupVersionKind, Notification
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.leftovers import HandlerLeftovers
 from declctl.testing import Logged
@@ -41,7 +41,12 @@ class Scene:
         self.in_scope: set[str] = set()  # the keys in the caches of the handler
         self.queued: list[str] = []
         self.synced = Latch("own")
-        self.slot = SimpleNamespace(name="x", add_leftover=lambda change: self.queued.append(change.key))
+        self.gone: list[str] = []
+        self.slot = SimpleNamespace(
+            name="x",
+            add_leftover=lambda change: self.queued.append(change.key),
+            object_gone=lambda change: self.gone.append(change.key),
+        )
         self.leftovers = HandlerLeftovers(
             self.slot,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
@@ -166,6 +171,42 @@ def test_only_namespaces_with_leftovers_are_watched_until_none_is_left(play) -> 
     play(scenario)
 
 
+def deleted(name: str, version: str) -> Notification:
+    """The Deleted of an object of the namespace a, in the cache of the handler."""
+    obj = config_map(name, "a", NAME)
+    obj["metadata"]["resourceVersion"] = version
+    record = Projection(api_version="v1", kind="ConfigMap").record(msgspec.json.encode(obj))
+    assert record is not None
+    return Notification(ChangeType.DELETED, record, received_at=0)
+
+
+def test_a_key_is_due_only_if_its_object_is_gone(play) -> None:
+    """Until it is known whether the object lives on outside of the scope, nobody is told that it is gone."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.begin(IN_A)
+        scene.synced.open()
+        scene.server("a").add(config_map("lives", "a", NAME))
+        scene.leftovers.object_left(deleted("lives", "1"))
+        scene.leftovers.object_left(deleted("gone", "1"))
+        assert (scene.leftovers.is_undecided("a/gone"), scene.gone) == (True, [])
+        await scene.rest()
+        assert scene.gone == ["a/gone"]
+        # The watch may be behind the cache of the handler: the object is there, at an older version.
+        scene.server("a").add(config_map("later", "a", NAME))
+        await scene.rest()
+        scene.leftovers.object_left(deleted("later", "1000"))
+        await scene.rest()
+        assert (scene.leftovers.is_undecided("a/later"), scene.gone) == (True, ["a/gone"])
+        for _ in range(1000):
+            scene.server("a").modify(config_map("lives", "a", NAME))
+        scene.server("a").delete("a/later")
+        await scene.rest()
+        assert (scene.leftovers.is_undecided("a/later"), scene.gone) == (False, ["a/gone", "a/later"])
+
+    play(scenario)
+
+
 def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> None:
     """Also when nothing was left before; if it is gone, the watch ends by itself."""
 
@@ -176,9 +217,11 @@ def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> 
         await scene.rest()
         assert scene.watched == set()
         scene.server("a").add(config_map("m", "a", NAME))
-        scene.leftovers.object_left("a/m")
+        scene.leftovers.object_left(deleted("m", "1"))
+        assert scene.leftovers.is_undecided("a/m")
         await scene.rest()
         assert (scene.watched, scene.leftovers.count) == ({"a"}, 1)
+        assert (scene.leftovers.is_undecided("a/m"), scene.gone) == (False, [])
         # It comes back: the handler's own cache has it again.
         scene.in_scope = {"a/m"}
         await scene.rest(200.0)
