@@ -165,6 +165,8 @@ def _print(found: PlanComparison) -> None:
         line(f"  {removal}")
     for orphan in found.orphans:
         line(f"  {orphan}")
+        if orphan.hint:
+            line(f"  {orphan.hint}")
     rows = [row for resource in found.resources for row in _rows(resource)]
     if rows:
         line()

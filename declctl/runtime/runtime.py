@@ -35,6 +35,7 @@ from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
+from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
@@ -57,9 +58,7 @@ from declctl.writes import (
     WriteLedger,
     WriteOrigin,
     WritePolicy,
-    WriteResult,
     WriterFactory,
-    WriteVerb,
     Written,
     field_manager,
 )
@@ -354,6 +353,13 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     # The leader finalizes leftovers: a follower would queue what that has finalized before a takeover.
     reloader.on_commit.append(lambda _: None if slots.is_standing_by else leftovers.commit(slots.all()))
     reloader.on_commit.append(lambda plan: writers.limit(plan.writes.qps, plan.writes.burst))
+
+    def warn_of_orphans(plan: Plan) -> None:
+        before = reloader.active  # still the generation before the commit
+        for orphan in () if before is None else orphans_of(before.plan, plan, ledger.applied_by()):
+            log.warning("; ".join(filter(None, (str(orphan), orphan.hint))), handler=orphan.handler)
+
+    reloader.on_commit.append(warn_of_orphans)
     # The reporter only reads, so a cache that syncs wakes it.
     reloader.on_synced.append(observer.wake)
     announcer = Announcer(
@@ -581,11 +587,7 @@ class Runtime:
         handlers = [slot.statistics() for slot in self.parts.slots.all()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
-        written = {
-            total.handler
-            for total in self.parts.writes.totals()
-            if (total.verb, total.result) == (WriteVerb.APPLY, WriteResult.SUCCEEDED)
-        }
+        written = self.parts.writes.applied_by()
         return running_snapshot(
             generation, self._caches.all(), waiting, written=written, first=self._first_plan
         )

@@ -174,6 +174,15 @@ class WriteLedger:
             totals = sorted(self._totals.items())
         return [WriteTotal(handler, str(v), str(r), count) for (handler, v, r), count in totals]
 
+    def applied_by(self) -> frozenset[str]:
+        """The handlers that have applied something under their field manager."""
+        with self._lock:
+            return frozenset(
+                handler
+                for handler, verb, result in self._totals
+                if (verb, result) == (WriteVerb.APPLY, WriteResult.SUCCEEDED)
+            )
+
     def retries(self) -> Mapping[str, int]:
         """The number of repeated requests by reason, since the start; all reasons are named."""
         with self._lock:

@@ -132,3 +132,16 @@ def test_a_cache_without_annotations_loses_no_child(rig, config_map, sandbox) ->
     controller = rig.run(NO_ANNOTATIONS)
     until("the set is applied", lambda: controller.handler("keep").succeeded)
     assert sandbox.objects("Secret") == []
+
+
+def test_a_reload_that_removes_a_handler_says_that_its_children_stay(rig, config_map) -> None:
+    """Nothing is deleted, and the log says how to find what has no handler any more."""
+    rig.handler("keys")
+    rig.handler("apply", entry="handlers:keys", rest="applies: [{apiVersion: v1, kind: ConfigMap}]")
+    controller = rig.run("def keys(obj): pass\n", objects=[config_map("a")])
+    rig.handlers = rig.handlers[:1]
+    rig.write()
+    assert str(controller.reload().result) == "Applied"
+    (line,) = [line for line in controller.log.events("warning") if "stay" in line]
+    assert line.startswith("fields in v1 ConfigMap that apply has applied stay with the field manager")
+    assert "`kubectl get ConfigMap --all-namespaces -l applyset.kubernetes.io/part-of" in line

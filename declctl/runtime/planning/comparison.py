@@ -20,6 +20,7 @@ from declctl.runtime.caching.identities import CacheIdentity, match_caches
 from declctl.runtime.checking.check import CheckResult
 from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
+from declctl.runtime.planning.orphans import PlannedOrphan, orphans_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import (
     PlanSnapshot,
@@ -31,7 +32,6 @@ from declctl.runtime.reloading.changes import (
     needing_restart,
 )
 from declctl.runtime.reloading.stage import handler_digests, recoded_handlers
-from declctl.writes import field_manager
 
 
 class ObjectSelection(NamedTuple):
@@ -208,27 +208,6 @@ class PlannedRemoval(msgspec.Struct, frozen=True):
         return f"{changes} for {self.handler}: {within}"
 
 
-class PlannedOrphan(msgspec.Struct, frozen=True):
-    """Objects that stay, as no handler has their field manager or their kind any more."""
-
-    handler: str  # which had the manager
-    manager: str
-    kinds: Sequence[str]  # that it has applied, as declared; empty if they are not known
-    narrowed: bool = False  # a handler has the manager, and its `applies` has lost these kinds
-
-    def __str__(self) -> str:
-        if self.narrowed:
-            return (
-                f"children of {', '.join(self.kinds)} that {self.handler} has applied stay, and are deleted "
-                "with their owners only: `applies` names the kinds in which apply_set deletes"
-            )
-        what = f" in {', '.join(self.kinds)}" if self.kinds else ""
-        return (
-            f"fields{what} that {self.handler} has applied stay with the field manager {self.manager}: a "
-            f"handler that goes on with them needs fieldManager: {self.manager}"
-        )
-
-
 class LostFinalizer(msgspec.Struct, frozen=True):
     """A finalizer of the other plan that no handler has any more."""
 
@@ -366,7 +345,7 @@ def compare_plans(
         handlers=new.plan.handlers,
         removals=tuple(_removals(against, new)),
         lost_finalizers=tuple(_lost(against, old, new)),
-        orphans=tuple(_orphans(old.plan, new.plan, written)),
+        orphans=tuple(orphans_of(old.plan, new.plan, written)),
         import_seconds=checked.import_seconds,
     )
 
@@ -414,29 +393,6 @@ def _removals(against: CheckResult | RunningPlan | None, new: PlanSnapshot) -> I
             goes = name not in new.handlers or _hears_other_kind(against.side, new, name)
             if goes and against.waiting.get(name):
                 yield PlannedRemoval(name, against.waiting[name], new.plan.reload.drain_timeout)
-
-
-def _orphans(old: Plan, new: Plan, written: Collection[str]) -> Iterator[PlannedOrphan]:
-    """The field managers of the old manifest that the new one has not, and the kinds that `applies` loses.
-
-    `written` are the handlers that have applied something in the running process.
-    """
-    managers = {_manager(new, handler): handler for handler in new.handlers}
-    for handler in old.handlers:
-        manager = _manager(old, handler)
-        if manager not in managers:
-            if handler.applies or handler.name in written:
-                yield PlannedOrphan(handler.name, manager, [str(kind) for kind in handler.applies])
-            continue
-        # Without `applies`, a handler may delete every kind.
-        stay = {(kind.group, kind.kind) for kind in managers[manager].applies}
-        lost = [str(kind) for kind in handler.applies if (kind.group, kind.kind) not in stay]
-        if stay and lost:
-            yield PlannedOrphan(handler.name, manager, lost, narrowed=True)
-
-
-def _manager(plan: Plan, handler: HandlerPlan) -> str:
-    return handler.field_manager or field_manager(plan.name, handler.name)
 
 
 def _lost(

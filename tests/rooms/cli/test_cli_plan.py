@@ -412,12 +412,32 @@ def test_a_rename_tells_what_it_orphans(
     ended, document = declctl(*asked), json.loads(declctl(*asked, "-o", "json").out)
     assert [each["manager"] for each in document["orphans"]] == ([manager] if manager else [])
     told = [line for line in ended.out.splitlines() if "stay with the field manager" in line]
+    found = [line for line in ended.out.splitlines() if "its children stay" in line]
+    command = "kubectl get ConfigMap --all-namespaces -l applyset.kubernetes.io/part-of"
+    assert [command in line for line in found] == ([True] if manager else [])
     if manager is None:
         assert told == []
     else:
         (line,) = told
         assert line.startswith("  fields in v1 ConfigMap that greet has applied stay with the field manager")
         assert line.endswith(f"a handler that goes on with them needs fieldManager: {manager}")
+
+
+def test_a_handler_that_goes_leaves_its_children(declctl: Callable, guard: Path):
+    """An edit that removes a handler deletes nothing: the plan says what stays, and how to find it."""
+    (guard / "old").mkdir()
+    writes = WRITES.replace("}]", "}, {apiVersion: apps/v1, kind: Deployment}]")
+    both = (
+        MANIFEST
+        + f'    - {{name: web, resourceRef: {{name: pods}}, entryPoint: "handlers:Greet", {writes}}}\n'
+    )
+    for name, text in (("old", both), (".", MANIFEST)):
+        (guard / name / "manifest.yaml").write_text(text)
+        (guard / name / "handlers.py").write_text(HANDLERS)
+    ended = declctl("plan", "manifest.yaml", "--against", "old/manifest.yaml")
+    assert "-handler web" in ended.out
+    (line,) = [line for line in ended.out.splitlines() if "its children stay" in line]
+    assert "`kubectl get ConfigMap,Deployment.apps --all-namespaces" in line
 
 
 def test_a_narrower_applies_tells_which_children_stay(declctl: Callable, guard: Path):
