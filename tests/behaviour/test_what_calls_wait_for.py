@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from declctl.runtime.handling import invocations, schedules
+from declctl.runtime.handling import invocations
+from declctl.runtime.scheduling import schedules
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 
