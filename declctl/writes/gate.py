@@ -8,12 +8,13 @@ Leadership is checked again right before each request, because a write may have 
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import (
     Conflict,
@@ -25,7 +26,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import KubeObject, ObjectKey, Resource
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
 from declctl.objects.managed_fields import applied_fields
 from declctl.writes.ledger import (
     RetryReason,
@@ -132,6 +133,8 @@ class WriteGate:
     - `bucket`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `on_written`: called after each write that the server has stored.
     - `on_dry_run`: called after each write of a dry run. The live object is read before the write.
+    - `rediscover`: the resource of a kind as the server has it now. A CustomResourceDefinition may be made
+      anew with another plural, so that the path of its kind answers 404.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each thing that decides over a write
@@ -145,7 +148,9 @@ class WriteGate:
         bucket: TokenBucket | None = None,
         on_written: OnWritten | None = None,
         on_dry_run: OnDryRun | None = None,
+        rediscover: Callable[[GroupVersionKind], Awaitable[Resource]] | None = None,
     ) -> None:
+        self._rediscover = rediscover
         self._sender = sender
         self._ledger = ledger
         self._clock = clock
@@ -214,10 +219,28 @@ class WriteGate:
         params: Params = _NO_PARAMS,
     ) -> KubeObject:
         """Read an object, or without a `name` a list. Reads pass no gate. Raises ApiError."""
-        try:
-            return await self._sender.request_json("GET", resource.path(namespace, name), params=params)
-        except Forbidden as error:
-            raise with_rule(error, resource, namespace) from error
+        moved = False
+        while True:
+            try:
+                return await self._sender.request_json("GET", resource.path(namespace, name), params=params)
+            except Forbidden as error:
+                raise with_rule(error, resource, namespace) from error
+            except NotFound:
+                # There is a list wherever a resource is served.
+                if moved or name is not None or (other := await self._moved(resource)) is None:
+                    raise
+                resource, moved = other, True
+
+    async def _moved(self, resource: Resource) -> Resource | None:
+        """The resource of a kind whose path answers 404, if it has another path now; else None.
+
+        Raises NotFound, with a sentence, if the server does not serve the kind any more.
+        """
+        if self._rediscover is None:
+            return None
+        found = await self._rediscover(resource.gvk)
+        # With another scope, the key is another one: the next call of the handler begins anew.
+        return found if found.plural != resource.plural and found.namespaced == resource.namespaced else None
 
     async def _live(self, write: ApiWrite) -> KubeObject | None:
         """The object that a write is about; None if there is none."""
@@ -230,6 +253,7 @@ class WriteGate:
         self._check_leader(write)
         if self._bucket is not None:
             await self._wait_for_token(self._bucket)
+        moved = False
         while True:
             self._check_leader(write)
             try:
@@ -242,6 +266,13 @@ class WriteGate:
                 )
             except (TooManyRequests, Conflict) as error:
                 await attempts.wait_to_repeat(error)
+            except NotFound:
+                # Any other write is about an object, which may be gone.
+                makes = write.verb in (WriteVerb.APPLY, WriteVerb.CREATE)
+                if moved or not makes or (other := await self._moved(write.resource)) is None:
+                    raise
+                write, moved = replace(write, resource=other), True
+                attempts.write = write
             except Forbidden as error:
                 raise with_rule(error, write.resource, write.key.namespace) from error
             else:

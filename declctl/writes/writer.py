@@ -13,7 +13,7 @@ import msgspec
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, ObjectView, record_of
+from declctl.objects import GroupVersionKind, ObjectView, Resource, record_of
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -251,6 +251,11 @@ class WriterFactory:
         log: WarningLog | None = None,
     ) -> None:
         policy = policy or WritePolicy()
+
+        async def rediscover(kind: GroupVersionKind) -> Resource:
+            forget(kind)
+            return await discover(kind)
+
         self._controller = controller
         self.ledger = ledger
         gate = WriteGate(
@@ -262,6 +267,7 @@ class WriterFactory:
             bucket=bucket,
             on_written=policy.on_written,
             on_dry_run=policy.on_dry_run,
+            rediscover=rediscover,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
         sets = ApplySets(gate, discover, version=version, clock=clock, on_marked=statuses.learn, log=log)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from declctl.errors import InvalidWrite, NotFound, UndeclaredWrite
 from declctl.objects import GroupVersionKind, ObjectKey
-from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, status_change
+from declctl.writes import CallScope, DeclaredWrites, WriteGate, document_of, documents_of, status_change
 from declctl.writes.apply import field_manager
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
@@ -201,3 +201,68 @@ def test_a_field_manager_of_the_manifest_is_used(scene, scope) -> None:
     """A handler that was renamed goes on with the fields of its former name."""
     scene.run(scene.writer(manager="declctl/guard/former").apply(document_of(SETTINGS), scope()))
     assert scene.server.requests[-1][2]["fieldManager"] == "declctl/guard/former"
+
+
+MOVED = {**MAP, "apiVersion": "example.dev/v1", "kind": "WebApp"}
+OLD, NEW = (
+    f"/apis/example.dev/v1/namespaces/team-a/{plural}/settings" for plural in ("webapps", "webapplications")
+)
+
+
+@pytest.fixture(name="moved")
+def _moved(scene):
+    """Forgetting the kind lets a discovery find what the server has now: another plural, or nothing."""
+
+    def moved(now) -> None:
+        class Forgotten(list):
+            def append(self, kind) -> None:
+                super().append(kind)
+                scene.resources.pop("WebApp")
+                if now is not None:
+                    scene.resources["WebApp"] = now
+
+        scene.forgotten = Forgotten()
+        scene.server.answers["PATCH", OLD] = NotFound(404, "NotFound", "404 page not found")
+
+    return moved
+
+
+def test_a_kind_that_has_another_plural_now_is_discovered_again(scene, apply, moved) -> None:
+    """Its definition was deleted and made anew: the apply goes to the new path, without a restart."""
+    moved(replace(scene.resources["WebApp"], plural="webapplications"))
+    written = apply(MOVED)
+    assert scene.server.sent() == [("PATCH", OLD), ("PATCH", NEW)]
+    assert str(written.key) == "team-a/settings"
+    (record,) = scene.ledger.newest()
+    assert (record.result, record.resource) == ("succeeded", "webapplications.example.dev")
+
+
+def test_a_kind_that_is_not_served_any_more_is_named(scene, apply, moved) -> None:
+    """Not by the text of a page that is not found."""
+    moved(None)
+    with pytest.raises(NotFound, match="no WebApp"):
+        apply(MOVED)
+
+
+def test_a_namespace_that_is_missing_is_the_error_of_the_server(scene, apply, moved) -> None:
+    """The kind is discovered once more, and the same request is not repeated."""
+    moved(scene.resources["WebApp"])
+    with pytest.raises(NotFound, match="404 page not found"):
+        apply(MOVED)
+    assert scene.server.sent() == [("PATCH", OLD)]
+
+
+def test_a_list_of_a_kind_that_has_another_plural_now_is_read_there(scene, moved) -> None:
+    """Children of a set are found by lists."""
+    moved(replace(scene.resources["WebApp"], plural="webapplications"))
+    lists = OLD.rpartition("/")[0], NEW.rpartition("/")[0]
+    scene.server.answers["GET", lists[0]] = NotFound(404, "NotFound", "404 page not found")
+    scene.server.answers["GET", lists[1]] = {"items": []}
+
+    async def rediscover(kind):
+        scene.forgotten.append(kind)
+        return scene.resources["WebApp"]
+
+    gate = WriteGate(scene.server, scene.ledger, clock=scene.clock, rediscover=rediscover)
+    assert scene.run(gate.read(scene.resources["WebApp"], "team-a")) == {"items": []}
+    assert scene.server.sent() == [("GET", lists[0]), ("GET", lists[1])]
