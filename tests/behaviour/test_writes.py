@@ -212,3 +212,36 @@ def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbo
     writes = SyncWrites(HandlerWrites(NoWriter(), CallScope("default/a"), loop))
     with pytest.raises(WriteError, match="the write was not sent: the process ends"):
         writes.apply(config_map("made"))
+
+
+FORGOTTEN = (
+    HEAD
+    + """
+import asyncio
+async def tell(obj, ctx):
+    if obj.name == "a":
+        ctx.apply({**child(obj, "made"), "metadata": {"name": "made", "namespace": "other"}})
+        one = ctx.apply(child(obj, "awaited-later"))
+        await asyncio.gather(ctx.apply(child(obj, "gathered")), asyncio.wait_for(one, 10))
+        note("done")
+"""
+)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_write_that_a_hook_forgets_to_await_is_named(rig, config_map, sandbox, capfd, fails) -> None:
+    """The call counts as a success, whatever becomes of the write: the log has the handler and its line."""
+    rig.handler("tell")
+    controller = rig.run(FORGOTTEN)
+    if not fails:
+        sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+    sandbox.create(config_map("a"))
+    until("the writes that were awaited have ended", lambda: rig.told("done"))
+    until("the log says it", lambda: controller.log.find("was not awaited"))
+    (line,) = [each for each in controller.log.lines if "was not awaited" in each.event]
+    assert line.event.startswith("ctx.apply (")
+    assert "handlers.py:8 in tell) was not awaited" in line.event
+    assert ("and it has failed: 404" in line.event) == fails
+    assert line.fields["handler"] == "tell"
+    controller.wait_idle()
+    assert "never retrieved" not in capfd.readouterr().err

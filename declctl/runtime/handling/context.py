@@ -6,10 +6,12 @@ connections are. The arguments are checked and copied in the thread of the hook.
 
 import asyncio
 import json
+import threading
 from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -24,6 +26,8 @@ import msgspec
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.kit import running_loop
+from declctl.kit.callbacks import user_code_place
+from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind
 from declctl.transport import Client
 from declctl.writes import (
@@ -159,6 +163,7 @@ class HandlerEnvironment(msgspec.Struct, frozen=True):
     dry_run: bool = False
     declared: DeclaredWrites = _NOTHING_DECLARED  # what the manifest says of its writes
     field_manager: str = ""  # empty for `declctl/<controller>/<handler>`
+    not_awaited: set[str] = msgspec.field(default_factory=set[str])  # writes that the log has named
 
 
 class HandlerContext:
@@ -305,13 +310,75 @@ class HandlerContext:
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
                 f"ctx.sync.{name}"
             )
-        # A cancellation of the hook cancels this future, and so the request on the machinery loop.
-        return asyncio.wrap_future(start(self._submitted()))
+        place = user_code_place(threading.get_ident())
+        environment = self._environment
+        return PendingWrite(start(self._submitted()), f"ctx.{name}", place, self.log, environment.not_awaited)
 
     def _submitted(self) -> "HandlerWrites":
         if self._writes is None:
             self._writes = self._environment.cluster.writes(self._environment, self._scope)
         return self._writes
+
+
+class PendingWrite(asyncio.Future[Any]):
+    """The future of a write. One that a hook forgets is logged with its line: its call has not waited for it.
+
+    Made on the loop of the hook. A cancellation cancels the request on the machinery loop.
+    """
+
+    def __init__(self, sent: Future[Any], what: str, place: str, log: Any, told: set[str]) -> None:
+        super().__init__()
+        self._call = f"{what} ({place})" if place else what
+        self._warnings = log
+        self._told = told  # the lines that were logged
+        self._used = False  # a hook has awaited it, or has asked for its result
+        self._request = asyncio.wrap_future(sent)
+        self._request.add_done_callback(self._answered)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the request, too."""
+        self._request.cancel()
+        return super().cancel(msg)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """As of any future."""
+        self._used = True
+        return super().__await__()
+
+    def result(self) -> Any:
+        """As of any future."""
+        self._used = True
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """As of any future."""
+        self._used = True
+        return super().exception()
+
+    def __del__(self) -> None:
+        if self._used or self.cancelled() or not self.done():
+            return
+        error = super().exception()
+        if self._call in self._told:
+            return
+        self._told.add(self._call)
+        text = "" if error is None else exception_text(error) or type(error).__name__
+        failed = f", and it has failed: {text}" if text else ""
+        self._warnings.warning(
+            f"{self._call} was not awaited, so the call of the handler did not wait for it{failed}. "
+            "Await it; further times are not logged"
+        )
+
+    def _answered(self, request: asyncio.Future[Any]) -> None:
+        if self.done():  # cancelled
+            if not request.cancelled():
+                request.exception()  # nobody asks for it any more
+        elif request.cancelled():
+            super().cancel()
+        elif (error := request.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(request.result())
 
 
 class HandlerWrites:
