@@ -394,7 +394,9 @@ class Candidate:
 
     def _announce(self, holder: str) -> None:
         if holder != self._elector.identity:
-            self._log.info(f"{holder} leads, and this process follows", lease=self._shown)
+            # A process that has led does not follow: it is about to notice that it has lost the lease.
+            does = "ends" if self._leads.is_set() or self._stopping else "follows"
+            self._log.info(f"{holder} leads, and this process {does}", lease=self._shown)
 
     @property
     def _shown(self) -> str:

@@ -157,7 +157,7 @@ async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeo
     return 1 if failed else 0
 
 
-async def shut_down(
+async def shut_down(  # noqa: PLR0913 - one parameter for each part that ends
     reloader: Reloader,
     slots: Slots,
     schedules: Schedules,
@@ -165,9 +165,13 @@ async def shut_down(
     services: RuntimeServices,
     *,
     drain_seconds: float = DRAIN_SECONDS,
+    has_followers: bool = False,
     log: Log,
 ) -> None:
-    """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation."""
+    """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation.
+
+    `has_followers`: another process may lead after this one.
+    """
     generation = reloader.active
     (running, waited), scheduled = await asyncio.gather(
         slots.stop(drain_seconds), schedules.stop(drain_seconds)
@@ -176,10 +180,13 @@ async def shut_down(
         log.warning(f"not waited for any longer: {', '.join(running)}")
     if waited:
         each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
+        total = sum(waited.values())
+        changes = "1 change that waited is" if total == 1 else f"{total:,} changes that waited are"
+        what = "leader" if has_followers else "start"
         log.warning(
-            f"{sum(waited.values()):,} changes that waited are dropped: {each}; the next start tells every "
-            "object that is there again, but not which ones were deleted",
-            dropped=sum(waited.values()),
+            f"{changes} dropped: {each}; the next {what} tells every object that is there again, but not "
+            "which ones were deleted",
+            dropped=total,
         )
     if generation is None:
         return
@@ -660,6 +667,7 @@ class Runtime:
                 parts.lifecycle,
                 parts.services,
                 drain_seconds=self._drain_seconds(parts.candidate),
+                has_followers=parts.candidate is not None,
                 log=self._log,
             )
             await parts.mutations.look()

@@ -447,6 +447,14 @@ def test_a_process_that_loses_the_lease_ends(bundle, controller, sandbox, rival,
     assert line is not None
     assert line.level == "error"
     assert rival.holder == OTHER
+    # What the log says is true of a process that ends.
+    failed = [event for event in process.log.events("error") if "failed on" in event]
+    assert failed
+    assert all(
+        event.endswith("this process ends: the next leader begins with all objects") for event in failed
+    )
+    assert process.log.find(f"{OTHER} leads, and this process ends") is not None
+    assert process.log.find("this process follows") is None
 
 
 def test_a_process_that_loses_the_lease_does_not_wait_for_what_it_may_not_handle(
@@ -464,6 +472,9 @@ def test_a_process_that_loses_the_lease_does_not_wait_for_what_it_may_not_handle
     assert process.stop() == 1
     assert time.monotonic() - began < 20
     assert not any(row[0] == "seen" for row in board.told)
+    dropped = process.log.find("1 change that waited is dropped")
+    assert dropped is not None
+    assert "the next leader tells every object that is there again" in dropped.event
 
 
 def test_a_process_that_stops_drains_and_then_releases(

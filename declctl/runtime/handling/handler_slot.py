@@ -192,6 +192,7 @@ class HandlerSlot(ABC, Generic[T]):
         """Take nothing any more, and cancel the asynchronous calls that run; returns how many calls run."""
         self.detach()
         self.workers.dismiss()
+        self.invocations.close(then="and this process ends: the next leader begins with all objects")
         at = "the end of the leadership"
         return sum(self.invocations.abandon(binding, at=at) for binding in tuple(self._bindings.values()))
 

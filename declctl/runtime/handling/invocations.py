@@ -460,6 +460,7 @@ class Invocations(ABC, Generic[T]):
         self._counts = HandlerCounts()
         self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
         self._closed = False  # failed items are not retried
+        self._then = ""  # what becomes of them, for the log
 
     def deliver(self, item: QueueItem[T]) -> bool:
         """Process one item in the calling thread. False if the thread was replaced, and has to end."""
@@ -564,8 +565,12 @@ class Invocations(ABC, Generic[T]):
             self._slot.open_latches()
         return not replaced
 
-    def close(self) -> None:
-        """Retry nothing any more: the handler was removed, or the process ends."""
+    def close(self, *, then: str = "") -> None:
+        """Retry nothing any more: the handler was removed, or the process ends.
+
+        `then` says for the log what becomes of a call that fails; by default it is given up.
+        """
+        self._then = self._then or then
         self._closed = True
 
     def of(self, binding: CallBinding | None) -> list[Invocation[T]]:
@@ -796,7 +801,8 @@ class Invocations(ABC, Generic[T]):
                 self._counts.retried += 1
             else:
                 self._counts.failed += 1
-        self._failures.failed(invocation, what, delay if again else None, attempt=attempt)
+        then = self._then if self._closed else ""
+        self._failures.failed(invocation, what, delay if again else None, attempt=attempt, then=then)
         if again:
             self._retry(invocation, delay, self._first_failed(invocation), waits, is_unsynced=False)
             return
@@ -915,8 +921,13 @@ class FailureLog:
         self._lock = threading.Lock()
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
-    def failed(self, invocation: Invocation[Any], what: str, delay: float | None, *, attempt: int) -> None:
-        """Log the failures of one attempt. The next is in `delay` seconds; None: the change is given up."""
+    def failed(
+        self, invocation: Invocation[Any], what: str, delay: float | None, *, attempt: int, then: str = ""
+    ) -> None:
+        """Log the failures of one attempt.
+
+        The next is in `delay` seconds; None: the change is given up, or `then` says what becomes of it.
+        """
         item, limit = invocation.item, invocation.most_attempts
         sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
@@ -937,6 +948,8 @@ class FailureLog:
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
         if delay is not None:
             then = f"again in {delay:.3g} s"
+        elif then:
+            pass
         elif invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER:
             then = "given up: `declctl get deadletters` has it"
         else:
