@@ -25,6 +25,7 @@ DeclctlError
 │   ├── UndeclaredWrite      the manifest does not declare that the handler writes this resource
 │   ├── InvalidWrite         the object or an argument can't be written; the message says what to do
 │   ├── CrossNamespaceOwner  an object can't own a child in another namespace, or outside of namespaces
+│   ├── AlreadyOwned         another object is the controller of a child
 │   └── NoStatusSubresource  the kind has no status subresource
 └── ApiError                 a request to an API server failed
     ├── Unreachable          no answer: refused, reset, timed out, or the name was not found
