@@ -26,7 +26,6 @@ from declctl.writes import OnDryRun
 # changes a second pile up behind a handler that burns a core. A switch takes some µs.
 SWITCH_SECONDS = 0.0002
 _ONCE_SECONDS = 60.0  # the time limit of --once, by default
-_GC_THRESHOLDS = (20_000, 20, 50)  # new objects, and collections of the two younger generations
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
 Connect = Callable[[], Awaitable[Client]]
@@ -127,15 +126,11 @@ def _then_collect_garbage(connect: Connect) -> Connect:
 
     That makes each full collection 50 ms shorter. A collection before the freeze would take more than 50 ms
     and free half a megabyte. Code of users is loaded later and can be collected.
-
-    Python's own thresholds are for programs with few objects: a reconciler that writes would spend an eighth of
-    its time in collections of the youngest objects, most of which are no garbage yet.
     """
 
     async def connected() -> Client:
         client = await connect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         return client
 
