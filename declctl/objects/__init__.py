@@ -37,6 +37,7 @@ from declctl.objects.record import (
     merge,
     newer_version,
     record_of,
+    second_view,
     version_order,
 )
 from declctl.objects.resource import (
@@ -92,6 +93,7 @@ __all__ = [
     "meta_namespace_key",
     "newer_version",
     "record_of",
+    "second_view",
     "status_error",
     "version_order",
 ]

@@ -426,6 +426,14 @@ def decompressed(records: Sequence[Record]) -> Sequence[Any]:
 
 
 _RECORD: Callable[[ObjectView], Record] = attrgetter("_record")
+_BODY: Callable[[ObjectView], KubeObject | None] = attrgetter("_body")
+
+
+def second_view(view: ObjectView) -> ObjectView:
+    """A view of the same object for another thread. What `view` has decoded is not decoded again."""
+    # Both views read one dictionary, which replaces a value by its read-only form when it is read. Both may
+    # do that at the same time: the forms are equal.
+    return ObjectView(_RECORD(view), _BODY(view))
 
 
 def record_of(view: ObjectView) -> Record:

@@ -17,7 +17,7 @@ import asyncio
 import re
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
@@ -25,6 +25,7 @@ from enum import Enum, auto
 from typing import Any
 
 import aiohttp
+import msgspec
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from kubernetes.aio.client.rest import RESTClientObject
@@ -79,6 +80,33 @@ class ConnectionPool(RESTClientObject):
         }
         super().__init__(configured)
         self.maxsize = 0  # no limit, for `_create_connector`
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: object,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """Send a request with a body of JSON, or without one if it is None.
+
+        Returns the answer when its head has come. It is the official `request` for the requests of the
+        machinery, which have no forms and are repeated by their callers. It takes less CPU.
+        """
+        session = self.pool_manager
+        if session is None:
+            session = self.pool_manager = self._create_pool_manager()
+        options: dict[str, Any] = {}
+        if self.configuration.tls_server_name:
+            options["server_hostname"] = self.configuration.tls_server_name
+        if self.proxy:
+            options["proxy"] = self.proxy
+        if self.proxy_headers:
+            options["proxy_headers"] = self.proxy_headers
+        data = None if body is None else msgspec.json.encode(body)
+        return await session.request(method, url, headers=headers, data=data, timeout=timeout, **options)
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         per_host = getattr(self.configuration, "tcp_connector_limit_per_host", None) or 0
@@ -523,6 +551,13 @@ class ChunkedResponse(aiohttp.ClientResponse):
         if self._body_protocol is not None and self._body_protocol.take(sink, silence=silence):
             return self._body_protocol
         return None
+
+    def arrived(self) -> bytes | None:
+        """The whole body, if aiohttp has received it to its end already; None otherwise."""
+        content = self.content
+        if content.exception() is not None or not content.is_eof():
+            return None
+        return content.read_nowait()
 
     def _comes_in_chunks(self) -> bool:
         headers = self.headers if self.status == 200 else {}

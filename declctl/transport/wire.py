@@ -92,6 +92,11 @@ class HttpWire:
         """The body of a successful answer; raises the ApiError family."""
         body = _WholeBody(f"{request.method} {request.path}")
         response = await self._send(request, SILENCE_SECONDS)
+        # A small answer has come as a whole with its head, and needs no time limits.
+        arrived = response.arrived() if isinstance(response, ChunkedResponse) else None
+        if arrived is not None and content_encoding(response.headers) != _GZIP:
+            self._counters.bytes_in += len(arrived)
+            return arrived
         stream = self._stream(request, response, body, SILENCE_SECONDS)
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
@@ -181,18 +186,17 @@ class HttpWire:
         try:
             pool = await self._connections(proof)
             async with asyncio.timeout(head_seconds):
-                answer = await pool.request(
+                response = await pool.send(
                     request.method,
                     f"{self._base}{request.path}{query}",
                     headers=headers,
                     body=request.body,
-                    _request_timeout=_CONNECT_TIMEOUT,
+                    timeout=_CONNECT_TIMEOUT,
                 )
         except CONNECTION_FAULTS as fault:
             raise self._failed(request, fault) from fault
         finally:
             BEFORE_SEND.reset(before)
-        response: aiohttp.ClientResponse = answer.response
         self._counters.answered(request.verb, response.status)
         return response
 

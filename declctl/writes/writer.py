@@ -13,7 +13,7 @@ import msgspec
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, ObjectView, Resource, record_of
+from declctl.objects import GroupVersionKind, ObjectView, Resource, second_view
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -78,12 +78,13 @@ def object_of(scope: CallScope, what: str) -> ObjectView:
     """A view of the object of a call, for the loop of the gate.
 
     It is another view than that of the hook, which may read its own at the same time: one thread at a time
-    may use a view. Raises InvalidWrite if the call has no object; `what` is the method, for the message.
+    may use a view. Both have the same decoded object, if the hook has read it. Raises InvalidWrite if the
+    call has no object; `what` is the method, for the message.
     """
     if scope.obj is None:
         why = f"{scope.key} is gone" if scope.key else "a life-cycle hook is about no object"
         raise InvalidWrite(f"ctx.{what} writes the object of the call, and there is none: {why}")
-    return ObjectView(record_of(scope.obj))
+    return second_view(scope.obj)
 
 
 class HandlerWriter:

@@ -8,11 +8,11 @@ a reload leaves the queue alone, and drains the running calls only.
 
 import asyncio
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from random import getrandbits
 from typing import Protocol
 
 import msgspec
@@ -609,7 +609,7 @@ class Reconciliations(Invocations[Causes]):
             obj=obj,
             attempt=item.attempts + 1 - (0 if retry is None else retry.waits),
             causes=causes,
-            id=before.id if before is not None and same else uuid.uuid4().hex,
+            id=before.id if before is not None and same else f"{getrandbits(128):032x}",
         )
         invocation = Reconciliation(
             item,
