@@ -31,7 +31,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "graph": "`declctl status` lists resources and handlers",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
-        "new": "the folders in examples/ are meant to be copied",
         "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
@@ -135,6 +134,7 @@ _finalizers = typer.Typer(
     help="Finalizers of handlers, on the objects of a cluster.", no_args_is_help=True, rich_markup_mode=None
 )
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
+_new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _show_version(asked: bool) -> None:
@@ -598,6 +598,84 @@ def bench_reload(
     )
 
 
+@_new.callback()
+def _of_new() -> None:
+    """Write files to start from."""
+
+
+@_new.command("manifest")
+def new_manifest(
+    folder: Annotated[
+        str, typer.Argument(metavar="[FOLDER]", help="Where to write; by default the current folder.")
+    ] = ".",
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Of the controller; by default that of the folder."),
+    ] = None,
+    resource: Annotated[
+        str,
+        typer.Option(
+            "--resource",
+            metavar="RESOURCE",
+            help="What to watch: such as pods or deployments.apps, or example.dev/v1/WebApp of a custom "
+            "resource.",
+        ),
+    ] = "pods",
+) -> None:
+    """Write manifest.yaml and handlers.py, which print each change of a resource.
+
+    No file is overwritten: if one exists, it is named, nothing is written, and the exit status is 2.
+    """
+    from declctl.cli.new import new_manifest as write
+
+    write(folder, name=name, resource=resource)
+
+
+@_new.command("handler")
+def new_handler(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of the handler; the file is named for it.")
+    ],
+    *,
+    resource: Annotated[
+        str | None,
+        typer.Option(
+            "--resource",
+            metavar="RESOURCE",
+            help="As for `declctl new manifest`; by default the first resource of the manifest.",
+        ),
+    ] = None,
+) -> None:
+    """Write a file with a handler beside the manifest in the current folder.
+
+    What has to be added to the manifest is printed on stdout; the manifest itself is not changed. No file
+    is overwritten.
+    """
+    from declctl.cli.new import new_handler as write
+
+    write(name, resource=resource)
+
+
+@_new.command("plugin")
+def new_plugin(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Of the plugin in manifests; the package is declctl-NAME."),
+    ],
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[FOLDER]", help="Where to write; by default declctl-NAME.")
+    ] = None,
+) -> None:
+    """Write a package with a plugin: a hook, its config, tests, and a workflow that runs the tests.
+
+    No file is overwritten: if one exists, it is named, nothing is written, and the exit status is 2.
+    """
+    from declctl.cli.new import new_plugin as write
+
+    write(name, folder)
+
+
 def _add_refusals(group: typer.Typer, instead: Mapping[str, str], *, prefix: str) -> None:
     """Add documented commands that this version does not have, hidden from the help."""
     anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": list[str]()}
@@ -667,6 +745,7 @@ app.add_typer(_plugins, name="plugins")
 app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")
+app.add_typer(_new, name="new")
 _add_refusals(app, _INSTEAD, prefix="")
 _add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
 _add_refusals(_get, _GET_INSTEAD, prefix="get ")

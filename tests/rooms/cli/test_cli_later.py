@@ -11,7 +11,6 @@ NAMES = [
     "graph",
     "record",
     "replay",
-    "new",
     "generate",
     "fmt",
     "lint",

@@ -1,0 +1,234 @@
+"""`declctl new`: files to start from."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import declctl as package
+
+ROOT = Path(__file__).parents[3]
+OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}}\n"
+
+
+@pytest.mark.parametrize(
+    ("resource", "api_version", "kind", "name"),
+    [
+        ("pods", "v1", "Pod", "pods"),
+        ("deployments.apps", "apps/v1", "Deployment", "deployments"),
+        ("configmaps", "v1", "ConfigMap", "configmaps"),
+        ("batch/v1/CronJob", "batch/v1", "CronJob", "cronjobs"),
+    ],
+)
+def test_a_new_manifest_is_valid_and_runs(
+    declctl: Callable, folder: Path, resource: str, api_version: str, kind: str, name: str
+):
+    """The first two commands that are named next work, and each object leads to one line."""
+    made = declctl("new", "manifest", "guard", "--resource", resource)
+    assert (made.status, made.err) == (0, "")
+    assert made.out.startswith("created guard/manifest.yaml\ncreated guard/handlers.py\nTry next:\n")
+    assert "  declctl validate guard\n  declctl run guard --sandbox --once\n" in made.out
+    checked = declctl("validate", "guard")
+    assert (checked.status, checked.err) == (0, "")
+    assert checked.out == "guard/manifest.yaml: guard is valid (1 resource, 1 handler)\n"
+    (folder / "objects.yaml").write_text(OBJECT.format(api_version, kind))
+    ran = declctl(
+        "run", "guard", "--sandbox", "--once", "--objects", "objects.yaml", "--admin", "127.0.0.1:0"
+    )
+    assert (ran.status, ran.out) == (0, f"Added {name} default/web\n")
+
+
+def test_a_new_manifest_of_a_custom_resource_is_valid(declctl: Callable, folder: Path):
+    """A kind that declctl does not know is named by apiVersion and kind; the advice names its definition."""
+    made = declctl("new", "manifest", "--resource", "example.dev/v1/WebApp", "--name", "webapps")
+    assert made.status == 0
+    assert "--sandbox --objects CRD.yaml --objects OBJECTS.yaml" in made.out
+    assert declctl("validate", ".").status == 0
+    (watched,) = yaml.safe_load((folder / "manifest.yaml").read_text())["spec"]["resources"]
+    assert watched == {"name": "webapp", "apiVersion": "example.dev/v1", "kind": "WebApp"}
+
+
+@pytest.mark.parametrize("name", ["on", "123", "1e3", "null"])
+def test_a_name_that_yaml_reads_otherwise_is_quoted(declctl: Callable, folder: Path, name: str):
+    """A controller or a kind may have a name that is a truth value or a number without quotes."""
+    assert declctl("new", "manifest", "--name", name, "--resource", "example.dev/v1/No").status == 0
+    assert declctl("validate", ".").status == 0
+
+
+def test_the_folder_names_the_controller(declctl: Callable, folder: Path):
+    """A folder with capitals and spaces leads to a valid name; one without any letter asks for --name."""
+    assert declctl("new", "manifest", "My Guard").status == 0
+    assert (
+        yaml.safe_load((folder / "My Guard" / "manifest.yaml").read_text())["metadata"]["name"] == "my-guard"
+    )
+    refused = declctl("new", "manifest", "___")
+    assert (refused.status, (folder / "___").exists()) == (2, False)
+    assert "add --name" in refused.err
+
+
+def test_nothing_is_overwritten(declctl: Callable, folder: Path):
+    """All files that exist are named, and the others are not written."""
+    (folder / "handlers.py").write_text("mine")
+    refused = declctl("new", "manifest")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == "declctl: Nothing is written, because of what exists: handlers.py.\n"
+    assert [file.name for file in folder.iterdir()] == ["handlers.py"]
+    (folder / "manifest.yaml").symlink_to("nowhere")
+    assert "exists: manifest.yaml, handlers.py." in declctl("new", "manifest").err
+    assert (folder / "handlers.py").read_text() == "mine"
+
+
+def test_a_folder_gets_no_second_controller(declctl: Callable, hello: Path):
+    """A folder with two Controllers can't be run: the file that has one is named."""
+    (hello / "manifest.yaml").rename(hello / "hello.yaml")
+    (hello / "handlers.py").unlink()
+    refused = declctl("new", "manifest")
+    assert refused.status == 2
+    assert refused.err.startswith("declctl: hello.yaml holds a Controller already")
+
+
+def test_a_folder_that_is_a_file_is_named(declctl: Callable, folder: Path):
+    """The reason why nothing can be written is one sentence."""
+    (folder / "taken").write_text("")
+    refused = declctl("new", "manifest", "taken", "--name", "x")
+    assert refused.status == 2
+    assert "taken: the files can't be written" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("manifest", "--name", "My_Guard"), "use at most 63 lower-case letters, digits and dashes"),
+        (("manifest", "--name", "a" * 64), "use at most 63 lower-case letters"),
+        (("manifest", "--resource", "widgets"), "such as pods or deployments.apps; for a custom resource"),
+        (("manifest", "--resource", "selfsubjectaccessreviews"), "no built-in kind has this name"),
+        (("manifest", "--resource", "apps/v1/deployment"), "kinds are written in CamelCase"),
+        (("handler", "Notify"), "use at most 63 lower-case letters"),
+        (("handler", "class"), "use no word of Python"),
+        (("handler", "1st"), "begin with a letter"),
+        (("handler", "json"), '"json.py" would hide the module json of Python'),
+        (("plugin", "slack_bot"), "use at most 55 lower-case letters, digits and dashes"),
+        (("plugin", "a" * 56), "use at most 55 lower-case letters"),
+        (("plugin", "../x"), "use at most 55 lower-case letters"),
+    ],
+)
+def test_a_wrong_name_is_told_what_is_allowed(
+    declctl: Callable, hello: Path, arguments: tuple[str, ...], words: str
+):
+    """The message has the rule, and nothing is written."""
+    before = sorted(hello.iterdir())
+    refused = declctl("new", *arguments)
+    assert (refused.status, refused.out) == (2, "")
+    assert words in refused.err
+    assert refused.err.count("\n") == 1
+    assert sorted(hello.iterdir()) == before
+
+
+@pytest.mark.parametrize("resource", [None, "pods", "deployments.apps", "events.events.k8s.io"])
+def test_a_new_handler_works_with_the_lines_that_are_printed(
+    declctl: Callable, folder: Path, resource: str | None
+):
+    """The manifest stays as it is; with the printed lines in it, it is valid and has the handler."""
+    declctl("new", "manifest", ".", "--name", "guard", "--resource", "events")
+    before = (folder / "manifest.yaml").read_text()
+    made = declctl("new", "handler", "notify-team", *(("--resource", resource) if resource else ()))
+    assert (made.status, made.err) == (0, "created notify_team.py. Add this to the manifest:\n")
+    assert (folder / "manifest.yaml").read_text() == before
+    manifest, printed = yaml.safe_load(before), yaml.safe_load(made.out)
+    for part, items in printed["spec"].items():
+        manifest["spec"][part] += items
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
+    number = "1 resource" if resource is None else "2 resources"
+    assert f"guard is valid ({number}, 2 handlers)" in declctl("validate", ".").out
+
+
+def test_a_new_handler_needs_a_manifest_and_a_free_name(declctl: Callable, folder: Path):
+    """Without a manifest, with a handler of the name, or with a file of the name, nothing is written."""
+    assert "The current folder has no manifest" in declctl("new", "handler", "notify").err
+    declctl("new", "manifest", ".", "--name", "guard")
+    assert 'has a handler "print-changes" already' in declctl("new", "handler", "print-changes").err
+    (folder / "alerts").mkdir()
+    assert "The folder alerts is a Python package" in declctl("new", "handler", "alerts").err
+    (folder / "notify.py").write_text("mine")
+    refused = declctl("new", "handler", "notify")
+    assert (refused.status, refused.out) == (2, "")
+    assert "exists: notify.py." in refused.err
+    assert (folder / "notify.py").read_text() == "mine"
+
+
+def _install(plugin: Path) -> str:
+    """Writes what pip would write of the package's metadata; returns the PYTHONPATH that has it."""
+    project = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
+    info = plugin / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(head)
+    entries = (f"{name} = {target}\n" for name, target in project["entry-points"]["declctl"].items())
+    (info / "entry_points.txt").write_text("[declctl]\n" + "".join(entries))
+    return os.pathsep.join(map(str, (ROOT, plugin / "src", info.parent)))
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"), [("team-log", "declctl-team-log"), ("declctl-on", "declctl-on")]
+)
+def test_a_new_plugin_passes_its_tests(declctl: Callable, folder: Path, name: str, distribution: str):
+    """The tests of the package pass as it is made, and the plugin is listed."""
+    made = declctl("new", "plugin", name)
+    assert (made.status, made.err) == (0, "")
+    assert f"  cd {distribution}\n" in made.out
+    plugin = folder / distribution
+    env = {**os.environ, "PYTHONPATH": _install(plugin)}
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
+    done = subprocess.run(tests, cwd=plugin, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    listing = [sys.executable, "-m", "declctl", "plugins", "list"]
+    listed = subprocess.run(listing, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert [row.split()[:4] for row in listed.stdout.splitlines() if distribution in row] == [
+        [distribution.removeprefix("declctl-"), distribution, "0.1.0", "Ready"]
+    ]
+
+
+def test_a_new_plugin_builds_and_wants_this_declctl(declctl: Callable, folder: Path):
+    """Its wheel has its module, and the range of its requirement holds the version that made it."""
+    assert declctl("new", "plugin", "slack", "my plugin").status == 0
+    plugin = folder / "my plugin"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    subprocess.run(build, cwd=plugin, check=True, capture_output=True, timeout=60)
+    (wheel,) = (folder / "dist").glob("declctl_slack-0.1.0-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert "declctl_slack/__init__.py" in packed.namelist()
+    (required,) = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert Requirement(required).name == "declctl"
+    assert package.__version__ in Requirement(required).specifier
+    workflow = yaml.safe_load((plugin / ".github" / "workflows" / "test.yml").read_text())
+    assert workflow["jobs"]["test"]["steps"][-1] == {"run": "python -m pytest"}
+    assert workflow["jobs"]["test"]["env"]["DECLCTL"] == f"${{{{ vars.DECLCTL || '{required}' }}}}"
+
+
+def test_a_new_plugin_overwrites_nothing(declctl: Callable, folder: Path):
+    """All files that exist are named, and no other is written."""
+    for name in ("README.md", "pyproject.toml"):
+        (folder / name).write_text("mine")
+    refused = declctl("new", "plugin", "slack", ".")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == "declctl: Nothing is written, because of what exists: pyproject.toml, README.md.\n"
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "pyproject.toml"]
+
+
+def test_the_wheel_has_the_templates(tmp_path: Path):
+    """`declctl new` works where declctl is installed with pip, without a checkout."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed_templates = {name for name in packed.namelist() if name.endswith(".tmpl")}
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "declctl").rglob("*.tmpl")}
+    assert len(templates) > 5
+    assert packed_templates == templates
