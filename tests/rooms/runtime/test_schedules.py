@@ -517,6 +517,7 @@ def test_the_end_waits_for_running_calls_and_names_those_that_stay(play):
     async def test(desk: Desk) -> None:
         desk.commit((lambda: go.wait(_LONGEST), {}), (lambda: None, {"name": "quick"}))
         desk.after(60)
+        await desk.ended("quick")
         assert await desk.schedules.stop(0.01) == ["schedule job"]
         desk.after(60)
         assert desk.schedules.trigger("quick") is TriggerResult.NOT_STARTED
