@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real
+.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -75,3 +75,11 @@ e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone
 	echo "Set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver (as setup-envtest makes), or" \
 	"DECLCTL_TEST_KUBECONFIG to a kubeconfig of a cluster for tests." >&2; exit 2; }
 	$(BIN)/python -m pytest -q -rs -m real tests/e2e
+
+DIST ?= dist
+
+# The time in the archives is that of the last commit: the same files make the same bytes.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1700000000)
+dist: $(TESTS) ## sdist and wheel of declctl and of each plugin, into dist/
+	@set -e; for folder in . plugins/*/; do \
+	(cd "$$folder" && "$(CURDIR)/$(BIN)/python" -m hatchling build -d "$(abspath $(DIST))"); done
