@@ -1,0 +1,22 @@
+# The image of declctl, from the wheel in dist/ (`make dist` first).
+# BASE_DIGEST pins the base: docker build --build-arg BASE_DIGEST=@sha256:... .
+ARG BASE=python:3.13-slim
+ARG BASE_DIGEST=""
+
+FROM ${BASE}${BASE_DIGEST} AS build
+COPY dist/declctl-*.whl /wheels/
+RUN ["python", "-m", "venv", "/opt/declctl"]
+RUN /opt/declctl/bin/python -m pip install --no-cache-dir --no-compile /wheels/declctl-*.whl
+
+FROM ${BASE}${BASE_DIGEST}
+LABEL org.opencontainers.image.title="declctl" \
+  org.opencontainers.image.description="Kubernetes controllers that are declared: one manifest, one shared informer cache, hot reload." \
+  org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/declctl /opt/declctl
+# The root may be read-only: temporary files go to /tmp, which a pod mounts as an emptyDir.
+ENV PATH=/opt/declctl/bin:$PATH \
+  PYTHONDONTWRITEBYTECODE=1 \
+  PYTHONUNBUFFERED=1 \
+  TMPDIR=/tmp
+USER 65532:65532
+ENTRYPOINT ["declctl"]
