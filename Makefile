@@ -82,4 +82,5 @@ DIST ?= dist
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1700000000)
 dist: $(TESTS) ## sdist and wheel of declctl and of each plugin, into dist/
 	@set -e; for folder in . plugins/*/; do \
-	(cd "$$folder" && "$(CURDIR)/$(BIN)/python" -m hatchling build -d "$(abspath $(DIST))"); done
+	(cd "$$folder" && "$(abspath $(BIN))/python" -m hatchling build -d "$(abspath $(DIST))"); done
+	@$(BIN)/python -m twine check --strict $(DIST)/*
