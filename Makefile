@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist
+.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -84,3 +84,10 @@ dist: $(TESTS) ## sdist and wheel of declctl and of each plugin, into dist/
 	@set -e; for folder in . plugins/*/; do \
 	(cd "$$folder" && "$(abspath $(BIN))/python" -m hatchling build -d "$(abspath $(DIST))"); done
 	@$(BIN)/python -m twine check --strict $(DIST)/*
+
+TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/declctl-tools
+
+tools: ## helm and actionlint, which some tests use if they are on the PATH; needs Go, and some minutes once
+	@mkdir -p $(TOOLS)
+	@test -x $(TOOLS)/helm || GOBIN=$(TOOLS) go install helm.sh/helm/v3/cmd/helm@v3.18.6
+	@test -x $(TOOLS)/actionlint || GOBIN=$(TOOLS) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

@@ -47,7 +47,7 @@ def test_a_job_may_write_only_what_it_publishes(file: Path) -> None:
 
 
 def test_no_secret_is_stored() -> None:
-    """The package index and the registry trust the identity of the workflow; GITHUB_TOKEN ends with the job."""
+    """Index and registry trust the identity of the workflow; GITHUB_TOKEN ends with the job."""
     for each in FILES:
         assert set(re.findall(r"secrets\.(\w+)", each.read_text("utf-8"))) <= {"GITHUB_TOKEN"}
 
@@ -57,5 +57,7 @@ def test_a_linter_finds_nothing(file: Path) -> None:
     linter = shutil.which("actionlint")
     if linter is None:
         pytest.skip("needs actionlint: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12")
-    found = subprocess.run([linter, "-no-color", str(file)], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [linter, "-no-color", str(file)], check=False, capture_output=True, text=True, timeout=60
+    )
     assert found.returncode == 0, found.stdout + found.stderr

@@ -1,0 +1,166 @@
+"""deploy/chart, by the real helm and kubectl, against a real API server."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from clusters import Cluster, drop_namespace, new_namespace
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+EXAMPLE = ROOT / "examples" / "07-in-cluster"
+RULES = yaml.safe_load("""
+rbac:
+  - namespaces: [team-a, team-b]
+    rules: [{apiGroups: [""], resources: [pods], verbs: [list, watch]}]
+  - rules: [{apiGroups: [apps], resources: [deployments], verbs: [list, watch]}]
+""")
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    """The program."""
+    found = shutil.which("helm")
+    if found is None:
+        pytest.skip("needs helm: go install helm.sh/helm/v3/cmd/helm@v3.18.6")
+    return found
+
+
+def _run(
+    helm: str, *arguments: str, values: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    files = [f"--set-file=bundle.{each.replace('.', chr(92) + '.')}={EXAMPLE / each}" for each in BUNDLE]
+    # A helm that `go install` has built would assume Kubernetes 1.20.
+    version = ["--kube-version=1.36.0"]
+    return subprocess.run(
+        [helm, *arguments, *files, *version, "--values", "-"],
+        check=False,
+        input=yaml.safe_dump(values or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+BUNDLE = ("manifest.yaml", "handlers.py")
+
+
+def _objects(helm: str, namespace: str = "default", **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    made = _run(helm, "template", "guard", str(CHART), "--namespace", namespace, values=values)
+    assert made.returncode == 0, made.stderr
+    return {
+        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(made.stdout) if each
+    }
+
+
+def test_helm_finds_nothing(helm: str) -> None:
+    """`helm lint --strict`."""
+    linted = _run(helm, "lint", "--strict", str(CHART))
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+@pytest.mark.real
+def test_the_server_takes_what_the_chart_makes(helm: str, real_cluster: Cluster) -> None:
+    """`helm template | kubectl apply --server-side --dry-run=server`, with all that can be turned on."""
+    path = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
+    kubectl = shutil.which("kubectl", path=path)
+    if kubectl is None:
+        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    namespace = new_namespace(real_cluster)
+    values = {
+        **RULES,
+        "replicas": 2,
+        "leaderElection": True,
+        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+        "admin": {"tokenSecret": "token"},
+        "env": [{"name": "TZ", "value": "UTC"}],
+    }
+    values["rbac"][0]["namespaces"] = [namespace]
+    made = _run(helm, "template", "guard", str(CHART), "--namespace", namespace, values=values)
+    applied = subprocess.run(
+        [
+            kubectl,
+            f"--kubeconfig={real_cluster.kubeconfig}",
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "-f",
+            "-",
+        ],
+        check=False,
+        input=made.stdout,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert applied.returncode == 0, applied.stderr
+    kinds = {line.split("/")[0].split(".")[0] for line in applied.stdout.splitlines()}
+    assert kinds == {
+        "configmap",
+        "serviceaccount",
+        "role",
+        "rolebinding",
+        "clusterrole",
+        "clusterrolebinding",
+        "deployment",
+        "poddisruptionbudget",
+        "networkpolicy",
+    }
+    drop_namespace(real_cluster, namespace)
+
+
+def test_the_bundle_is_whole_and_its_edit_is_no_rollout(helm: str) -> None:
+    """The ConfigMap has the files as they are, and the pod does not depend on them."""
+    objects = _objects(helm)
+    assert objects["ConfigMap", "guard"]["data"] == {
+        each: (EXAMPLE / each).read_text().rstrip("\n") for each in BUNDLE
+    }
+    edited = _objects(helm, bundle={"more.py": "x = 1\n"})
+    assert edited["ConfigMap", "guard"] != objects["ConfigMap", "guard"]
+    assert edited["Deployment", "guard"] == objects["Deployment", "guard"]
+
+
+def test_rights_are_those_of_the_values(helm: str) -> None:
+    """A Role in each namespace, a ClusterRole without namespaces, and nothing else."""
+    objects = _objects(helm, **RULES)
+    granted = {
+        (kind, each["metadata"].get("namespace")) for (kind, _), each in objects.items() if "Role" in kind
+    }
+    # Roles of two namespaces have one name.
+    assert {kind for kind, _ in granted} == {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert objects["ClusterRole", "default-guard-1"]["rules"] == RULES["rbac"][1]["rules"]
+    assert not any("Role" in kind for kind, _ in _objects(helm))
+
+
+def test_the_pod_is_restricted(helm: str) -> None:
+    """The pod security standard `restricted`, and a read-only root."""
+    pod = _objects(helm)["Deployment", "guard"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replicas": 2}, "without leaderElection"),
+        ({"existingBundle": "other"}, "not both"),
+        ({"replica": 2}, "replica"),
+        ({"image": {"digest": "abc"}}, "digest"),
+    ],
+)
+def test_wrong_values_are_refused(helm: str, values: dict[str, Any], said: str) -> None:
+    """With the name of the value."""
+    made = _run(helm, "template", "guard", str(CHART), values=values)
+    assert made.returncode != 0
+    assert said in made.stderr
