@@ -162,7 +162,14 @@ def declctl(
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
-    manifest: _ManifestArgument,
+    manifest: Annotated[
+        str,
+        typer.Argument(
+            metavar="MANIFEST",
+            help="A file, a folder that holds one Controller, -, or configmap/NAMESPACE/NAME, which is read "
+            "from the cluster and followed.",
+        ),
+    ],
     *,
     watch: Annotated[
         bool | None,
@@ -192,6 +199,14 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Write nothing: the server checks what handlers write, and the differences are printed.",
         ),
     ] = False,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="FILE",
+            help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -236,6 +251,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             sandbox=sandbox,
             objects=objects or [],
             dry_run=dry_run,
+            allowed_digests=allowed_digests,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,
@@ -284,6 +300,29 @@ def validate(
         notes = in_cluster.notes
     print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command()
+def digest(
+    manifest: _ManifestArgument,
+    *,
+    allowed: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed",
+            metavar="FILE",
+            help="Exit with 1 unless this list has the digest, as --allowed-digests of run would refuse it.",
+        ),
+    ] = None,
+) -> None:
+    """Print the digest of a manifest and its handler files, for lists of what may run.
+
+    It is the same on each machine. No code is imported. Files of configFrom are not part of it, and neither
+    are installed packages.
+    """
+    from declctl.cli.digest import print_digest
+
+    print_digest(manifest, allowed=allowed)
 
 
 @app.command()

@@ -9,6 +9,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from declctl.admin import TOKEN_VARIABLE, front
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import ControllerName, Screen, progress, set_up_logs, stderr_screen
@@ -43,6 +45,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     sandbox: bool,
     objects: Sequence[str],
     dry_run: bool,
+    allowed_digests: str | None,
     kubeconfig: str | None,
     context: str | None,
     log_format: str,
@@ -66,10 +69,12 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         once=once,
         timeout=seconds,
         dry_run=dry_run,
+        allowed_digests=allowed_digests,
         mutation_detector=_is_set(_MUTATION_DETECTOR),
     )
     with ExitStack() as stack:
         connect = _sandbox(stack, objects, log) if sandbox else _cluster(kubeconfig, context)
+        options = replace(options, at=_config_map(stack, manifest, connect, log))
         connect = _then_collect_garbage(connect)
         runtime = Runtime(
             options,
@@ -157,6 +162,15 @@ def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
     number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if files else "no objects yet"
     log.info(f"sandbox at {server.url}: an API server in this process, with {number}; it ends with it")
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
+
+
+def _config_map(stack: ExitStack, manifest: str, connect: Connect, log: Any) -> Path | None:
+    """The folder that follows a ConfigMap, if `manifest` names one."""
+    if not manifest.startswith("configmap/"):
+        return None
+    from declctl.runtime.config_map import ConfigMapFolder, config_map_of  # late: most runs read files
+
+    return stack.enter_context(ConfigMapFolder(*config_map_of(manifest), connect=connect, log=log)).path
 
 
 def _cluster(kubeconfig: str | None, context: str | None) -> Connect:

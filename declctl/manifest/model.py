@@ -903,6 +903,15 @@ class ReloadSpec(LocatedSpec):
     preflight_timeout: float = field(
         duration("The time that the import in the child process may take.", default="5s")
     )
+    allowed_digests: str | None = field(
+        text(
+            "A file with the digests of the manifests that may run, one in each line, as `declctl digest` "
+            "prints them. Other files are refused before their code is imported. Whoever edits the manifest "
+            "must not be able to edit this file.",
+            value="absoluteFile",
+            examples=["/etc/declctl-allowed/digests"],
+        )
+    )
     warm_timeout: float = field(
         duration(
             "The time that new resources may take to sync. At the start, handlers wait as long for the sync.",
