@@ -1,9 +1,11 @@
 """`declctl run configmap/NAMESPACE/NAME`: a bundle straight from the API server, which is followed."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster
+import yaml
+from clusters import Cluster, new_namespace
 from processes import Declctl
 from waiting import until
 
@@ -121,3 +123,58 @@ def test_what_is_not_there_is_said_at_once(
         status = declctl.wait()
         assert status == (1 if manifest.startswith("./") else 2)
         assert message.format(namespace=namespace) in "\n".join(declctl.err)
+
+
+@pytest.mark.real
+def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
+    real_cluster: Cluster, tmp_path: Path
+) -> None:
+    """get, list and watch of this name, and those that the manifest needs; no other ConfigMap may be read."""
+    namespace = new_namespace(real_cluster)
+    bundle = Bundle(real_cluster, namespace)
+    kubeconfig = _account(real_cluster, namespace, tmp_path)
+    with Declctl(bundle.manifest, kubeconfig=kubeconfig) as declctl:
+        assert declctl.wait() == 2
+        said = "\n".join(declctl.err)
+        command = (
+            f"kubectl create role read-bundle -n {namespace} --verb=get,list,watch --resource=configmaps "
+        )
+        assert f"{command}--resource-name=bundle" in said
+    names = {"resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get", "list", "watch"]}
+    _grant(real_cluster, namespace, names, {"resources": ["pods"], "verbs": ["list", "watch"]})
+    manifest = _MANIFEST.format(namespace=namespace).replace(
+        "{name: maps, apiVersion: v1, kind: ConfigMap}", "{name: maps, apiVersion: v1, kind: Pod}"
+    )
+    real_cluster.rest.patch("configmaps", "bundle", {"data": {"manifest.yaml": manifest}}, namespace)
+    with Declctl(bundle.manifest, kubeconfig=kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        bundle.patch(parts="WHO = 'second'\n")
+        declctl.wait_for_generation(2)
+        assert declctl.stop() == 0
+
+
+def _account(cluster: Cluster, namespace: str, folder: Path) -> Path:
+    """The kubeconfig of a new ServiceAccount `runner` without any right."""
+    cluster.rest.create(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "runner", "namespace": namespace}}
+    )
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/runner/token"
+    document = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
+    document["users"][0]["user"] = {"token": cluster.rest.request("POST", path, asked)["status"]["token"]}
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(document), "utf-8")
+    return kubeconfig
+
+
+def _grant(cluster: Cluster, namespace: str, *rules: dict[str, Any]) -> None:
+    api = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "namespace": namespace}}
+    cluster.rest.create({**api, "kind": "Role", "rules": [{"apiGroups": [""], **each} for each in rules]})
+    cluster.rest.create(
+        {
+            **api,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "name": "runner", "namespace": namespace}],
+        }
+    )
