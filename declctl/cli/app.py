@@ -94,6 +94,10 @@ class LogLevel(StrEnum):
 _ManifestArgument = Annotated[
     str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
 ]
+_ChurnOption = Annotated[
+    float,
+    typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods of the sandbox."),
+]
 _AdminOption = Annotated[
     str | None,
     typer.Option(
@@ -192,6 +196,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
     objects: _ObjectsOption = None,
+    churn: _ChurnOption = 0.0,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -227,6 +232,10 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+    if churn and not sandbox:
+        raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if churn and once:
+        raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
         raise UsageError("--timeout limits --once: add --once, or leave it out.")
     if exec_on_restart and once:
@@ -250,6 +259,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             timeout=timeout,
             sandbox=sandbox,
             objects=objects or [],
+            churn=churn,
             dry_run=dry_run,
             allowed_digests=allowed_digests,
             kubeconfig=kubeconfig,
@@ -505,9 +515,7 @@ def sandbox(
             help="Where to write its kubeconfig; by default a temporary file.",
         ),
     ] = None,
-    churn: Annotated[
-        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
-    ] = 0.0,
+    churn: _ChurnOption = 0.0,
 ) -> None:
     """Serve a Kubernetes API from memory, until Ctrl-C."""
     from declctl.cli.sandbox import serve

@@ -44,6 +44,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     timeout: str | None,
     sandbox: bool,
     objects: Sequence[str],
+    churn: float,
     dry_run: bool,
     allowed_digests: str | None,
     kubeconfig: str | None,
@@ -73,7 +74,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         mutation_detector=_is_set(_MUTATION_DETECTOR),
     )
     with ExitStack() as stack:
-        connect = _sandbox(stack, objects, log) if sandbox else _cluster(kubeconfig, context)
+        connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)
         options = replace(options, at=_config_map(stack, manifest, connect, log))
         connect = _then_collect_garbage(connect)
         runtime = Runtime(
@@ -152,7 +153,7 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
+def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> Connect:
     from declctl.cli.sandbox import read_objects  # late: a run in a cluster has no sandbox
     from declctl.sandbox import SandboxThread
 
@@ -160,6 +161,9 @@ def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
     server = stack.enter_context(SandboxThread())
     loaded = server.load(documents)
     number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if files else "no objects yet"
+    if churn:
+        server.churn(churn)
+        number = "demo pods that change" if not files else f"{number} and demo pods that change"
     log.info(f"sandbox at {server.url}: an API server in this process, with {number}; it ends with it")
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
 
