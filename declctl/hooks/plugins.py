@@ -1,120 +1,28 @@
-"""Installed plugins: found by the entry-point group `declctl`, loaded one by one, and their configs checked.
+"""Installed plugins: found by the entry-point group `declctl`, and loaded one by one.
 
 A plugin that can't be loaded is one fault with its reason, and does not affect the others. Listing plugins
-imports none of them. Each plugin's own JSON Schema describes its config.
+imports none of them.
 """
 
 import importlib
-import itertools
-import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
-from declctl.hooks.calls import describe, describe_with_place
+from declctl.hooks.calls import describe_with_place
 
-_MOST_FAULTS = 50  # of one config
-# Their messages have only names. All others quote the value, which may come from a Secret.
-_SAFE_MESSAGES = frozenset({"required", "dependentRequired", "additionalProperties", "unevaluatedProperties"})
-_SENTENCES: Mapping[str, str] = {
-    "type": "this is not of type {}",
-    "enum": "this is none of {}",
-    "const": "this is not {}",
-    "pattern": "this doesn't match the pattern {}",
-    "format": "this is not written as a {}",
-    "minimum": "this is less than {}",
-    "maximum": "this is more than {}",
-}
 HOOKSPEC_VERSION = "1.0"
+"""The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
 _RESCUE = "DECLCTL_LOAD_PLUGINS"
 # modules of plugins, with their versions at the time of loading
 _loaded: dict[str, tuple[ModuleType, str]] = {}
-
-
-class ConfigFault(NamedTuple):
-    """One place at which a config does not match its schema.
-
-    `path` is the place within the config. `at_key`: the key is at fault, not its value.
-    """
-
-    path: tuple[str | int, ...]
-    message: str
-    suggestion: str | None = None
-    at_key: bool = False
-
-
-class PluginConfigError(Exception):
-    """A plugin's config does not match its schema. `faults` has the places, `_MOST_FAULTS` at most."""
-
-    def __init__(self, found: Sequence[ConfigFault]) -> None:
-        super().__init__("; ".join(fault.message for fault in found))
-        self.faults = tuple(found)
-
-
-def check_config(schema: Mapping[str, Any], config: Any) -> None:
-    """Raise PluginConfigError with all places at which a config does not match the plugin's schema.
-
-    Messages never show values of the config. Raises EntryPointError for an invalid schema.
-    """
-    from jsonschema import exceptions, validators  # late: 140 ms, only for plugins with a schema
-
-    try:
-        plain = dict(schema)
-        kind = validators.validator_for(plain, default=validators.Draft202012Validator)
-        kind.check_schema(plain)
-        errors = itertools.islice(kind(plain).iter_errors(config), _MOST_FAULTS)
-        # For alternatives (anyOf, oneOf) the best match is a better message than that none matches.
-        found = [fault for error in errors for fault in _faults(exceptions.best_match([error]))]
-    except Exception as error:  # the schema comes from the plugin: it may have any shape, or refer to nothing
-        reason = error.message if isinstance(error, exceptions.SchemaError) else describe(error)
-        raise EntryPointError(
-            f"what its declctl_config_schema returns is not a JSON Schema: {reason}",
-            code=faults.PLUGIN_LOAD_FAILED,
-            suggestion="this is a fault of the plugin: look for another version of it",
-        ) from error
-    if found:
-        raise PluginConfigError(found[:_MOST_FAULTS])
-
-
-def _faults(error: Any) -> Iterator[ConfigFault]:
-    path = tuple(error.absolute_path)
-    if error.validator == "additionalProperties" and error.validator_value is False:
-        yield from _unknown_keys(error, path)
-    else:
-        yield ConfigFault(path, _sentence(error))
-
-
-def _unknown_keys(error: Any, path: tuple[str | int, ...]) -> Iterator[ConfigFault]:
-    """One fault at each key that the schema does not have."""
-    known = [str(name) for name in error.schema.get("properties", {})]
-    patterns = error.schema.get("patternProperties", {})
-    for key in error.instance:
-        if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-            near = faults.closest(key, known)
-            listed = ", ".join(known) or "no keys"
-            advice = f'did you mean "{near}"?' if near else f"the plugin's schema has {listed}"
-            yield ConfigFault((*path, key), f"unknown key {key!r}", advice, at_key=True)
-
-
-def _sentence(error: Any) -> str:
-    keyword = str(error.validator)
-    if keyword in _SAFE_MESSAGES:
-        return str(error.message)
-    wanted = json.dumps(error.validator_value, ensure_ascii=False, default=str)
-    return _SENTENCES.get(keyword, f"this doesn't fit the plugin's schema, which has {keyword}: {{}}").format(
-        wanted
-    )
-
-
-"""The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
 
 
 class InstalledPlugin(msgspec.Struct, frozen=True):

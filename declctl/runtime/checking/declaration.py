@@ -49,6 +49,15 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
 
 
+class DeclaredSource(msgspec.Struct, frozen=True):
+    """One value of a config that comes from a variable or a file (`configFrom`)."""
+
+    name: str  # the key of the config
+    path: ManifestPath
+    env: str | None = None
+    file: str | None = None  # as it is shown to the user
+
+
 class DeclaredPlugin(msgspec.Struct, frozen=True):
     """One installed plugin that the manifest lists."""
 
@@ -57,6 +66,8 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     disable_on_error: bool
     config: str  # JSON text, with the values of `configFrom`
     path: ManifestPath
+    config_path: ManifestPath  # of `config`; of the plugin's name if the manifest has none
+    sources: tuple[DeclaredSource, ...] = ()
 
 
 class Declaration(msgspec.Struct, frozen=True):

@@ -20,7 +20,8 @@ from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.calls import HookTarget, Implementation, KeyFunction, ReconcileTarget, call, without_prefix
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
-from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
+from declctl.hooks.plugin_config import UNQUOTE, ConfigFault, PluginConfigError, check_config
+from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
@@ -217,16 +218,7 @@ class _Builder:
             except EntryPointError as error:
                 self._not_loaded(declared, error)
             except PluginConfigError as error:
-                self.faults += [
-                    Fault(
-                        _BAD_CONFIG,
-                        f"{declared.name}: {fault.message}",
-                        (*declared.path, "config", *fault.path),
-                        fault.suggestion,
-                        key=fault.at_key,
-                    )
-                    for fault in error.faults
-                ]
+                self.faults += [_config_fault(declared, fault) for fault in error.faults]
             else:
                 self.loaded_code.plugins.append(LoadedPlugin(declared.name, version, READY))
 
@@ -415,6 +407,28 @@ class _Builder:
     def _compose(self, resource: str, then: Transform) -> None:
         first = self.loaded_code.transforms.get(resource)
         self.loaded_code.transforms[resource] = then if first is None else _in_order(first, then)
+
+
+def _config_fault(declared: DeclaredPlugin, fault: ConfigFault) -> Fault:
+    """The fault of a config, at its place in the manifest, or in the file that `configFrom` names."""
+    message = f"{declared.name}: {fault.where}: {fault.message}"
+    source = next((each for each in declared.sources if fault.path[:1] == (each.name,)), None)
+    if source is None:
+        # Without a config in the manifest, the place is the name of the plugin: not its key, its value.
+        at_key = fault.at_key and declared.config_path[-1] == "config"
+        path = (*declared.config_path, *fault.path)
+        return Fault(_BAD_CONFIG, message, path, fault.suggestion, key=at_key)
+    if fault.is_unknown:
+        return Fault(_BAD_CONFIG, message, (*source.path, "name"), fault.suggestion)
+    suggestion = fault.suggestion
+    if suggestion == UNQUOTE:  # the source has no quotes
+        suggestion = "a value of configFrom is always text: write it under config, or ask the plugin for text"
+    if source.file is None:
+        return Fault(
+            _BAD_CONFIG, f"{message} (of the variable {source.env})", (*source.path, "env"), suggestion
+        )
+    # The whole file is the value, so that every fault of it begins with its first character.
+    return Fault(_BAD_CONFIG, message, source.path, suggestion, source.file, 1, 1)
 
 
 def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:

@@ -142,7 +142,70 @@ def test_every_fault_of_a_plugins_config_is_shown_at_its_key(
         _with_plugin("        chanel: '#ops'\n        level: c\n        channel: 5\n")
     )
     ended = declctl("validate", "manifest.yaml")
-    assert "manifest.yaml:13:9: error DCL082: pager: unknown key 'chanel'\n" in ended.err
+    assert "manifest.yaml:13:9: error DCL082: pager: config: unknown key 'chanel'\n" in ended.err
     assert '  help: did you mean "channel"?\n' in ended.err
-    assert 'manifest.yaml:14:16: error DCL082: pager: this is none of ["a", "b"]\n' in ended.err
-    assert 'manifest.yaml:15:18: error DCL082: pager: this is not of type "string"\n' in ended.err
+    assert 'manifest.yaml:14:16: error DCL082: pager: config.level: this is none of ["a", "b"]\n' in ended.err
+    assert (
+        'manifest.yaml:15:18: error DCL082: pager: config.channel: this is not of type "string"\n'
+        in ended.err
+    )
+    assert "  help: put the value in quotes\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        ("    - name: pager\n", "11:13"),
+        ("    - name: pager\n      config: {}\n", "12:7"),
+        ("    - {name: pager, config: {}}\n", "11:21"),
+    ],
+    ids=["no config", "block", "flow"],
+)
+def test_a_missing_key_is_shown_at_the_config_or_the_plugin(
+    declctl: Callable, hello: Path, plugin: Callable, lines: str, place: str
+):
+    """Where the key has to be added, and what it is."""
+    plugin(
+        "import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n"
+        "    return {'required': ['channel'], 'properties': {'channel': {'description': 'Where to.'}}}\n"
+    )
+    (hello / "manifest.yaml").write_text(f"{MANIFEST}  plugins:\n{lines}")
+    ended = declctl("validate", "manifest.yaml")
+    assert (
+        f"manifest.yaml:{place}: error DCL082: pager: config: 'channel' is a required property\n" in ended.err
+    )
+    assert "  help: add channel: Where to.\n" in ended.err
+
+
+def test_faults_of_values_from_elsewhere_are_shown_there(
+    declctl: Callable, hello: Path, plugin: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    """A value of a file is a fault of that file, one of a variable of its entry; neither value is shown."""
+    plugin(
+        "import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n"
+        "    return {'additionalProperties': False, 'properties': {'token': {'pattern': '^xoxb-'},"
+        " 'port': {'type': 'integer'}}}\n"
+    )
+    (hello / "secrets").mkdir()
+    (hello / "secrets" / "token").write_text("s3cret\n")
+    monkeypatch.setenv("PAGER_PORT", "8125")
+    (hello / "manifest.yaml").write_text(
+        f"{MANIFEST}  plugins:\n    - name: pager\n      configFrom:\n"
+        "        - {name: token, file: secrets/token}\n"
+        "        - {name: port, env: PAGER_PORT}\n"
+        "        - {name: tokne, file: secrets/token}\n"
+    )
+    ended = declctl("validate", "manifest.yaml")
+    assert (
+        'secrets/token:1:1: error DCL082: pager: config.token: this doesn\'t match the pattern "^xoxb-"\n'
+        in ended.err
+    )
+    assert (
+        'manifest.yaml:14:29: error DCL082: pager: config.port: this is not of type "integer" '
+        "(of the variable PAGER_PORT)\n" in ended.err
+    )
+    assert "a value of configFrom is always text" in ended.err
+    assert "manifest.yaml:15:18: error DCL082: pager: config: unknown key 'tokne'\n" in ended.err
+    assert '  help: did you mean "token"?\n' in ended.err
+    assert "s3cret" not in ended.err
+    assert "8125" not in ended.err
