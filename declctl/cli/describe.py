@@ -74,8 +74,11 @@ def show_plugins(*, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(listed))
     elif listed:
-        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "STATE", "HOOKS", "REASON")
-        rows = [(p.name, p.distribution, p.version, p.state, " ".join(p.hooks), p.reason) for p in listed]
+        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "HOOKSPEC", "STATE", "HOOKS", "REASON")
+        rows = [
+            (p.name, p.distribution, p.version, p.hookspec or "any", p.state, " ".join(p.hooks), p.reason)
+            for p in listed
+        ]
         print_table(headers, rows)
     else:
         line("No plugin is installed, or none may be loaded (--no-plugins, DECLCTL_LOAD_PLUGINS).", err=True)

@@ -4,13 +4,16 @@ A plugin that can't be loaded is one fault with its reason, and does not affect 
 imports none of them.
 """
 
+import ast
 import importlib
 import os
 import sys
 from collections.abc import Mapping
 from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +21,12 @@ from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe_with_place
 
-HOOKSPEC_VERSION = "1.0"
-"""The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
+HOOKSPEC_VERSION: Final = "1.0"
+"""The version of the hook specification. A new hook or argument raises its second number, a change that
+breaks plugins its first. A plugin declares the range that it supports as `declctl_hookspec_version`."""
+
+RANGE_ATTRIBUTE: Final = "declctl_hookspec_version"
+"""The attribute of a plugin's module or class with a range of versions, such as `">=1.0,<2"`."""
 _RESCUE = "DECLCTL_LOAD_PLUGINS"
 # modules of plugins, with their versions at the time of loading
 _loaded: dict[str, tuple[ModuleType, str]] = {}
@@ -71,15 +78,18 @@ def find(name: str, version: str | None) -> InstalledPlugin:
 def load(plugin: InstalledPlugin) -> object:
     """Import a plugin: a module, or a class that is instantiated.
 
-    Raises EntryPointError with the reason.
+    A plugin for another version of the hook specification is not imported if its source shows that. Raises
+    EntryPointError with the reason.
     """
+    # A module that is loaded may be older than the source on disk: then its own attribute counts.
+    if plugin.entry.module not in sys.modules:
+        importlib.invalidate_caches()  # it may have been installed since the start of the process
+        require_hookspec(plugin, written_range(plugin))
     try:
-        if plugin.entry.module not in sys.modules:
-            importlib.invalidate_caches()  # it may have been installed since the start of the process
         loaded: Any = plugin.entry.load()
         _remember(plugin)
         loaded = loaded() if isinstance(loaded, type) else loaded
-        wanted: Any = getattr(loaded, "declctl_hookspec_version", None)
+        wanted: Any = getattr(loaded, RANGE_ATTRIBUTE, None)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # user code
@@ -88,13 +98,88 @@ def load(plugin: InstalledPlugin) -> object:
             code=faults.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
         ) from error
-    if wanted is not None and not _is_in(HOOKSPEC_VERSION, str(wanted)):
-        raise EntryPointError(
-            f"{plugin.name} {plugin.version} is written for hooks {wanted}, and these are {HOOKSPEC_VERSION}",
-            code=faults.PLUGIN_HOOKSPEC_VERSION,
-            suggestion=f"look for another version of {plugin.distribution}",
-        )
+    require_hookspec(plugin, wanted)
     return loaded
+
+
+def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
+    """Raise EntryPointError if the range that a plugin declares does not have this hook specification.
+
+    None stands for a plugin that declares none: it supports every version.
+    """
+    if wanted is None or (_is_range(str(wanted)) and _is_in(HOOKSPEC_VERSION, str(wanted))):
+        return
+    who = f"the plugin {plugin.name} ({plugin.distribution} {plugin.version})"
+    if not _is_range(str(wanted)):
+        message = f"{who} declares {RANGE_ATTRIBUTE} = {wanted!r}, which is no range of versions"
+        advice = 'this is a fault of the plugin, which should declare a range such as ">=1.0,<2"'
+    else:
+        from declctl import __version__  # late: it reads the metadata
+
+        message = (
+            f"{who} supports the hook specification {wanted}, and this declctl {__version__} has "
+            f"{HOOKSPEC_VERSION}"
+        )
+        newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
+        if _needs_newer(str(wanted)):
+            advice = f"upgrade declctl (pip install --upgrade declctl), or install {older}"
+        else:
+            advice = f"install a version of the plugin for {HOOKSPEC_VERSION}: {newer}"
+    raise EntryPointError(message, code=faults.PLUGIN_HOOKSPEC_VERSION, suggestion=advice)
+
+
+def written_range(plugin: InstalledPlugin) -> str | None:
+    """The range that the source of a plugin assigns to `declctl_hookspec_version`; None if it shows none.
+
+    Nothing is imported: an import of a plugin for another version may fail, or do harm. Only a text that is
+    assigned in the module, or in the class that is the plugin, is found.
+    """
+    source = _source_of(plugin.entry.module)
+    if source is None or RANGE_ATTRIBUTE.encode() not in source:
+        return None
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import reports the fault
+        return None
+    if plugin.entry.attr:
+        classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == plugin.entry.attr)
+        body = next((node.body for node in classes), [])
+    for node in body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        named = any(isinstance(target, ast.Name) and target.id == RANGE_ATTRIBUTE for target in targets)
+        value = getattr(node, "value", None)
+        if named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    return None
+
+
+def _source_of(module: str) -> bytes | None:
+    """The source of a module that is not imported for that; None if no plain file has it."""
+    path: list[str] | None = None
+    spec = None
+    for name in _beginnings(module):
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    try:
+        return Path(spec.origin).read_bytes()
+    except OSError:
+        return None
+
+
+def _beginnings(module: str) -> list[str]:
+    """`a.b.c` as `a`, `a.b` and `a.b.c`."""
+    parts = module.split(".")
+    return [".".join(parts[: number + 1]) for number in range(len(parts))]
 
 
 def loaded_version(plugin: InstalledPlugin) -> str:
@@ -152,6 +237,25 @@ def _not_installed(name: str) -> EntryPointError:
         if near
         else f"install it with pip; installed are: {', '.join(known) or 'none'}",
     )
+
+
+def _is_range(text: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return bool(list(SpecifierSet(text)))
+    except InvalidSpecifier:
+        return False
+
+
+def _needs_newer(wanted: str) -> bool:
+    """Whether a range lies above this hook specification."""
+    from packaging.specifiers import SpecifierSet
+
+    # What asks for more than this version has a bound that this version does not reach.
+    lower = [spec for spec in SpecifierSet(wanted) if spec.operator in (">", ">=", "~=", "==")]
+    bounds = [f"<{'=' * (spec.operator == '>')}{spec.version.removesuffix('.*')}" for spec in lower]
+    return any(_is_in(HOOKSPEC_VERSION, bound) for bound in bounds)
 
 
 def _is_in(version: str, allowed: str) -> bool:

@@ -144,3 +144,5 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
     state: str
     reason: str | None
+    # The range of versions of the hook specification that it declares; None if it declares none.
+    hookspec: str | None = None

@@ -45,7 +45,18 @@ def test_a_plugin_is_listed_with_its_hooks(declctl: Callable, install: Callable)
         "hooks": ["declctl_event"],
         "state": "Ready",
         "reason": None,
+        "hookspec": None,
     }
+
+
+def test_a_plugin_is_listed_with_the_hooks_that_it_is_for(declctl: Callable, install: Callable):
+    """The range that a plugin declares is shown, also of one that is refused because of it."""
+    install("good", f"declctl_hookspec_version = '>=1,<2'\n{GOOD}")
+    install("newer", f"from declctl import NotThereYet\ndeclctl_hookspec_version = '>=7,<8'\n{GOOD}")
+    plugins = listed(declctl)
+    assert (plugins["good"]["hookspec"], plugins["good"]["state"]) == (">=1,<2", "Ready")
+    assert (plugins["newer"]["hookspec"], plugins["newer"]["state"]) == (">=7,<8", "Quarantined")
+    assert "supports the hook specification >=7,<8, and this declctl" in str(plugins["newer"]["reason"])
 
 
 @pytest.mark.parametrize(
@@ -80,5 +91,5 @@ def test_the_table_has_a_line_for_each(declctl: Callable, install: Callable):
     """People get a table."""
     install("good", GOOD)
     lines = declctl("plugins", "list").out.splitlines()
-    assert lines[0].split() == ["PLUGIN", "DISTRIBUTION", "VERSION", "STATE", "HOOKS", "REASON"]
-    assert any(line.split()[:4] == ["good", "declctl_test_good", "1.2.0", "Ready"] for line in lines)
+    assert lines[0].split() == ["PLUGIN", "DISTRIBUTION", "VERSION", "HOOKSPEC", "STATE", "HOOKS", "REASON"]
+    assert any(line.split()[:5] == ["good", "declctl_test_good", "1.2.0", "any", "Ready"] for line in lines)
