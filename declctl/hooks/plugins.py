@@ -19,7 +19,7 @@ import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
-from declctl.hooks.calls import describe_with_place
+from declctl.hooks.calls import describe_with_place, end_of_traceback
 
 HOOKSPEC_VERSION: Final = "1.0"
 """The version of the hook specification. A new hook or argument raises its second number, a change that
@@ -40,6 +40,11 @@ class InstalledPlugin(msgspec.Struct, frozen=True):
     version: str
     value: str
     entry: metadata.EntryPoint
+
+    @property
+    def described(self) -> str:
+        """The plugin with the distribution that has it, for messages."""
+        return f"the plugin {self.name} ({self.distribution} {self.version})"
 
 
 def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin, ...]:
@@ -94,9 +99,10 @@ def load(plugin: InstalledPlugin) -> object:
         raise
     except BaseException as error:  # user code
         raise EntryPointError(
-            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {describe_with_place(error)}",
+            f"{plugin.described} can't be loaded: {describe_with_place(error)}",
             code=faults.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
+            traceback=end_of_traceback(error),
         ) from error
     require_hookspec(plugin, wanted)
     return loaded
@@ -109,16 +115,15 @@ def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
     """
     if wanted is None or (_is_range(str(wanted)) and _is_in(HOOKSPEC_VERSION, str(wanted))):
         return
-    who = f"the plugin {plugin.name} ({plugin.distribution} {plugin.version})"
     if not _is_range(str(wanted)):
-        message = f"{who} declares {RANGE_ATTRIBUTE} = {wanted!r}, which is no range of versions"
+        message = f"{plugin.described} declares {RANGE_ATTRIBUTE} = {wanted!r}, which is no range of versions"
         advice = 'this is a fault of the plugin, which should declare a range such as ">=1.0,<2"'
     else:
         from declctl import __version__  # late: it reads the metadata
 
         message = (
-            f"{who} supports the hook specification {wanted}, and this declctl {__version__} has "
-            f"{HOOKSPEC_VERSION}"
+            f"{plugin.described} supports the hook specification {wanted}, and this declctl {__version__} "
+            f"has {HOOKSPEC_VERSION}"
         )
         newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
         if _needs_newer(str(wanted)):

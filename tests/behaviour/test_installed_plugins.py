@@ -91,6 +91,9 @@ def test_a_plugin_that_is_left_out_is_told_everywhere(
     assert str(loaded.reason) in line
     assert "its handlers it are not called" in line
     assert "`declctl reload` tries it again" in line
+    trace = str(runs.log.find("plugin tester is disabled").fields["traceback"])
+    assert trace.splitlines()[-1].startswith(("ModuleNotFoundError: ", "OSError: no schema"))
+    assert "dc_tester.py" in trace
     assert runs.stop() == 0
     assert rig.board.told == []
 

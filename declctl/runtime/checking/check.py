@@ -166,15 +166,14 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
     for fault in faults:
         # A fault without a file is shown where the manifest names the code.
         if fault.file is None:
-            found.append(
-                document.fault(
-                    fault.code,
-                    Location(fault.path, key=fault.key),
-                    fault.message,
-                    suggestion=fault.suggestion,
-                    severity=fault.severity,
-                )
+            diagnostic = document.fault(
+                fault.code,
+                Location(fault.path, key=fault.key),
+                fault.message,
+                suggestion=fault.suggestion,
+                severity=fault.severity,
             )
+            found.append(replace(diagnostic, traceback=fault.traceback))
         else:
             line, column = fault.line or 1, fault.column or 1
             found.append(

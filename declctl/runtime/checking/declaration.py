@@ -111,6 +111,7 @@ class Fault(msgspec.Struct, frozen=True):
     column: int | None = None
     key: bool = False  # the place is the key at `path`, not the value
     severity: Literal["error", "warning"] = "error"
+    traceback: str | None = None  # its end, of a plugin that can't be loaded
 
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
@@ -118,7 +119,16 @@ class Fault(msgspec.Struct, frozen=True):
         message = error.message
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
-        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+        return cls(
+            error.code,
+            message,
+            path,
+            error.suggestion,
+            error.file,
+            error.line,
+            error.column,
+            traceback=error.traceback,
+        )
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
@@ -146,3 +156,4 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     reason: str | None
     # The range of versions of the hook specification that it declares; None if it declares none.
     hookspec: str | None = None
+    traceback: str | None = None  # its end, if the plugin can't be loaded

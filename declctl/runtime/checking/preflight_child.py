@@ -47,11 +47,14 @@ def answer(talk: socket.socket) -> None:
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
+    def at_plugin(index: int) -> None:
+        talk.sendall(msgspec.json.encode({"plugin": index}) + b"\n")
+
     # Modules that are loaded now belong to declctl; later ones come from the import.
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
-    loaded_code, faults = load_code(declaration, number=0, at=at)
+    loaded_code, faults = load_code(declaration, number=0, at=at, at_plugin=at_plugin)
     seconds = monotonic() - began
     findings += audit.end(findings)
     findings += ordinary_modules(declaration.bundle, known)
@@ -84,7 +87,7 @@ def _examined(plugin: InstalledPlugin) -> ListedPlugin:
         loaded = load(plugin)
         registry.add_plugin(plugin.name, loaded)
     except EntryPointError as error:
-        return replace(listed, state="Quarantined", reason=error.message)
+        return replace(listed, state="Quarantined", reason=error.message, traceback=error.traceback)
     hooks = tuple(hook for hook in ARGUMENTS if registry.of(hook, [plugin.name]))
     wanted = getattr(loaded, RANGE_ATTRIBUTE, None)
     return replace(listed, hooks=hooks, hookspec=None if wanted is None else str(wanted))

@@ -46,6 +46,7 @@ def test_a_plugin_is_listed_with_its_hooks(declctl: Callable, install: Callable)
         "state": "Ready",
         "reason": None,
         "hookspec": None,
+        "traceback": None,
     }
 
 
@@ -78,6 +79,23 @@ def test_a_broken_plugin_is_quarantined_and_the_others_are_listed(
     assert plugins["broken"]["state"] == "Quarantined"
     assert reason in str(plugins["broken"]["reason"])
     assert plugins["good"]["state"] == "Ready"
+
+
+def test_below_the_table_is_why_a_plugin_is_quarantined(declctl: Callable, install: Callable, folder: Path):
+    """The whole reason, which the width of a terminal would cut, and the end of the traceback."""
+    install("broken", "x = 1\n1/0\n")
+    install("good", GOOD)
+    shown = declctl("plugins", "list").out
+    module = folder / "declctl_test_broken.py"
+    reason = (
+        "the plugin broken (declctl_test_broken 1.2.0) can't be loaded: "
+        f"ZeroDivisionError: division by zero ({module}:2)"
+    )
+    assert f"\n\n{reason}\n" in shown
+    assert f'    File "{module}", line 2, in <module>\n' in shown
+    assert shown.endswith("  ZeroDivisionError: division by zero\n")
+    assert listed(declctl)["broken"]["traceback"].endswith("ZeroDivisionError: division by zero")
+    assert listed(declctl)["good"]["traceback"] is None
 
 
 def test_no_plugins_loads_none(declctl: Callable, install: Callable, monkeypatch: pytest.MonkeyPatch):

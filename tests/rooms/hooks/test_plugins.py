@@ -131,7 +131,7 @@ def test_a_broken_plugin_gives_its_reason(install, source, reason):
     install("dc-broken", "1.0", {"broken": "dc_broken:Plugin"}, dc_broken=source)
     error = refused(lambda: load(find("broken", None)))
     assert error.code == "DCL083"
-    assert error.message.startswith("the plugin broken (dc_broken:Plugin) can't be loaded: ")
+    assert error.message.startswith("the plugin broken (dc-broken 1.0) can't be loaded: ")
     assert reason in error.message
 
 
