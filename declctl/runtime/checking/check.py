@@ -21,12 +21,13 @@ from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
-from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode
+from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
     Declaration,
     DeclaredEntry,
     DeclaredPlugin,
+    DeclaredSource,
     Fault,
     FromHooks,
     ManifestPath,
@@ -165,15 +166,14 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
     for fault in faults:
         # A fault without a file is shown where the manifest names the code.
         if fault.file is None:
-            found.append(
-                document.fault(
-                    fault.code,
-                    Location(fault.path, key=fault.key),
-                    fault.message,
-                    suggestion=fault.suggestion,
-                    severity=fault.severity,
-                )
+            diagnostic = document.fault(
+                fault.code,
+                Location(fault.path, key=fault.key),
+                fault.message,
+                suggestion=fault.suggestion,
+                severity=fault.severity,
             )
+            found.append(replace(diagnostic, traceback=fault.traceback))
         else:
             line, column = fault.line or 1, fault.column or 1
             found.append(
@@ -198,11 +198,27 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         folder=os.fsencode(inputs.bundle.folder),
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
-        plugins=tuple(
-            DeclaredPlugin(
-                spec.name, spec.version, spec.on_error == "Disable", configs[spec.name].canonical, spec.path
+        plugins=tuple(_plugin(spec, inputs, configs[spec.name]) for spec in controller.plugins),
+    )
+
+
+def _plugin(spec: PluginSpec, inputs: Inputs, config: FrozenJson) -> DeclaredPlugin:
+    path = (*spec.path, "config")
+    return DeclaredPlugin(
+        name=spec.name,
+        version=spec.version,
+        disable_on_error=spec.on_error is OnError.DISABLE,
+        config=config.canonical,
+        path=spec.path,
+        config_path=path if path in inputs.loaded.document.nodes else (*spec.path, "name"),
+        sources=tuple(
+            DeclaredSource(
+                source.name,
+                source.path,
+                env=source.env,
+                file=None if source.file is None else shown(Path(inputs.bundle.root) / source.file),
             )
-            for spec in controller.plugins
+            for source in spec.config_from
         ),
     )
 

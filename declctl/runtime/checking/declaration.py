@@ -49,6 +49,15 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
 
 
+class DeclaredSource(msgspec.Struct, frozen=True):
+    """One value of a config that comes from a variable or a file (`configFrom`)."""
+
+    name: str  # the key of the config
+    path: ManifestPath
+    env: str | None = None
+    file: str | None = None  # as it is shown to the user
+
+
 class DeclaredPlugin(msgspec.Struct, frozen=True):
     """One installed plugin that the manifest lists."""
 
@@ -57,6 +66,8 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     disable_on_error: bool
     config: str  # JSON text, with the values of `configFrom`
     path: ManifestPath
+    config_path: ManifestPath  # of `config`; of the plugin's name if the manifest has none
+    sources: tuple[DeclaredSource, ...] = ()
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -100,6 +111,7 @@ class Fault(msgspec.Struct, frozen=True):
     column: int | None = None
     key: bool = False  # the place is the key at `path`, not the value
     severity: Literal["error", "warning"] = "error"
+    traceback: str | None = None  # its end, of a plugin that can't be loaded
 
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
@@ -107,7 +119,16 @@ class Fault(msgspec.Struct, frozen=True):
         message = error.message
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
-        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+        return cls(
+            error.code,
+            message,
+            path,
+            error.suggestion,
+            error.file,
+            error.line,
+            error.column,
+            traceback=error.traceback,
+        )
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
@@ -133,3 +154,6 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
     state: str
     reason: str | None
+    # The range of versions of the hook specification that it declares; None if it declares none.
+    hookspec: str | None = None
+    traceback: str | None = None  # its end, if the plugin can't be loaded

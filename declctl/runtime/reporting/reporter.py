@@ -463,6 +463,7 @@ class StatusReporter:
                     f"{plugin.suggestion or 'Mend it'}; `declctl reload` tries it again",
                     plugin=name,
                     handlers=handlers.get(name),
+                    **({} if plugin.traceback is None else {"traceback": plugin.traceback}),
                 )
         return [f"plugin {name} is disabled: {plugin.reason}" for name, plugin in found.items()]
 
