@@ -36,7 +36,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
         "set": "start `declctl run` with --log-level",
-        "doctor": "`declctl validate --cluster` checks kinds and permissions",
     }
 )
 _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -284,6 +283,42 @@ def validate(
         notes = in_cluster.notes
     print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command(epilog="Example: declctl doctor examples/01-hello --context staging")
+def doctor(
+    manifest: Annotated[
+        str | None,
+        typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder."),
+    ] = None,
+    *,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="How long each check may take. [default: 10s]"),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Check whether declctl can work here: Python, packages, limits, files, plugins, address and cluster.
+
+    Each check is ok, a warning, failed or skipped, with its meaning and what to do. It exits 1 if a check
+    failed, else 0. Nothing is changed, and the only requests to the cluster are reads and access reviews.
+    """
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # as in `run`
+        from declctl.cli.doctor import examine
+
+        return examine(
+            manifest,
+            children,
+            kubeconfig=kubeconfig,
+            context=context,
+            timeout=timeout,
+            as_json=output is Output.JSON,
+        )
 
 
 @app.command()

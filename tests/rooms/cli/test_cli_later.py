@@ -16,7 +16,6 @@ NAMES = [
     "lint",
     "migrate",
     "set",
-    "doctor",
 ]
 
 
