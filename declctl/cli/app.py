@@ -28,7 +28,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
-        "graph": "`declctl status` lists resources and handlers",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
@@ -72,6 +71,15 @@ class Report(StrEnum):
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
+
+
+class GraphFormat(StrEnum):
+    """How `graph` prints the graph of a manifest."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    JSON = "json"
 
 
 class LogFormat(StrEnum):
@@ -343,6 +351,27 @@ def plan(
     from declctl.cli.plan import show_plan
 
     return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+
+
+@app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
+def graph(
+    manifest: Annotated[
+        str, typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder.")
+    ] = ".",
+    *,
+    output: Annotated[
+        GraphFormat,
+        typer.Option("--output", "-o", help="A tree for people, Mermaid or DOT for pages, or JSON."),
+    ] = GraphFormat.TEXT,
+) -> None:
+    """Show what a manifest connects: resources, informers, indexes, handlers, and what they write.
+
+    It needs no cluster, and imports no handler: reads and writes that the manifest does not declare are not
+    in it. It exits 1 if the manifest has faults.
+    """
+    from declctl.cli.graph import show_graph
+
+    show_graph(manifest, str(output))
 
 
 @app.command()

@@ -8,7 +8,6 @@ NAMES = [
     "test",
     "tap",
     "top",
-    "graph",
     "record",
     "replay",
     "generate",
