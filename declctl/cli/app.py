@@ -28,7 +28,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
-        "graph": "`declctl status` lists resources and handlers",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
@@ -36,7 +35,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
         "set": "start `declctl run` with --log-level",
-        "doctor": "`declctl validate --cluster` checks kinds and permissions",
     }
 )
 _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -73,6 +71,15 @@ class Report(StrEnum):
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
+
+
+class GraphFormat(StrEnum):
+    """How `graph` prints the graph of a manifest."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    JSON = "json"
 
 
 class LogFormat(StrEnum):
@@ -312,6 +319,42 @@ def validate(
     return int(any(fault.severity == "error" for fault in faults))
 
 
+@app.command(epilog="Example: declctl doctor examples/01-hello --context staging")
+def doctor(
+    manifest: Annotated[
+        str | None,
+        typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder."),
+    ] = None,
+    *,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="How long each check may take. [default: 10s]"),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Check whether declctl can work here: Python, packages, limits, files, plugins, address and cluster.
+
+    Each check is ok, a warning, failed or skipped, with its meaning and what to do. It exits 1 if a check
+    failed, else 0. Nothing is changed, and the only requests to the cluster are reads and access reviews.
+    """
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # as in `run`
+        from declctl.cli.doctor import examine
+
+        return examine(
+            manifest,
+            children,
+            kubeconfig=kubeconfig,
+            context=context,
+            timeout=timeout,
+            as_json=output is Output.JSON,
+        )
+
+
 @app.command()
 def digest(
     manifest: _ManifestArgument,
@@ -357,6 +400,27 @@ def plan(
     from declctl.cli.plan import show_plan
 
     return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+
+
+@app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
+def graph(
+    manifest: Annotated[
+        str, typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder.")
+    ] = ".",
+    *,
+    output: Annotated[
+        GraphFormat,
+        typer.Option("--output", "-o", help="A tree for people, Mermaid or DOT for pages, or JSON."),
+    ] = GraphFormat.TEXT,
+) -> None:
+    """Show what a manifest connects: resources, informers, indexes, handlers, and what they write.
+
+    It needs no cluster, and imports no handler: reads and writes that the manifest does not declare are not
+    in it. It exits 1 if the manifest has faults.
+    """
+    from declctl.cli.graph import show_graph
+
+    show_graph(manifest, str(output))
 
 
 @app.command()
