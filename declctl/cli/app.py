@@ -11,13 +11,16 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
 from declctl.cli.terminal import block, line
 from declctl.cli.version import version
 from declctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from declctl.cli.generate.rights import KubeconfigChoice
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
@@ -30,7 +33,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
-        "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
@@ -146,6 +148,9 @@ _finalizers = typer.Typer(
 )
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 _new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
+_generate = typer.Typer(
+    help="Print what brings a manifest into a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -852,7 +857,83 @@ def release_finalizers(
     return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
 
 
+_NamespaceOption = Annotated[
+    str,
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The namespace in which the process runs."),
+]
+_NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Of the objects; by default that of the controller."),
+]
+_DefinitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--crds",
+        metavar="FILE",
+        help="CustomResourceDefinitions (YAML) of the kinds that Kubernetes does not have; may be repeated.",
+    ),
+]
+_ClusterOption = Annotated[
+    bool,
+    typer.Option(
+        "--cluster", help="Ask the cluster of the kubeconfig for the names of kinds, instead of --crds."
+    ),
+]
+
+
+@_generate.callback()
+def _of_generate() -> None:
+    """Print what brings a manifest into a cluster."""
+
+
+@_generate.command("rbac")
+def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say above each rule why it is there, with the line of the manifest."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print a ServiceAccount, and Roles of the rights that a manifest needs and no others.
+
+    For `kubectl apply --server-side -f -`. The handlers are imported in a child process, as `validate` does.
+    """
+    from declctl.cli.generate.rbac import show_rbac
+
+    show_rbac(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        explain=explain,
+    )
+
+
+def _cluster_of(
+    kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
+) -> "KubeconfigChoice | None":
+    """The cluster that is asked for kinds; None for none. Raises UsageError for options that contradict."""
+    if (kubeconfig or context) and not asked:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if asked and definitions:
+        raise UsageError("--crds says what --cluster asks: leave one of them out.")
+    if not asked:
+        return None
+    from declctl.cli.generate.rights import KubeconfigChoice
+
+    return KubeconfigChoice(kubeconfig, context)
+
+
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_generate, name="generate")
 app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")
