@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from declctl.admin import TOKEN_VARIABLE, front
+from declctl.admin import from_environment, front
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
@@ -56,7 +56,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     seconds = _ONCE_SECONDS if timeout is None else _duration(timeout)
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
-    fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
+    fronts = [_named(name), *_fronts(manifest, admin, screen, once=once, log=log)]
     _print_by_lines()
     sys.setswitchinterval(SWITCH_SECONDS)
     options = RunOptions(
@@ -174,10 +174,17 @@ def _named(name: ControllerName) -> Front:
     return front
 
 
-def _fronts(admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
+def _fronts(manifest: str, admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
     # With --once there is no admin address unless --admin names one: the port may belong to another run.
     if admin is not None or not once:
         address = None if admin is None else parse_admin(admin)
-        fronts.append(front(address, token=os.environ.get(TOKEN_VARIABLE), log=log))
+        given = from_environment(os.environ, log)
+        fronts.append(front(address, given=given, folder=_folder_of(manifest), log=log))
     return fronts
+
+
+def _folder_of(manifest: str) -> Path:
+    """The folder of a manifest, where its relative paths begin."""
+    path = Path(manifest)
+    return Path() if manifest == "-" else path if path.is_dir() else path.parent
