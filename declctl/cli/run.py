@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from declctl.admin import TOKEN_VARIABLE, front
+from declctl.admin import from_environment, front
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
@@ -60,7 +60,6 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     seconds = _ONCE_SECONDS if timeout is None else _duration(timeout)
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
-    fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
     _print_by_lines()
     sys.setswitchinterval(SWITCH_SECONDS)
     options = RunOptions(
@@ -76,6 +75,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     with ExitStack() as stack:
         connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)
         options = replace(options, at=_config_map(stack, manifest, connect, log))
+        fronts = [_named(name), *_fronts(options, admin, screen, log)]
         connect = _then_collect_garbage(connect)
         runtime = Runtime(
             options,
@@ -192,10 +192,17 @@ def _named(name: ControllerName) -> Front:
     return front
 
 
-def _fronts(admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
+def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) -> Sequence[Front]:
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
     # With --once there is no admin address unless --admin names one: the port may belong to another run.
-    if admin is not None or not once:
+    if admin is not None or not options.once:
         address = None if admin is None else parse_admin(admin)
-        fronts.append(front(address, token=os.environ.get(TOKEN_VARIABLE), log=log))
+        given = from_environment(os.environ, log)
+        fronts.append(front(address, given=given, folder=_folder_of(options), log=log))
     return fronts
+
+
+def _folder_of(options: RunOptions) -> Path:
+    """The folder of the manifest, where its relative paths begin."""
+    path = options.at or Path(options.manifest)
+    return Path() if options.manifest == "-" else path if path.is_dir() else path.parent

@@ -233,8 +233,9 @@ def summary(steps: Sequence[Step]) -> str:
 
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """The steps to `new` that a process that was started with `old` can't take."""
-    if old.admin.bind_address != new.admin.bind_address:
-        yield Step(StepKind.RESTART, "admin.bindAddress")
+    for name in ("bind_address", "token_file", "authorization", "tls"):
+        if getattr(old.admin, name) != getattr(new.admin, name):
+            yield Step(StepKind.RESTART, f"admin.{_camel(name)}")
     if old.leader_election != new.leader_election:
         yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
     if old.name != new.name:

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from declctl.admin import serve
+from declctl.admin import StaticToken, serve
 from declctl.errors import UnknownIndex
 from declctl.informer import RelistDifferences
 from declctl.manifest import Plan, plan
@@ -187,6 +187,8 @@ class FakeRuntime:
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
+    admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
+    client: Any = None
     told_history: dict[str, Any] = field(
         default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
     )
@@ -199,7 +201,8 @@ class FakeRuntime:
 
     @property
     def plan(self) -> Plan:
-        return plan(ControllerSpec("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
+        admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
+        return plan(ControllerSpec("pod-guard", admin=admin))
 
     def status(self) -> ControllerStatus:
         return self.now
@@ -291,7 +294,7 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
         **headers: str,
     ) -> Answer:
         async def scenario() -> Answer:
-            async with serve(runtime, address, token=token) as bound:
+            async with serve(runtime, address, authorizer=StaticToken(token) if token else None) as bound:
                 return await request(bound, path, method=method, headers=headers)
 
         return asyncio.run(scenario())

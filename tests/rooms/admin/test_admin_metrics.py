@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from declctl.admin import serve
+from declctl.admin import StaticToken, serve
 from declctl.admin.metrics import StatusCollector
 from declctl.kit import ManualClock
 from declctl.workqueue import RateLimitingQueue
@@ -176,7 +176,7 @@ def test_what_was_refused_is_counted(runtime, http: Callable):
     """An alert can tell that somebody tries names and tokens."""
 
     async def scenario() -> str:
-        async with serve(runtime, LOOPBACK, token="right") as bound:
+        async with serve(runtime, LOOPBACK, authorizer=StaticToken("right")) as bound:
             await http(bound, "/status", headers={"Host": "evil.example"})
             await http(bound, "/status", headers={"Authorization": "Bearer wrong"})
             await http(bound, "/cache/pods")
