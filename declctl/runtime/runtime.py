@@ -355,6 +355,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         recorder=recorder,
         writes=ledger,
         server=server,
+        requests=lambda: client.statistics().totals,
         retries=retries,
         file_watch=file_watch.status,
         candidate=candidate,

@@ -376,6 +376,7 @@ class HandlerSlot(ABC, Generic[T]):
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
+        lag, duration = self.invocations.histograms()
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
@@ -402,6 +403,9 @@ class HandlerSlot(ABC, Generic[T]):
             terminal_failures=counts.terminal_failures,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
+            resource=binding.plan.resource,
+            lag=lag,
+            duration=duration,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:

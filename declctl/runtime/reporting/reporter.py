@@ -38,7 +38,7 @@ from declctl.runtime.reloading.generation import Generation, OldGeneration
 from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus, decoding_status
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
-from declctl.transport import ServerStatus
+from declctl.transport import RequestTotal, ServerStatus
 from declctl.writes import EventRecorder, WriteLedger
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
@@ -205,6 +205,7 @@ class StatusReporter:
         recorder: EventRecorder,
         writes: WriteLedger,
         server: Callable[[], ServerStatus],
+        requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
         candidate: ElectionReader | None,
@@ -221,6 +222,7 @@ class StatusReporter:
         self._recorder = recorder
         self._writes = writes
         self._server = server
+        self._requests = requests
         self._retries = retries
         self._file_watch = file_watch
         self._candidate = candidate  # None without an election
@@ -369,6 +371,7 @@ class StatusReporter:
             reload_plan_mismatches=self._plan_mismatches,
             removed=dict(self._slots.dropped),
             server=self._server(),
+            client_requests=self._requests(),
             file_watch=self._file_watch(),
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
