@@ -315,6 +315,7 @@ HANDLER_FIGURES = (
     Figure("generation"),
     Figure("last_error"),
     Figure("last_error_type"),
+    Figure("last_error_time"),
     Figure("disabled"),
 )
 # Of a reconciler's work queue, under client-go's names and label (util/workqueue/metrics.go).
