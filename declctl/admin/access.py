@@ -53,7 +53,7 @@ _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 # Names of the manifest, words of declctl, and classes of errors.
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
-    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType"}
+    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType", "lastErrorTime"}
     | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,6 +97,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     last_error: str | None
     replayed: int = 0
     last_error_type: str | None = None
+    last_error_time: datetime | None = None  # of the newest failure, also if it was retried
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
     slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
@@ -134,6 +136,7 @@ class HandlerCounts:
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
+    last_error_time: datetime | None = None
     # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 

@@ -396,6 +396,7 @@ class HandlerSlot(ABC, Generic[T]):
             last_error=counts.last_error,
             replayed=self.replayed,
             last_error_type=counts.last_error_type,
+            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
             slow_expressions=counts.slow_expressions,

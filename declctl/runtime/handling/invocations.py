@@ -562,6 +562,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
             self._counts.last_error_type = _failure_type(fault)
+            self._counts.last_error_time = self._clock.now()
             if invocation is not None:  # it is counted once: `_finish` has counted any other one
                 tally.calls += 1
                 tally.failed += 1
@@ -792,6 +793,7 @@ class Invocations(ABC, Generic[T]):
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
         tally.calls += 1
         tally.failed += 1
         if first is not None and first != invocation.binding.generation:
@@ -858,6 +860,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:

@@ -702,6 +702,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{place}: {what}"
             self._counts.last_error_type = kind
+            self._counts.last_error_time = self._clock.now()
             tally.calls += 1
             tally.failed += 1
             if first_failed is not None and first_failed != binding.generation:
@@ -740,6 +741,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = f"{key}: {fault}"
             self._counts.last_error_type = type(fault).__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:

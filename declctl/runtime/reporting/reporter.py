@@ -62,7 +62,13 @@ class HistoryEntry(msgspec.Struct, frozen=True):
         """As JSON has it."""
         document = self.outcome.document()
         del document["diagnostics"]  # there may be many; the condition has the newest
+        document["suggestion"] = self.outcome.advice or self._first_suggestion()
         return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document}
+
+    def _first_suggestion(self) -> str | None:
+        """The suggestion of the first error that has one."""
+        errors = (each for each in self.outcome.diagnostics if each.severity == "error")
+        return next((each.suggestion for each in errors if each.suggestion), None)
 
 
 class ReloadHistory:
@@ -110,11 +116,12 @@ class ResourceWarnings:
 
 def not_synced(resource: ResourceStatus) -> str:
     """The sentence about a resource that has not synced: the reason, and what to do."""
-    so_far = f"{resource.items_listed:,} objects so far"
-    return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
+    why = resource.error or f"{resource.items_listed:,} objects so far"
+    return f"has not synced, and reads of it raise NotSynced: {why}; {sync_advice(resource)}"
 
 
-def _advice(resource: ResourceStatus) -> str:
+def sync_advice(resource: ResourceStatus) -> str:
+    """What to do about a resource that has not synced, or whose watch fails."""
     waiting = [part for part in resource.informers if not part.synced]
     if resource.namespaces is not None and resource.namespaces.error is not None:
         return "when namespaces can be listed and watched, it goes on by itself"

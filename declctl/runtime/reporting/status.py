@@ -315,6 +315,7 @@ HANDLER_FIGURES = (
     Figure("generation"),
     Figure("last_error"),
     Figure("last_error_type"),
+    Figure("last_error_time"),
     Figure("disabled"),
 )
 # Each row has the labels handler and resource, which is that of the handler.
