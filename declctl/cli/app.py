@@ -614,11 +614,15 @@ def schema(
     kind: Annotated[
         str | None, typer.Option("--kind", help="Of one kind alone: Controller or ControllerTest.")
     ] = None,
+    plugins: Annotated[
+        bool,
+        typer.Option("--plugins", help="With the schemas of the configs of installed plugins, for editors."),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of manifests."""
     from declctl.cli.describe import show_schema
 
-    show_schema(kind)
+    show_schema(kind, with_plugins=plugins)
 
 
 app.command()(version)
