@@ -20,6 +20,7 @@ from declctl.objects import ObjectKey
 from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
@@ -187,6 +188,7 @@ class FakeRuntime:
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
+    tap: HandlerTap = field(default_factory=HandlerTap)
     told_history: dict[str, Any] = field(
         default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
     )
