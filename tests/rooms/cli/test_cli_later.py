@@ -6,7 +6,6 @@ import pytest
 
 NAMES = [
     "test",
-    "tap",
     "top",
     "record",
     "replay",
