@@ -11,13 +11,16 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
 from declctl.cli.terminal import block, line
 from declctl.cli.version import version
 from declctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from declctl.cli.generate.rights import KubeconfigChoice
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
@@ -29,7 +32,6 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
-        "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
@@ -100,6 +102,10 @@ class LogLevel(StrEnum):
 _ManifestArgument = Annotated[
     str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
 ]
+_ChurnOption = Annotated[
+    float,
+    typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods of the sandbox."),
+]
 _AdminOption = Annotated[
     str | None,
     typer.Option(
@@ -145,6 +151,9 @@ _finalizers = typer.Typer(
 )
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 _new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
+_generate = typer.Typer(
+    help="Print what brings a manifest into a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -172,7 +181,14 @@ def declctl(
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
-    manifest: _ManifestArgument,
+    manifest: Annotated[
+        str,
+        typer.Argument(
+            metavar="MANIFEST",
+            help="A file, a folder that holds one Controller, -, or configmap/NAMESPACE/NAME, which is read "
+            "from the cluster and followed.",
+        ),
+    ],
     *,
     watch: Annotated[
         bool | None,
@@ -195,6 +211,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
     objects: _ObjectsOption = None,
+    churn: _ChurnOption = 0.0,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -202,6 +219,14 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Write nothing: the server checks what handlers write, and the differences are printed.",
         ),
     ] = False,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="FILE",
+            help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -222,6 +247,10 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+    if churn and not sandbox:
+        raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if churn and once:
+        raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
         raise UsageError("--timeout limits --once: add --once, or leave it out.")
     if exec_on_restart and once:
@@ -245,7 +274,9 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             timeout=timeout,
             sandbox=sandbox,
             objects=objects or [],
+            churn=churn,
             dry_run=dry_run,
+            allowed_digests=allowed_digests,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,
@@ -330,6 +361,29 @@ def doctor(
             timeout=timeout,
             as_json=output is Output.JSON,
         )
+
+
+@app.command()
+def digest(
+    manifest: _ManifestArgument,
+    *,
+    allowed: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed",
+            metavar="FILE",
+            help="Exit with 1 unless this list has the digest, as --allowed-digests of run would refuse it.",
+        ),
+    ] = None,
+) -> None:
+    """Print the digest of a manifest and its handler files, for lists of what may run.
+
+    It is the same on each machine. No code is imported. Files of configFrom are not part of it, and neither
+    are installed packages.
+    """
+    from declctl.cli.digest import print_digest
+
+    print_digest(manifest, allowed=allowed)
 
 
 @app.command()
@@ -570,9 +624,7 @@ def sandbox(
             help="Where to write its kubeconfig; by default a temporary file.",
         ),
     ] = None,
-    churn: Annotated[
-        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
-    ] = 0.0,
+    churn: _ChurnOption = 0.0,
 ) -> None:
     """Serve a Kubernetes API from memory, until Ctrl-C."""
     from declctl.cli.sandbox import serve
@@ -845,7 +897,83 @@ def release_finalizers(
     return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
 
 
+_NamespaceOption = Annotated[
+    str,
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The namespace in which the process runs."),
+]
+_NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Of the objects; by default that of the controller."),
+]
+_DefinitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--crds",
+        metavar="FILE",
+        help="CustomResourceDefinitions (YAML) of the kinds that Kubernetes does not have; may be repeated.",
+    ),
+]
+_ClusterOption = Annotated[
+    bool,
+    typer.Option(
+        "--cluster", help="Ask the cluster of the kubeconfig for the names of kinds, instead of --crds."
+    ),
+]
+
+
+@_generate.callback()
+def _of_generate() -> None:
+    """Print what brings a manifest into a cluster."""
+
+
+@_generate.command("rbac")
+def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say above each rule why it is there, with the line of the manifest."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print a ServiceAccount, and Roles of the rights that a manifest needs and no others.
+
+    For `kubectl apply --server-side -f -`. The handlers are imported in a child process, as `validate` does.
+    """
+    from declctl.cli.generate.rbac import show_rbac
+
+    show_rbac(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        explain=explain,
+    )
+
+
+def _cluster_of(
+    kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
+) -> "KubeconfigChoice | None":
+    """The cluster that is asked for kinds; None for none. Raises UsageError for options that contradict."""
+    if (kubeconfig or context) and not asked:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if asked and definitions:
+        raise UsageError("--crds says what --cluster asks: leave one of them out.")
+    if not asked:
+        return None
+    from declctl.cli.generate.rights import KubeconfigChoice
+
+    return KubeconfigChoice(kubeconfig, context)
+
+
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_generate, name="generate")
 app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")

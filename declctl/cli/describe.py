@@ -74,8 +74,18 @@ def show_plugins(*, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(listed))
     elif listed:
-        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "STATE", "HOOKS", "REASON")
-        rows = [(p.name, p.distribution, p.version, p.state, " ".join(p.hooks), p.reason) for p in listed]
+        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "HOOKSPEC", "STATE", "HOOKS", "REASON")
+        rows = [
+            (p.name, p.distribution, p.version, p.hookspec or "any", p.state, " ".join(p.hooks), p.reason)
+            for p in listed
+        ]
         print_table(headers, rows)
+        for plugin in listed:
+            # A terminal cuts the table, and a reason is long.
+            if plugin.reason is not None:
+                who = f"the plugin {plugin.name} ({plugin.distribution} {plugin.version})"
+                line()
+                line(plugin.reason if plugin.reason.startswith(who) else f"{who}: {plugin.reason}")
+                block("".join(f"  {each}\n" for each in (plugin.traceback or "").splitlines()))
     else:
         line("No plugin is installed, or none may be loaded (--no-plugins, DECLCTL_LOAD_PLUGINS).", err=True)

@@ -65,7 +65,9 @@ class Client:
         )
         self._discovery = Discovery(self._get, server=cluster.identity.server)
         self._health = ServerHealth(self.version, url=cluster.identity.server, clock=clock)
-        self._official = OfficialClients(self._credentials, given=given, user_agent=user_agent)
+        self._official = OfficialClients(
+            self._credentials, given=given, user_agent=user_agent, count=self._counters.sent
+        )
 
     @classmethod
     async def connect(

@@ -199,9 +199,11 @@ class HttpWire:
                     timeout=_CONNECT_TIMEOUT,
                 )
         except CONNECTION_FAULTS as fault:
+            self._counters.sent(request.method, 0)
             raise self._failed(request, fault) from fault
         finally:
             BEFORE_SEND.reset(before)
+        self._counters.sent(request.method, response.status)
         self._counters.answered(request.verb, response.status)
         return response
 

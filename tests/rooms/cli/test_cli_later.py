@@ -9,7 +9,6 @@ NAMES = [
     "top",
     "record",
     "replay",
-    "generate",
     "fmt",
     "lint",
     "migrate",
