@@ -149,6 +149,10 @@ PLUGIN_NEEDS_RESTART: Final = _code(
     "DCL087", "A plugin was upgraded, but the process has loaded a version that is out of range."
 )
 
+PLUGIN_LEFT_OUT: Final = _code(
+    "DCL088", "A plugin is left out, as --no-plugins or DECLCTL_LOAD_PLUGINS asks for (a warning)."
+)
+
 METRIC_AT_IMPORT: Final = _code(
     "DCL090", "A handler file registers a metric with the process at import (a warning)."
 )

@@ -459,7 +459,7 @@ class StatusReporter:
             if logged.get(name) != plugin.reason:
                 left_out = f"; its handlers {handlers[name]} are not called" if name in handlers else ""
                 self._log.warning(
-                    f"plugin {name} is disabled (onError: Disable): {plugin.reason}{left_out}. "
+                    f"plugin {name} is disabled: {plugin.reason}{left_out}. "
                     f"{plugin.suggestion or 'Mend it'}; `declctl reload` tries it again",
                     plugin=name,
                     handlers=handlers.get(name),
