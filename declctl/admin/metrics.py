@@ -16,12 +16,13 @@ from prometheus_client.utils import floatToGoString
 
 from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import ControlledRuntime
-from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import (
+    BREAKER_FIGURES,
     DECODING_FIGURES,
     ELECTION_FIGURES,
     HANDLER_FIGURES,
+    PLUGIN_FIGURES,
     PROCESS_FIGURES,
     RESOURCE_FIGURES,
     SCHEDULE_FIGURES,
@@ -79,12 +80,11 @@ class StatusCollector(Collector):
         if status.leader_election is not None:
             name = status.leader_election.lease.partition("/")[2]
             yield from _families(ELECTION_FIGURES, [((name,), status.leader_election)], by=("name",))
-        ready = GaugeMetricFamily(
-            "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
-        )
-        for plugin in status.plugins:
-            ready.add_metric((plugin.name,), int(plugin.state == READY))
-        yield ready
+        plugins = [((plugin.name,), plugin) for plugin in status.plugins]
+        yield from _families(PLUGIN_FIGURES, plugins, by=("plugin",))
+        breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]
+        if breakers:  # of plugins with onError: Disable
+            yield from _families(BREAKER_FIGURES, breakers, by=("plugin",))
         refused = CounterMetricFamily(
             "declctl_admin_refused",
             "Requests and connections that the admin address refused.",

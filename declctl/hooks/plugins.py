@@ -131,11 +131,9 @@ def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
         message = f"{plugin.described} declares {RANGE_ATTRIBUTE} = {wanted!r}, which is no range of versions"
         advice = 'this is a fault of the plugin, which should declare a range such as ">=1.0,<2"'
     else:
-        from declctl import __version__  # late: it reads the metadata
-
         message = (
-            f"{plugin.described} supports the hook specification {wanted}, and this declctl {__version__} "
-            f"has {HOOKSPEC_VERSION}"
+            f"{plugin.described} supports the hook specification {wanted}, and this declctl "
+            f"{metadata.version(PROJECT)} has {HOOKSPEC_VERSION}"
         )
         newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
         if _needs_newer(str(wanted)):

@@ -65,6 +65,9 @@ TYPES = {
     "declctl_write_retries_total": "counter",
     "declctl_leader": "gauge",
     "declctl_plugin_ready": "gauge",
+    "declctl_plugin_circuit_breaker_open": "gauge",
+    "declctl_plugin_circuit_breaker_opened_total": "counter",
+    "declctl_plugin_circuit_breaker_trials_total": "counter",
 }
 
 
@@ -89,6 +92,10 @@ def test_names_and_types_are_those_of_the_contract(samples):
     [
         (("declctl_generation",), 6),
         (("declctl_plugin_ready", "slack"), 1),
+        (("declctl_plugin_ready", "pager"), 0),
+        (("declctl_plugin_circuit_breaker_open", "pager"), 1),
+        (("declctl_plugin_circuit_breaker_opened_total", "pager"), 2),
+        (("declctl_plugin_circuit_breaker_trials_total", "pager"), 3),
         (("declctl_handler_dropped_total", "notify"), 0),
         (("declctl_handler_dropped_total", "audit"), 25),  # a handler that was removed
         (("declctl_generations_alive",), 2),
