@@ -134,6 +134,14 @@ _OutputOption = Annotated[
 _LinesOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for a document in each line.")
 ]
+_NoPluginsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-plugins",
+        help="Load no plugin: those of the manifest are left out with a warning, and their handlers are not "
+        "called. DECLCTL_LOAD_PLUGINS=a,b loads these alone.",
+    ),
+]
 
 app = typer.Typer(
     name="declctl",
@@ -175,8 +183,12 @@ def declctl(
 ) -> None:
     """Kubernetes controllers that are declared, not programmed."""
     if no_plugins:
-        # An environment variable, because the child process of the pre-flight has to know it too.
-        os.environ["DECLCTL_LOAD_PLUGINS"] = ""
+        _load_no_plugins()
+
+
+def _load_no_plugins() -> None:
+    # An environment variable, because the child process of the pre-flight has to know it too.
+    os.environ["DECLCTL_LOAD_PLUGINS"] = ""
 
 
 @app.command()
@@ -241,8 +253,11 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
         ),
     ] = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
+    if no_plugins:
+        _load_no_plugins()
     if sandbox and (kubeconfig or context):
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
@@ -305,8 +320,11 @@ def validate(
     ] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Check manifests; the handlers are imported in a child process, as a reload does."""
+    if no_plugins:
+        _load_no_plugins()
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
     from declctl.runtime.checking.preflight_pool import PreflightPool

@@ -49,6 +49,7 @@ from declctl.runtime.handling.binding import (
     SlowEvaluation,
     entering_or_leaving,
 )
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
@@ -87,11 +88,12 @@ class Retry(NamedTuple):
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    waits: int  # how many of its retries were for a cache that had not synced
+    waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
     is_unsynced: bool  # the newest was
     failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
+    is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
 
 
 class GivenUp(NamedTuple):
@@ -133,6 +135,8 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
+    entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
+    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -176,6 +180,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         except NotSynced as fault:
             self.failures.append(fault)
             self.implementations = ()
+
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
+        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+
+        `name` is that of the handler; `wake` is called when the plugin is called again.
+        """
+        breaker = self.binding.breaker
+        if breaker is None or self.failures:
+            return
+        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
+        if self.suspended_for:
+            self.implementations = ()
+        else:
+            self.entered = breaker
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -495,6 +513,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -512,6 +531,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -567,8 +587,10 @@ class Invocations(ABC, Generic[T]):
             if invocation is not None:
                 del self._running[id(invocation)]
                 self._counts.zombies -= invocation.overdue
-        if invocation is not None and invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation is not None:
+            self._tell_breaker(invocation, None, left=True)
+            if invocation.timer is not None:
+                self._loop.call_soon_threadsafe(invocation.timer.cancel)
         again = item.taken and not self._closed
         if invocation is not None and self.tap.is_open:
             outcome = TapOutcome.RETRIED if again else TapOutcome.FAILED
@@ -737,10 +759,27 @@ class Invocations(ABC, Generic[T]):
 
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
+        self._count_end(invocation)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.suspended_for:
+            self._wait_for_plugin(invocation)
+        elif invocation.failures:
+            self._fail(invocation)
+        else:
+            if self.tap.is_open:
+                self._tell(invocation, TapOutcome.SUCCEEDED)
+            self._succeed(invocation)
+            self._tell_breaker(invocation, None)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
+    def _count_end(self, invocation: Invocation[T]) -> None:
+        """Count a call that has returned. From here on no timer can make it a zombie."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
         with self._lock:
-            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
             self._duration.add(took)
@@ -753,28 +792,23 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures:
+            if not invocation.failures and not invocation.suspended_for:
                 tally.calls += 1
                 counts.succeeded += 1
-        if invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if not invocation.failures:
-            if self.tap.is_open:
-                self._tell(invocation, TapOutcome.SUCCEEDED)
-            self._succeed(invocation)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
+
+    def _fail(self, invocation: Invocation[T]) -> None:
+        """Retry or give up a change whose call has failed, and tell the breaker of its plugin."""
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
             self._wait_for_sync(invocation, unsynced[0])
+            self._tell_breaker(invocation, None, left=True)
         else:
+            # A Terminal is a decision about one object, and no fault of the plugin.
+            what = None if self._is_final(invocation.failures) else describe_failure(invocation.failures[0])
             self._retry_or_give_up(invocation)
+            self._tell_breaker(invocation, what)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
-        return not invocation.overdue
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -791,6 +825,7 @@ class Invocations(ABC, Generic[T]):
             invocation.timed_out = message
             self._counts.timeouts += 1
             self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
+        self._tell_breaker(invocation, f"TimeoutError: {message}")
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
             give_up = partial(self._give_up_waiting, invocation, message)
@@ -941,6 +976,38 @@ class Invocations(ABC, Generic[T]):
             )
         )
 
+    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
+        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+            return
+        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
+        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
+
+    def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
+        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
+
+        `left`: it has ended without a verdict on the plugin.
+        """
+        with self._lock:
+            breaker, invocation.entered = invocation.entered, None
+        if breaker is None:
+            return
+        subject = f"{self._name} {invocation.item.key}"
+        if left:
+            breaker.left(subject)
+        elif failure is None:
+            breaker.succeeded(subject)
+        else:
+            breaker.failed(subject, failure)
+
+    def _hurry_suspended(self) -> None:
+        """The plugin is called again: end the waits for it. From any thread."""
+        if self._queue.hurry(is_suspended):
+            self._slot.wake()
+
     def _retry(
         self,
         invocation: Invocation[T],
@@ -949,12 +1016,16 @@ class Invocations(ABC, Generic[T]):
         waits: int,
         *,
         is_unsynced: bool,
+        is_suspended: bool = False,
     ) -> None:
         state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        before: Retry | None = invocation.item.retry_state
+        if is_suspended and before is not None:
+            state = state._replace(failed=before.failed)  # nothing was called: the same hooks are due
         since = _failing_since(invocation.item)
-        if since is None and not is_unsynced:
+        if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        invocation.item.retry_state = state._replace(failing_since=since)
+        invocation.item.retry_state = state._replace(failing_since=since, is_suspended=is_suspended)
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -1153,6 +1224,12 @@ def is_unsynced(item: QueueItem[Any]) -> bool:
     """Whether a change waits for its next attempt because its last call has read an unsynced cache."""
     retry: Retry | None = item.retry_state
     return retry is not None and retry.is_unsynced
+
+
+def is_suspended(item: QueueItem[Any]) -> bool:
+    """Whether a change waits because the breaker of its plugin has refused its call."""
+    retry: Retry | None = item.retry_state
+    return retry is not None and retry.is_suspended
 
 
 def _not_synced(failure: BaseException) -> NotSynced | None:
