@@ -7,6 +7,7 @@ have deadlines, and a limit on their number.
 
 import asyncio
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -32,6 +33,13 @@ from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
+from declctl.kit.running_processes import (
+    CONTROLLER_HEADER,
+    RunningProcess,
+    registered,
+    running_processes,
+    start_time,
+)
 from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -232,8 +240,10 @@ async def serve(
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
     connections = ConnectionTable(clock, refusals)
+    name = runtime.plan.name  # a reload does not change it
     access = Access(
         address,
+        controller=name,
         authorizer=authorizer,
         machine=socket.gethostname(),
         allowed=lambda: runtime.plan.admin.allowed_hosts,
@@ -251,6 +261,7 @@ async def serve(
         max_headers=_MOST_HEADERS,
         auto_decompress=False,  # no path accepts a body
     )
+    app.on_response_prepare.append(_with_name(name))
     await runner.setup()
     assert runner.server is not None
     # aiohttp has no hook before its check of Expect.
@@ -271,6 +282,15 @@ async def serve(
         refusals.sum_up()
         await reloads.close()
         await runner.cleanup()
+
+
+def _with_name(controller: str) -> Callable[[web.BaseRequest, web.StreamResponse], Awaitable[None]]:
+    """Let each answer say whose it is."""
+
+    async def add(_: web.BaseRequest, response: web.StreamResponse) -> None:
+        response.headers[CONTROLLER_HEADER] = controller
+
+    return add
 
 
 def _without_wishes(handle: RequestHandler) -> RequestHandler:
@@ -296,6 +316,7 @@ def front(
     *,
     given: StaticToken | TokenFile | None = None,
     folder: Path = Path(),
+    manifest: str | None = None,
     log: Log | None = None,
 ) -> Callable[[ControlledRuntime], AbstractAsyncContextManager[None]]:
     """The server as a front of the runtime: entered and left with it.
@@ -303,16 +324,45 @@ def front(
     - `address`: None stands for that of the manifest.
     - `given`: the authorizer that the environment asks for; it comes before the `tokenFile` of the manifest.
     - `folder`: that of the manifest, where relative paths begin.
+    - `manifest`: the absolute path of the manifest, by which commands find the process.
     """
 
     @asynccontextmanager
     async def admin(runtime: ControlledRuntime) -> AsyncGenerator[None, None]:
         spec, clock = runtime.plan.admin, SystemClock()
         authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
-        async with serve(runtime, address or spec.bind_address, authorizer=authorizer, log=log, clock=clock):
-            yield
+        where = address or spec.bind_address
+        async with serve(runtime, where, authorizer=authorizer, log=log, clock=clock) as bound:
+            entry = RunningProcess(
+                controller=runtime.plan.name,
+                pid=os.getpid(),
+                start_time=await asyncio.to_thread(start_time, os.getpid()) or "",
+                address=str(bound),
+                manifest=manifest,
+                token_file=str(authorizer.path) if isinstance(authorizer, TokenFile) else None,
+            )
+            async with _registered(entry, log):
+                yield
 
     return admin
+
+
+@asynccontextmanager
+async def _registered(entry: RunningProcess, log: Log | None) -> AsyncGenerator[None, None]:
+    """Let commands find this process. A process that can't write the file goes on without."""
+    file = registered(entry)
+    try:
+        await asyncio.to_thread(file.__enter__)
+    except OSError as error:
+        # Usual in a pod with a read-only root. Commands there use the address of the manifest.
+        if log is not None:
+            log.info(f"commands find this process by its address alone, as it can't write its file: {error}")
+        yield
+        return
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(file.__exit__, None, None, None)
 
 
 async def authorizer_of(
@@ -356,7 +406,9 @@ def application(
     All others are behind `access.open`, or have types and counts alone.
     """
     probes, reads, dead_letters = Probes(runtime), CacheReads(runtime), DeadLetterOffice(runtime)
-    app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
+    app = web.Application(
+        middlewares=[connections.watch, as_sentences, access.check_sender, access.check_controller]
+    )
     app.router.add_get("/", access.open(page(runtime.status)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
@@ -400,9 +452,12 @@ async def listen(runner: web.AppRunner, connections: ConnectionTable, address: A
         return await loop.create_server(factory, address.host or None, address.port, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            others = await asyncio.to_thread(running_processes)
+            holder = next((each for each in others if each.address.endswith(f":{address.port}")), None)
+            by = f"by the controller {holder}" if holder else "perhaps by another `declctl run`"
             raise UsageError(
-                f"The admin address {address} is in use, perhaps by another `declctl run`; name another with "
-                "--admin or spec.admin.bindAddress (port 0 takes any free one)."
+                f"The admin address {address} is in use, {by}; name another with --admin or "
+                "spec.admin.bindAddress (port 0 takes any free one, and commands find it)."
             ) from error
         raise UsageError(
             f"The admin address {address} can't be listened on: {error.strerror or error}; name another with "

@@ -180,7 +180,8 @@ def _fronts(manifest: str, admin: str | None, screen: Screen, *, once: bool, log
     if admin is not None or not once:
         address = None if admin is None else parse_admin(admin)
         given = from_environment(os.environ, log)
-        fronts.append(front(address, given=given, folder=_folder_of(manifest), log=log))
+        path = None if manifest == "-" else os.path.abspath(manifest)  # noqa: PTH100 - links are kept, as they may be moved
+        fronts.append(front(address, given=given, folder=_folder_of(manifest), manifest=path, log=log))
     return fronts
 
 
