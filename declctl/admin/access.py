@@ -106,6 +106,8 @@ class Reason(StrEnum):
     FORBIDDEN = "Forbidden"  # with a token whose bearer has no right to the path
     REVIEW = "Review"  # the API server could not be asked about a token
     BUSY = "Busy"  # too many requests at a time
+    RATE = "Rate"  # too many requests of one client in a second
+    BODY = "Body"  # a body that is too large
     CONNECTIONS = "Connections"  # too many connections: an idle one was closed for a new one
     TIMEOUT = "Timeout"  # an incomplete request, or an answer that the client did not read
     FAULT = "Fault"  # a fault of declctl
