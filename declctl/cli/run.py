@@ -200,8 +200,13 @@ def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) ->
     if admin is not None or not options.once:
         address = None if admin is None else parse_admin(admin)
         given = from_environment(os.environ, log)
-        fronts.append(front(address, given=given, folder=_folder_of(options), log=log))
+        path = None if options.manifest == "-" else _absolute(options.manifest)
+        fronts.append(front(address, given=given, folder=_folder_of(options), manifest=path, log=log))
     return fronts
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - links are kept, as they may be moved
 
 
 def _folder_of(options: RunOptions) -> Path:
