@@ -318,7 +318,7 @@ def application(
     """
     probes, reads, dead_letters = Probes(runtime), CacheReads(runtime), DeadLetterOffice(runtime)
     app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
-    app.router.add_get("/", access.open(page(runtime.status)))
+    app.router.add_get("/", access.open(page(runtime)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))

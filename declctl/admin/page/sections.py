@@ -1,0 +1,532 @@
+"""The content of the page as trees of elements: its head, its alarms, its sections.
+
+Each table has a row for each thing with a name. In a narrow window the style sheet shows a row as a card;
+therefore each cell has the header of its column as `data-label`, and each part of a table its role.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+from declctl.admin.access import redacted, type_name
+from declctl.admin.page.alarms import Alarm, Level, is_failing, moment
+from declctl.admin.page.nodes import Child, Node, element
+from declctl.kit.text import excerpt
+from declctl.manifest import Plan
+from declctl.runtime.reporting.status import ControllerStatus
+
+_MOST = 1_000  # characters of a message
+_ATTEMPTS = 20  # of the history
+_DIGITS = 12  # of a digest
+_NONE = "\N{EN DASH}"  # in a cell without a value
+_MARKS = {Level.ALARM: "✗", Level.WARNING: "⚠"}
+
+
+class View(NamedTuple):
+    """What is shown: the state of one moment, and how much of it may be shown."""
+
+    status: ControllerStatus
+    document: Mapping[str, Any]  # of `GET /status`; redacted unless `texts`
+    history: Mapping[str, Any]  # of `GET /history`; redacted unless `texts`
+    plan: Plan
+    now: datetime  # in UTC
+    texts: bool  # whether texts of handlers, servers and objects may be shown
+
+
+def view(
+    status: ControllerStatus, history: Mapping[str, Any], plan: Plan, *, now: datetime, texts: bool
+) -> View:
+    """The view of one moment, redacted unless `texts`."""
+    document = status.document()
+    if not texts:
+        document, history = redacted(document), redacted(history)
+    return View(status, document, history, plan, now, texts)
+
+
+class Row(NamedTuple):
+    """A row of a table. `key` names it among the rows; the first cell is its header."""
+
+    key: str
+    cells: Sequence[Child]
+
+
+def _row(key: str, *cells: Child) -> Row:
+    return Row(key, cells)
+
+
+def head(view: View) -> Sequence[Node]:
+    """The name of the controller, and its state in a few words."""
+    status = view.status
+    facts: list[Child] = [_mark("ready", "not ready", good=status.ready)]
+    if status.leader_election is not None:
+        facts.append(element("span", "leads" if status.leader else f"{status.leader_election.state}"))
+    facts.append(element("span", f"generation {status.generation}"))
+    facts.append(element("span", "bundle ", element("code", status.bundle_hash[:_DIGITS] or _NONE)))
+    nodes = [element("h1", status.name), element("p", *facts, class_="facts")]
+    if not view.texts:
+        nodes.append(
+            element(
+                "p",
+                "Types and counts alone are shown: messages, objects and server names need the token of this "
+                "address.",
+                class_="notice",
+            )
+        )
+    return nodes
+
+
+def alarm_nodes(found: Sequence[Alarm]) -> Sequence[Node]:
+    """The alarms as articles; one line if there are none."""
+    if not found:
+        return [element("p", "✓ No alarms", class_="good", data_key="none")]
+    return [
+        element(
+            "article",
+            element("h2", f"{_MARKS[alarm.level]} {alarm.level}: {alarm.title}"),
+            element("p", alarm.what, class_="what") if alarm.what else None,
+            element("p", element("b", "What to do: "), *_prose(alarm.advice)),
+            class_=f"alarm {'bad' if alarm.level is Level.ALARM else 'warn'}",
+            data_key=alarm.key,
+        )
+        for alarm in found
+    ]
+
+
+def sections(view: View) -> Sequence[Node]:
+    """All sections that have something to show, each with an id and a heading."""
+    found = (
+        _handlers(view),
+        _resources(view),
+        _indexes(view),
+        _schedules(view),
+        _reloads(view),
+        _writes(view),
+        _plugins(view),
+        _conditions(view),
+        _process(view),
+    )
+    return [section for section in found if section is not None]
+
+
+def navigation(shown: Sequence[Node]) -> Sequence[Node]:
+    """A link to each section."""
+    return [
+        element("a", str(section.children[0].children[0]), href=f"#{name}", data_key=name)
+        for section in shown
+        if isinstance(section.children[0], Node)
+        for name in (section.attributes["id"],)
+    ]
+
+
+def _handlers(view: View) -> Node | None:
+    rows = [
+        _row(
+            h.name,
+            _named(h.name, h.mode),
+            _handler_state(view, h.name),
+            element(
+                "span", _NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
+            ),
+            *(f"{count:,}" for count in (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
+            f"{h.dead_letters:,}",
+            f"{h.p95_seconds * 1000:.3g} ms",
+            _failed(
+                h.last_error if view.texts else type_name(h.last_error_type),
+                at=h.last_error_time,
+            ),
+        )
+        for h in view.status.handlers
+    ]
+    headers = (
+        "Handler",
+        "State",
+        "Calls per second",
+        "Succeeded",
+        "Failed",
+        "Retried",
+        "Filtered",
+        "Waiting",
+    )
+    headers += ("Running", "Dead letters", "p95", "Last error")
+    return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures(view, "handlers"))
+
+
+def _handler_state(view: View, name: str) -> Node:
+    handler = next(each for each in view.status.handlers if each.name == name)
+    if handler.disabled:
+        return element("span", "✗ disabled", class_="bad")
+    if handler.zombies:
+        return element("span", "✗ hangs", class_="bad")
+    if is_failing(handler, now=view.now):
+        return element("span", "✗ fails", class_="bad")
+    if not handler.synced:
+        return element("span", "… waits for its caches", class_="warn")
+    return element("span", "✓ works", class_="good")
+
+
+def _resources(view: View) -> Node | None:
+    rows = [
+        _row(
+            r.name,
+            _named(r.name, r.state),
+            _mark("synced", "not synced", good=r.synced),
+            _link(f"cache/{quote(r.name)}", f"{r.objects:,}", f"Keys of {r.name}"),
+            _size(r.bytes),
+            _NONE if r.last_event_age is None else _age(r.last_event_age),
+            r.resource_version or _NONE,
+            *(f"{count:,}" for count in (r.lists, r.watches, r.relists)),
+            _failed(r.error if view.texts else type_name(r.error_type)),
+        )
+        for r in view.status.resources
+    ]
+    headers = ("Resource", "State", "Objects", "Memory", "Last event", "resourceVersion", "Lists", "Watches")
+    table = _table("Resources", (*headers, "Relists", "Error"), rows)
+    return _section("resources", "Resources", table, _figures(view, "resources"))
+
+
+def _indexes(view: View) -> Node | None:
+    failures = {resource.name: resource.index_failures for resource in view.status.resources}
+    rows = [
+        _row(
+            f"{resource.name}.{indexer.name}",
+            _named(indexer.name, f"of {resource.name}"),
+            indexer.field_path or f"function {indexer.entry_point}",
+            f"{failures.get(resource.name, {}).get(indexer.name, 0):,}",
+            _link(
+                f"index/{quote(resource.name)}/{quote(indexer.name)}/",
+                "values",
+                f"Values of {resource.name}.{indexer.name}",
+            ),
+        )
+        for resource in view.plan.resources
+        for indexer in resource.indexers
+    ]
+    return _section(
+        "indexes", "Indexes", _table("Indexes", ("Index", "Indexed by", "Failures", "Content"), rows)
+    )
+
+
+def _schedules(view: View) -> Node | None:
+    rows = [
+        _row(
+            s.name,
+            _named(s.name),
+            moment(s.next_run) if s.next_run else _NONE,
+            moment(s.last_run) if s.last_run else _NONE,
+            _outcome(s.last_outcome),
+            *(f"{count:,}" for count in (s.succeeded, s.failed, s.skipped, s.running)),
+            _failed(s.last_error if view.texts else type_name(s.last_error_type)),
+        )
+        for s in view.status.schedules
+    ]
+    headers = (
+        "Schedule",
+        "Next",
+        "Last",
+        "Result",
+        "Succeeded",
+        "Failed",
+        "Skipped",
+        "Running",
+        "Last error",
+    )
+    return _section("schedules", "Schedules", _table("Schedules", (*headers, "Last error"), rows))
+
+
+def _reloads(view: View) -> Node | None:
+    attempts: Sequence[Mapping[str, Any]] = view.history["attempts"][-_ATTEMPTS:]
+    # Two attempts may have the same second and files: the second one has another number of earlier ones.
+    seen: dict[str, int] = {}
+    rows: list[Row] = []
+    for each in attempts:
+        name = f"{each.get('time')} {each.get('bundleHash')} {each.get('result')}"
+        seen[name] = seen.get(name, 0) + 1
+        rows.append(
+            _row(
+                f"{name} {seen[name]}",
+                str(each.get("time") or _NONE).replace("T", " ").replace("Z", " UTC"),
+                _outcome(each["result"]),
+                f"{each.get('generation', _NONE)}{_comes_back(each, view)}",
+                _what_changed(each),
+                f"{each.get('lists', 0):,}",
+                f"{each.get('seconds', 0.0) * 1000:.3g} ms",
+            )
+        )
+    headers = ("Time", "Result", "Generation", "What changed, or why it was refused", "LISTs", "Took")
+    hint = element(
+        "p",
+        "What an edit would change, and what it would cost: ",
+        element("code", "declctl plan MANIFEST --against running"),
+        class_="hint",
+    )
+    return _section("reloads", "Reloads", _table("Reloads", headers, rows[::-1]), hint)
+
+
+def _comes_back(attempt: Mapping[str, Any], view: View) -> str:
+    is_made = attempt["result"] in ("Applied", "RolledBack")
+    number = attempt.get("generation")
+    if not is_made or number not in view.history.get("inMemory", ()):
+        return ""
+    return " (runs)" if number == view.status.generation else " (can come back)"
+
+
+def _what_changed(attempt: Mapping[str, Any]) -> Node:
+    """The steps of an attempt, one in each line; its message, and what to do."""
+    parts = [
+        element("span", excerpt(step, most=_MOST), class_="step") for step in attempt.get("changes") or ()
+    ]
+    if attempt.get("message"):
+        parts.append(element("span", excerpt(attempt["message"], most=_MOST), class_="message"))
+    elif attempt.get("reason") and not parts:
+        parts.append(element("span", str(attempt["reason"])))
+    if attempt.get("suggestion"):
+        advice = excerpt(attempt["suggestion"], most=_MOST)
+        parts.append(element("span", element("b", "What to do: "), *_prose(advice), class_="message"))
+    return element("div", *(parts or [_NONE]), class_="steps")
+
+
+def _writes(view: View) -> Node | None:
+    rows = [
+        _row(f"{w.handler} {w.verb} {w.result}", _named(w.handler), w.verb, w.result, f"{w.count:,}")
+        for w in view.status.writes
+    ]
+    return _section("writes", "Writes", _table("Writes", ("Handler", "Verb", "Outcome", "Count"), rows))
+
+
+def _plugins(view: View) -> Node | None:
+    rows = [
+        _row(
+            p.name,
+            _named(p.name),
+            p.version,
+            _mark(p.state, p.state, good=p.reason is None),
+            excerpt(p.reason, most=_MOST) if p.reason and view.texts else _NONE,
+        )
+        for p in view.status.plugins
+    ]
+    return _section("plugins", "Plugins", _table("Plugins", ("Plugin", "Version", "State", "Reason"), rows))
+
+
+def _conditions(view: View) -> Node | None:
+    rows = [
+        _row(
+            c.type,
+            _named(c.type),
+            # Degraded is the condition that is good when it does not hold.
+            _mark(c.status, c.status, good=(c.status == "True") is (c.type != "Degraded")),
+            c.reason,
+            moment(c.last_transition_time),
+            (excerpt(c.message, most=_MOST) if view.texts else "") or _NONE,
+        )
+        for c in view.status.conditions
+    ]
+    headers = ("Condition", "Status", "Reason", "Since", "Message")
+    return _section("conditions", "Conditions", _table("Conditions", headers, rows))
+
+
+def _process(view: View) -> Node | None:
+    """The figures of the process that are in no table: those of `/status` with a simple value."""
+    status = view.status
+    reloads = ", ".join(f"{count:,} {result}" for result, count in sorted(status.reloads.items()) if count)
+    old = [
+        _row(
+            f"{o.generation} {o.refused} {number}",
+            f"Generation {o.generation}{' (refused)' if o.refused else ''}",
+            ", ".join(excerpt(each, most=_MOST) for each in o.held_by) if view.texts else f"{len(o.held_by)}",
+        )
+        for number, o in enumerate(status.old_generations)
+    ]
+    removed = [_row(name, _named(name), f"{count:,}") for name, count in sorted(status.removed.items())]
+    shown = {
+        name: view.document[name]
+        for name in ("server", "leaderElection", "recordedEvents", "writeRetries", "machinery", "fileWatch")
+        if view.document.get(name)
+    }
+    facts = {
+        "generationsAlive": status.generations_alive,
+        "reloads": reloads or "none",
+        "lastReloadSeconds": status.last_reload_seconds,
+        "reloadRetries": status.reload_retries,
+        "reloadPlanMismatches": status.reload_plan_mismatches,
+        "abandonedCalls": len(status.abandoned_calls),
+    }
+    return _section(
+        "process",
+        "Process",
+        _facts({**facts, **shown}),
+        _table("Old generations in memory", ("Generation", "Held by"), old, titled=True),
+        _table("Removed handlers", ("Handler", "Dropped changes"), removed, titled=True),
+    )
+
+
+def _figures(view: View, kind: str) -> Node | None:
+    """All figures that `/status` has of each handler, or of each resource, under their names there."""
+    documents: Sequence[Mapping[str, Any]] = view.document[kind]
+    return element(
+        "details",
+        element("summary", f"All figures of {kind}"),
+        *(
+            element(
+                "details",
+                element("summary", str(document["name"])),
+                _facts(document, without=("name", "informers", "watches")),
+                data_key=str(document["name"]),
+            )
+            for document in documents
+        ),
+    )
+
+
+def _facts(document: Mapping[str, Any], *, without: Sequence[str] = ()) -> Node:
+    """A list of names and values; the names of inner objects are joined by points."""
+    pairs = [
+        element("div", element("dt", name), element("dd", _plain(value)), data_key=name)
+        for name, value in _flat(document, "")
+        if name not in without and value not in (None, "")
+    ]
+    return element("dl", *pairs)
+
+
+def _flat(document: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            items = cast("Sequence[Any]", value)
+            yield f"{prefix}{name}", ", ".join(_plain(item) for item in items) or None
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _plain(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.6g}"
+        case _:
+            return excerpt(str(value), most=_MOST)
+
+
+def _section(name: str, title: str, *content: Node | None) -> Node | None:
+    """A section; None if its first part is empty."""
+    if content[0] is None:
+        return None
+    heading = f"{name}-title"
+    return element(
+        "section",
+        element("h2", title, id=heading),
+        *content,
+        id=name,
+        data_key=name,
+        aria_labelledby=heading,
+    )
+
+
+def _table(title: str, headers: Sequence[str], rows: Sequence[Row], *, titled: bool = False) -> Node | None:
+    """A table with a header for each column, and for each row; None without rows.
+
+    `titled`: its title is shown. Otherwise the title is for screen readers alone.
+    """
+    if not rows:
+        return None
+    columns = [element("th", header, scope="col", role="columnheader") for header in headers]
+    return element(
+        "div",
+        element(
+            "table",
+            element("caption", title, class_=None if titled else "unseen"),
+            element("thead", element("tr", *columns, role="row"), role="rowgroup"),
+            element("tbody", *(_cells(row, headers) for row in rows), role="rowgroup"),
+            role="table",
+        ),
+        class_="scroll",
+        # A wide table is scrolled by the keyboard, too.
+        role="region",
+        tabindex="0",
+        aria_label=f"Table: {title}",
+    )
+
+
+def _cells(row: Row, headers: Sequence[str]) -> Node:
+    first, *others = row.cells
+    return element(
+        "tr",
+        element("th", first, scope="row", role="rowheader", data_label=headers[0]),
+        *(
+            element("td", cell, role="cell", data_label=header, class_=_class_of(cell))
+            for cell, header in zip(others, headers[1:], strict=True)
+        ),
+        role="row",
+        data_key=row.key,
+    )
+
+
+def _class_of(cell: Child) -> str | None:
+    """Figures stay on one line; a card leaves out cells that have nothing to say."""
+    if not isinstance(cell, str):
+        return None
+    if cell in ("0", _NONE):
+        return "none"
+    return "number" if cell[:1].isdigit() else None
+
+
+def _named(name: str, more: str = "") -> Node:
+    """A name, and a second line in small letters."""
+    return element("span", name, element("small", more) if more else None, class_="named")
+
+
+def _mark(yes: str, no: str, *, good: bool) -> Node:
+    """A word with a sign, and a colour, which is never the only sign."""
+    return element("span", f"✓ {yes}" if good else f"✗ {no}", class_="good" if good else "bad")
+
+
+def _outcome(result: object) -> Child:
+    match str(result) if result is not None else "":
+        case "":
+            return _NONE
+        case "Applied" | "Succeeded" as word:
+            return element("span", f"✓ {word}", class_="good")
+        case "Refused" | "RolledBack" | "Failed" as word:
+            return element("span", f"✗ {word}", class_="bad")
+        case word:
+            return element("span", word)
+
+
+def _failed(error: str | None, *, at: datetime | None = None) -> Child:
+    if not error:
+        return _NONE
+    when = element("small", moment(at)) if at is not None else None
+    return element("span", excerpt(error, most=_MOST), when, class_="named")
+
+
+def _prose(advice: str) -> Sequence[Child]:
+    """The words of an advice, with commands in backticks as code."""
+    parts = advice.split("`")
+    if not len(parts) % 2:  # a backtick without its partner
+        return [advice]
+    return [element("code", part) if place % 2 else part for place, part in enumerate(parts) if part]
+
+
+def _link(href: str, text: str, title: str) -> Node:
+    return element("a", text, href=href, data_read=True, aria_label=f"{title}: {text}")
+
+
+def _size(number: int) -> str:
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def _age(seconds: float) -> str:
+    """An age in one unit: `4 s ago`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
