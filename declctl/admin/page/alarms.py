@@ -7,15 +7,16 @@ alarm stays the same, and a screen reader reads it once.
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from declctl.admin.access import type_name
 from declctl.kit.text import excerpt
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.reporter import sync_advice
-from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
+from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
+Document: TypeAlias = Mapping[str, Any]
 FAILING_SECONDS = 300.0  # after its newest failure, a handler counts as failing for this time
 _MOST = 1_000  # characters of a message
 _LOST = "Lost"  # state of an election
@@ -69,23 +70,24 @@ _RELOAD_ADVICE = (
 
 
 def alarms(
-    status: ControllerStatus, history: Mapping[str, Any], *, now: datetime, texts: bool
+    status: ControllerStatus, document: Document, history: Document, *, now: datetime
 ) -> Sequence[Alarm]:
     """All alarms, the most urgent first.
 
-    - `history`: the document of `GET /history`.
+    - `document`, `history`: the documents of `GET /status` and `GET /history`. If they are redacted, an alarm
+      names subjects and types alone.
     - `now`: the present time, in UTC.
-    - `texts`: whether messages of handlers, servers and objects may be shown. Without it, an alarm names
-      subjects and types alone.
     """
-    found = [*_all(status, history, now=now)]
-    if not texts:
+    found = [*_all(status, document, history, now=now)]
+    if document.get("redacted"):
         found = [alarm._replace(what=_HIDDEN if alarm.what else "") for alarm in found]
     return sorted(found, key=lambda alarm: alarm.level is not Level.ALARM)
 
 
-def _all(status: ControllerStatus, history: Mapping[str, Any], *, now: datetime) -> Iterator[Alarm]:
-    conditions = {condition.type: condition for condition in status.conditions}
+def _all(
+    status: ControllerStatus, document: Document, history: Document, *, now: datetime
+) -> Iterator[Alarm]:
+    conditions: dict[str, Document] = {each["type"]: each for each in document["conditions"]}
     if not status.generation:
         yield Alarm("starting", Level.WARNING, "The controller is starting", "", "Wait a moment.")
     yield from _of_the_files(conditions.get("Reloaded"), status, history)
@@ -101,7 +103,7 @@ def _all(status: ControllerStatus, history: Mapping[str, Any], *, now: datetime)
         )
     else:  # its failed watches have this one cause, which is named already
         ready = conditions.get("Ready")
-        is_cold = ready is not None and ready.reason == "Following"  # another process leads
+        is_cold = ready is not None and ready["reason"] == "Following"  # another process leads
         yield from () if is_cold else _of_resources(status.resources)
         yield from _degraded(conditions.get("Degraded"))
     for handler in status.handlers:
@@ -120,31 +122,29 @@ def _all(status: ControllerStatus, history: Mapping[str, Any], *, now: datetime)
         )
 
 
-def _of_the_files(
-    reloaded: Condition | None, status: ControllerStatus, history: Mapping[str, Any]
-) -> Iterator[Alarm]:
+def _of_the_files(reloaded: Document | None, status: ControllerStatus, history: Document) -> Iterator[Alarm]:
     """Files that do not run: refused, taken back, or waiting for a new process."""
     if reloaded is None:
         return
     goes_on = f"Generation {status.generation} goes on."
-    if reloaded.status == "True":
-        if reloaded.reason == "RestartRequired":
+    if reloaded["status"] == "True":
+        if reloaded["reason"] == "RestartRequired":
             yield Alarm(
                 "reloaded",
                 Level.WARNING,
                 "An edit waits for a new process",
-                excerpt(reloaded.message, most=_MOST),
+                excerpt(reloaded["message"], most=_MOST),
                 "Start the process again, or let it do that by itself with `declctl run --exec-on-restart`.",
             )
         return
     # The condition has the message, and the newest attempt the advice.
-    newest: Mapping[str, Any] = next(
+    newest: Document = next(
         (each for each in reversed(history["attempts"]) if each["result"] in ("Refused", "RolledBack")), {}
     )
-    if reloaded.reason == "RolledBack":
+    if reloaded["reason"] == "RolledBack":
         title = "New code has failed, and the code before it runs again"
     else:
-        title = f"The last edit was refused: {reloaded.reason}"
+        title = f"The last edit was refused: {reloaded['reason']}"
     if newest.get("time"):
         title += f", at {newest['time'].replace('T', ' ').replace('Z', ' UTC')}"
     retry = "" if status.reload_retry is None else " It is tried again by itself."
@@ -152,7 +152,7 @@ def _of_the_files(
         "reloaded",
         Level.ALARM,
         title,
-        f"{excerpt(reloaded.message, most=_MOST)}. {goes_on}{retry}",
+        f"{excerpt(reloaded['message'], most=_MOST)}. {goes_on}{retry}",
         _sentence(newest.get("suggestion") or _RELOAD_ADVICE),
     )
 
@@ -219,14 +219,13 @@ def _of_resources(resources: Sequence[ResourceStatus]) -> Iterator[Alarm]:
             )
 
 
-def _degraded(degraded: Condition | None) -> Iterator[Alarm]:
+def _degraded(degraded: Document | None) -> Iterator[Alarm]:
     # A fault of a resource is an alarm of its own, with its own advice.
-    if degraded is None or degraded.status != "True" or degraded.reason == "ResourceError":
+    if degraded is None or degraded["status"] != "True" or degraded["reason"] == "ResourceError":
         return
-    title, advice = _DEGRADED.get(
-        degraded.reason, (f"Degraded: {degraded.reason}", "The log has the details.")
-    )
-    yield Alarm("degraded", Level.ALARM, title, excerpt(degraded.message, most=_MOST), advice)
+    reason = degraded["reason"]
+    title, advice = _DEGRADED.get(reason, (f"Degraded: {reason}", "The log has the details."))
+    yield Alarm("degraded", Level.ALARM, title, excerpt(degraded["message"], most=_MOST), advice)
 
 
 def is_failing(handler: HandlerStatistics, *, now: datetime) -> bool:

@@ -83,7 +83,7 @@ def _regions(runtime: ControlledRuntime, *, clock: Clock, texts: bool) -> dict[s
     """The content of each region of the page, and what its script needs."""
     now = clock.now()
     shown = view(runtime.status(), runtime.history(), runtime.plan, now=now, texts=texts)
-    found = alarms(shown.status, shown.history, now=now, texts=texts)
+    found = alarms(shown.status, shown.document, shown.history, now=now)
     urgent = sum(alarm.level is Level.ALARM for alarm in found)
     content = sections(shown)
     return {

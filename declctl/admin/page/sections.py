@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
-from declctl.admin.access import redacted, type_name
-from declctl.admin.page.alarms import Alarm, Level, is_failing, moment
+from declctl.admin.access import redacted
+from declctl.admin.page.alarms import Alarm, Document, Level, is_failing, moment
 from declctl.admin.page.nodes import Child, Node, element
 from declctl.kit.text import excerpt
 from declctl.manifest import Plan
+from declctl.runtime.checking.loaded_code import READY
+from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import ControllerStatus
 
 _MOST = 1_000  # characters of a message
@@ -24,19 +26,21 @@ _MARKS = {Level.ALARM: "✗", Level.WARNING: "⚠"}
 
 
 class View(NamedTuple):
-    """What is shown: the state of one moment, and how much of it may be shown."""
+    """The state of one moment.
+
+    Figures come from `status`. Each text that handlers, servers or objects write comes from the documents,
+    because `redacted` has taken it out of them if it must not be shown.
+    """
 
     status: ControllerStatus
-    document: Mapping[str, Any]  # of `GET /status`; redacted unless `texts`
-    history: Mapping[str, Any]  # of `GET /history`; redacted unless `texts`
+    document: Document  # of `GET /status`
+    history: Document  # of `GET /history`
     plan: Plan
     now: datetime  # in UTC
-    texts: bool  # whether texts of handlers, servers and objects may be shown
+    texts: bool  # whether the documents are complete
 
 
-def view(
-    status: ControllerStatus, history: Mapping[str, Any], plan: Plan, *, now: datetime, texts: bool
-) -> View:
+def view(status: ControllerStatus, history: Document, plan: Plan, *, now: datetime, texts: bool) -> View:
     """The view of one moment, redacted unless `texts`."""
     document = status.document()
     if not texts:
@@ -124,19 +128,16 @@ def _handlers(view: View) -> Node | None:
         _row(
             h.name,
             _named(h.name, h.mode),
-            _handler_state(view, h.name),
+            _handler_state(h, now=view.now),
             element(
                 "span", _NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
             ),
             *(f"{count:,}" for count in (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
             f"{h.dead_letters:,}",
             f"{h.p95_seconds * 1000:.3g} ms",
-            _failed(
-                h.last_error if view.texts else type_name(h.last_error_type),
-                at=h.last_error_time,
-            ),
+            _failed(document["lastError"], at=h.last_error_time),
         )
-        for h in view.status.handlers
+        for h, document in zip(view.status.handlers, view.document["handlers"], strict=True)
     ]
     headers = (
         "Handler",
@@ -152,13 +153,12 @@ def _handlers(view: View) -> Node | None:
     return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures(view, "handlers"))
 
 
-def _handler_state(view: View, name: str) -> Node:
-    handler = next(each for each in view.status.handlers if each.name == name)
+def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Node:
     if handler.disabled:
         return element("span", "✗ disabled", class_="bad")
     if handler.zombies:
         return element("span", "✗ hangs", class_="bad")
-    if is_failing(handler, now=view.now):
+    if is_failing(handler, now=now):
         return element("span", "✗ fails", class_="bad")
     if not handler.synced:
         return element("span", "… waits for its caches", class_="warn")
@@ -176,9 +176,9 @@ def _resources(view: View) -> Node | None:
             _NONE if r.last_event_age is None else _age(r.last_event_age),
             r.resource_version or _NONE,
             *(f"{count:,}" for count in (r.lists, r.watches, r.relists)),
-            _failed(r.error if view.texts else type_name(r.error_type)),
+            _failed(document["error"]),
         )
-        for r in view.status.resources
+        for r, document in zip(view.status.resources, view.document["resources"], strict=True)
     ]
     headers = ("Resource", "State", "Objects", "Memory", "Last event", "resourceVersion", "Lists", "Watches")
     table = _table("Resources", (*headers, "Relists", "Error"), rows)
@@ -216,26 +216,16 @@ def _schedules(view: View) -> Node | None:
             moment(s.last_run) if s.last_run else _NONE,
             _outcome(s.last_outcome),
             *(f"{count:,}" for count in (s.succeeded, s.failed, s.skipped, s.running)),
-            _failed(s.last_error if view.texts else type_name(s.last_error_type)),
+            _failed(document["lastError"]),
         )
-        for s in view.status.schedules
+        for s, document in zip(view.status.schedules, view.document["schedules"], strict=True)
     ]
-    headers = (
-        "Schedule",
-        "Next",
-        "Last",
-        "Result",
-        "Succeeded",
-        "Failed",
-        "Skipped",
-        "Running",
-        "Last error",
-    )
+    headers = ("Schedule", "Next", "Last", "Result", "Succeeded", "Failed", "Skipped", "Running")
     return _section("schedules", "Schedules", _table("Schedules", (*headers, "Last error"), rows))
 
 
 def _reloads(view: View) -> Node | None:
-    attempts: Sequence[Mapping[str, Any]] = view.history["attempts"][-_ATTEMPTS:]
+    attempts: Sequence[Document] = view.history["attempts"][-_ATTEMPTS:]
     # Two attempts may have the same second and files: the second one has another number of earlier ones.
     seen: dict[str, int] = {}
     rows: list[Row] = []
@@ -245,7 +235,7 @@ def _reloads(view: View) -> Node | None:
         rows.append(
             _row(
                 f"{name} {seen[name]}",
-                str(each.get("time") or _NONE).replace("T", " ").replace("Z", " UTC"),
+                _moment(each.get("time")),
                 _outcome(each["result"]),
                 f"{each.get('generation', _NONE)}{_comes_back(each, view)}",
                 _what_changed(each),
@@ -263,7 +253,7 @@ def _reloads(view: View) -> Node | None:
     return _section("reloads", "Reloads", _table("Reloads", headers, rows[::-1]), hint)
 
 
-def _comes_back(attempt: Mapping[str, Any], view: View) -> str:
+def _comes_back(attempt: Document, view: View) -> str:
     is_made = attempt["result"] in ("Applied", "RolledBack")
     number = attempt.get("generation")
     if not is_made or number not in view.history.get("inMemory", ()):
@@ -271,7 +261,7 @@ def _comes_back(attempt: Mapping[str, Any], view: View) -> str:
     return " (runs)" if number == view.status.generation else " (can come back)"
 
 
-def _what_changed(attempt: Mapping[str, Any]) -> Node:
+def _what_changed(attempt: Document) -> Node:
     """The steps of an attempt, one in each line; its message, and what to do."""
     parts = [
         element("span", excerpt(step, most=_MOST), class_="step") for step in attempt.get("changes") or ()
@@ -297,13 +287,13 @@ def _writes(view: View) -> Node | None:
 def _plugins(view: View) -> Node | None:
     rows = [
         _row(
-            p.name,
-            _named(p.name),
-            p.version,
-            _mark(p.state, p.state, good=p.reason is None),
-            excerpt(p.reason, most=_MOST) if p.reason and view.texts else _NONE,
+            p["name"],
+            _named(p["name"]),
+            p["version"],
+            _mark(p["state"], p["state"], good=p["state"] == READY),
+            _failed(p["reason"]),
         )
-        for p in view.status.plugins
+        for p in view.document["plugins"]
     ]
     return _section("plugins", "Plugins", _table("Plugins", ("Plugin", "Version", "State", "Reason"), rows))
 
@@ -311,15 +301,15 @@ def _plugins(view: View) -> Node | None:
 def _conditions(view: View) -> Node | None:
     rows = [
         _row(
-            c.type,
-            _named(c.type),
+            c["type"],
+            _named(c["type"]),
             # Degraded is the condition that is good when it does not hold.
-            _mark(c.status, c.status, good=(c.status == "True") is (c.type != "Degraded")),
-            c.reason,
-            moment(c.last_transition_time),
-            (excerpt(c.message, most=_MOST) if view.texts else "") or _NONE,
+            _mark(c["status"], c["status"], good=(c["status"] == "True") is (c["type"] != "Degraded")),
+            c["reason"] or _NONE,
+            _moment(c["lastTransitionTime"]),
+            _failed(c["message"]),
         )
-        for c in view.status.conditions
+        for c in view.document["conditions"]
     ]
     headers = ("Condition", "Status", "Reason", "Since", "Message")
     return _section("conditions", "Conditions", _table("Conditions", headers, rows))
@@ -333,9 +323,11 @@ def _process(view: View) -> Node | None:
         _row(
             f"{o.generation} {o.refused} {number}",
             f"Generation {o.generation}{' (refused)' if o.refused else ''}",
-            ", ".join(excerpt(each, most=_MOST) for each in o.held_by) if view.texts else f"{len(o.held_by)}",
+            _failed(", ".join(document["heldBy"])),
         )
-        for number, o in enumerate(status.old_generations)
+        for number, (o, document) in enumerate(
+            zip(status.old_generations, view.document["oldGenerations"], strict=True)
+        )
     ]
     removed = [_row(name, _named(name), f"{count:,}") for name, count in sorted(status.removed.items())]
     shown = {
@@ -362,7 +354,7 @@ def _process(view: View) -> Node | None:
 
 def _figures(view: View, kind: str) -> Node | None:
     """All figures that `/status` has of each handler, or of each resource, under their names there."""
-    documents: Sequence[Mapping[str, Any]] = view.document[kind]
+    documents: Sequence[Document] = view.document[kind]
     return element(
         "details",
         element("summary", f"All figures of {kind}"),
@@ -378,7 +370,7 @@ def _figures(view: View, kind: str) -> Node | None:
     )
 
 
-def _facts(document: Mapping[str, Any], *, without: Sequence[str] = ()) -> Node:
+def _facts(document: Document, *, without: Sequence[str] = ()) -> Node:
     """A list of names and values; the names of inner objects are joined by points."""
     pairs = [
         element("div", element("dt", name), element("dd", _plain(value)), data_key=name)
@@ -388,10 +380,10 @@ def _facts(document: Mapping[str, Any], *, without: Sequence[str] = ()) -> Node:
     return element("dl", *pairs)
 
 
-def _flat(document: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+def _flat(document: Document, prefix: str) -> Iterable[tuple[str, Any]]:
     for name, value in document.items():
         if isinstance(value, Mapping):
-            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+            yield from _flat(cast("Document", value), f"{prefix}{name}.")
         elif isinstance(value, list | tuple):
             items = cast("Sequence[Any]", value)
             yield f"{prefix}{name}", ", ".join(_plain(item) for item in items) or None
@@ -482,6 +474,11 @@ def _named(name: str, more: str = "") -> Node:
 def _mark(yes: str, no: str, *, good: bool) -> Node:
     """A word with a sign, and a colour, which is never the only sign."""
     return element("span", f"✓ {yes}" if good else f"✗ {no}", class_="good" if good else "bad")
+
+
+def _moment(time: str | None) -> str:
+    """A moment of a document, as `moment` writes it."""
+    return time.replace("T", " ").replace("Z", " UTC") if time else _NONE
 
 
 def _outcome(result: object) -> Child:
