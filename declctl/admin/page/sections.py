@@ -150,7 +150,7 @@ def _handlers(view: View) -> Node | None:
         "Waiting",
     )
     headers += ("Running", "Dead letters", "p95", "Last error")
-    return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures(view, "handlers"))
+    return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures("handlers"))
 
 
 def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Node:
@@ -182,7 +182,7 @@ def _resources(view: View) -> Node | None:
     ]
     headers = ("Resource", "State", "Objects", "Memory", "Last event", "resourceVersion", "Lists", "Watches")
     table = _table("Resources", (*headers, "Relists", "Error"), rows)
-    return _section("resources", "Resources", table, _figures(view, "resources"))
+    return _section("resources", "Resources", table, _figures("resources"))
 
 
 def _indexes(view: View) -> Node | None:
@@ -352,30 +352,20 @@ def _process(view: View) -> Node | None:
     )
 
 
-def _figures(view: View, kind: str) -> Node | None:
-    """All figures that `/status` has of each handler, or of each resource, under their names there."""
-    documents: Sequence[Document] = view.document[kind]
-    return element(
-        "details",
-        element("summary", f"All figures of {kind}"),
-        *(
-            element(
-                "details",
-                element("summary", str(document["name"])),
-                _facts(document, without=("name", "informers", "watches")),
-                data_key=str(document["name"]),
-            )
-            for document in documents
-        ),
-    )
+def _figures(kind: str) -> Node:
+    """A link to all figures that `/status` has of handlers or resources.
+
+    They are not a part of each view, because the views are made on the machinery loop.
+    """
+    return element("p", element("a", f"All figures of {kind}", href="status", data_read=kind), class_="hint")
 
 
-def _facts(document: Document, *, without: Sequence[str] = ()) -> Node:
+def _facts(document: Document) -> Node:
     """A list of names and values; the names of inner objects are joined by points."""
     pairs = [
         element("div", element("dt", name), element("dd", _plain(value)), data_key=name)
         for name, value in _flat(document, "")
-        if name not in without and value not in (None, "")
+        if value not in (None, "")
     ]
     return element("dl", *pairs)
 

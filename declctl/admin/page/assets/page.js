@@ -10,7 +10,6 @@ const WINDOW = 10000; // milliseconds over which a rate is the mean
 const MOST_KEYS = 1000; // keys that the reader lists
 const MOST_TEXT = 200000; // characters that the reader shows
 const REGIONS = ["head", "alarms", "sections", "content"];
-const OF_THE_READER = new Set(["open"]); // attributes that the user sets, and that no view changes
 const TOKEN = "declctl-admin-token";
 
 const region = (id) => document.getElementById(id);
@@ -67,7 +66,7 @@ function patchAttributes(element, attributes) {
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   }
   for (const name of element.getAttributeNames()) {
-    if (!(name in attributes) && !OF_THE_READER.has(name)) element.removeAttribute(name);
+    if (!(name in attributes)) element.removeAttribute(name);
   }
 }
 
@@ -193,15 +192,17 @@ function alarm(title, text) {
 
 // --- the reader: keys and objects of the cache, behind the token if there is one ------------------------------
 
-async function read(path) {
+/** Shows the answer of a path; with `part`, one field of it. */
+async function read(path, part) {
   const reader = region("reader");
-  region("reader-title").textContent = decodeURIComponent(`/${path}`);
+  region("reader-title").textContent = decodeURIComponent(`/${path}`) + (part ? `: ${part}` : "");
   patch(region("reader-content"), [["p", {}, ["…"]]]);
   if (!reader.open) reader.showModal();
   let content;
   try {
     const response = await ask(path, "application/json");
-    content = response.ok ? answerNodes(path, await response.json()) : [["p", {}, [await refusal(response)]]];
+    const found = response.ok ? await response.json() : null;
+    content = found ? answerNodes(path, part ? found[part] : found) : [["p", {}, [await refusal(response)]]];
   } catch {
     content = [["p", {}, ["The controller can't be reached."]]];
   }
@@ -233,7 +234,7 @@ document.addEventListener("click", (event) => {
   // A click with a key opens a tab, as for every link.
   if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  read(link.getAttribute("href"));
+  read(link.getAttribute("href"), link.dataset.read);
 });
 region("token").addEventListener("submit", (event) => {
   event.preventDefault();
