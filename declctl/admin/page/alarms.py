@@ -5,20 +5,18 @@ alarm stays the same, and a screen reader reads it once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from declctl.admin.access import type_name
+from declctl.admin.page.elements import Element, element
+from declctl.admin.page.values import MOST, Document, document_moment, is_failing, moment, prose
 from declctl.kit.text import excerpt
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.reporting.reporter import sync_advice
 from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
-Document: TypeAlias = Mapping[str, Any]
-FAILING_SECONDS = 300.0  # after its newest failure, a handler counts as failing for this time
-_MOST = 1_000  # characters of a message
 _LOST = "Lost"  # state of an election
 _NO_LEADER = "Waiting"
 _HIDDEN = "The text is shown with the token."
@@ -29,6 +27,9 @@ class Level(StrEnum):
 
     ALARM = "Alarm"  # something does not work
     WARNING = "Warning"  # somebody has to act, and everything works until then
+
+
+_MARKS = {Level.ALARM: "✗", Level.WARNING: "⚠"}
 
 
 class Alarm(NamedTuple):
@@ -97,7 +98,7 @@ def _all(
             "server",
             Level.ALARM,
             f"The API server can't be reached since {moment(status.server.unreachable_since)}",
-            f"{status.server.url}: {excerpt(status.server.error or '', most=_MOST)}",
+            f"{status.server.url}: {excerpt(status.server.error or '', most=MOST)}",
             "See whether the API server runs and can be reached from here. Handlers go on with the cached "
             "objects. The server is asked again each second, and then everything goes on by itself.",
         )
@@ -116,7 +117,7 @@ def _all(
             "abandoned",
             Level.WARNING,
             "Code of an edit does not return",
-            excerpt(calls, most=_MOST),
+            excerpt(calls, most=MOST),
             "Mend the named lines. The threads of these calls are occupied until the calls return, or until "
             "the process starts again.",
         )
@@ -133,7 +134,7 @@ def _of_the_files(reloaded: Document | None, status: ControllerStatus, history: 
                 "reloaded",
                 Level.WARNING,
                 "An edit waits for a new process",
-                excerpt(reloaded["message"], most=_MOST),
+                excerpt(reloaded["message"], most=MOST),
                 "Start the process again, or let it do that by itself with `declctl run --exec-on-restart`.",
             )
         return
@@ -146,13 +147,13 @@ def _of_the_files(reloaded: Document | None, status: ControllerStatus, history: 
     else:
         title = f"The last edit was refused: {reloaded['reason']}"
     if newest.get("time"):
-        title += f", at {newest['time'].replace('T', ' ').replace('Z', ' UTC')}"
+        title += f", at {document_moment(newest['time'])}"
     retry = "" if status.reload_retry is None else " It is tried again by itself."
     yield Alarm(
         "reloaded",
         Level.ALARM,
         title,
-        f"{excerpt(reloaded['message'], most=_MOST)}. {goes_on}{retry}",
+        f"{excerpt(reloaded['message'], most=MOST)}. {goes_on}{retry}",
         _sentence(newest.get("suggestion") or _RELOAD_ADVICE),
     )
 
@@ -166,7 +167,7 @@ def _of_the_lease(status: ControllerStatus) -> Iterator[Alarm]:
             "lease",
             Level.ALARM,
             "This process has lost the lease, and acts no more",
-            excerpt(f"{election.lease}: {election.error or 'another process may lead'}", most=_MOST),
+            excerpt(f"{election.lease}: {election.error or 'another process may lead'}", most=MOST),
             "It ends, and its pod starts again as a follower. If this recurs, see whether the API server is "
             "slow, or the process short of processor time; a longer leaseDuration allows for that.",
         )
@@ -175,7 +176,7 @@ def _of_the_lease(status: ControllerStatus) -> Iterator[Alarm]:
             "lease",
             Level.ALARM,
             "The lease can't be read or renewed",
-            excerpt(f"{election.lease}: {election.error}", most=_MOST),
+            excerpt(f"{election.lease}: {election.error}", most=MOST),
             "Grant get, create and update on leases of coordination.k8s.io, or see whether the API server "
             "answers. A leader that can't renew its lease stops.",
         )
@@ -194,10 +195,10 @@ def _of_resources(resources: Sequence[ResourceStatus]) -> Iterator[Alarm]:
         if not resource.synced:
             title = f"The cache of {resource.name} has not synced"
             listed = f"{resource.items_listed:,} objects so far. Reads of the cache raise NotSynced."
-            what = f"{excerpt(resource.error, most=_MOST)}. {listed}" if resource.error else listed
+            what = f"{excerpt(resource.error, most=MOST)}. {listed}" if resource.error else listed
         elif resource.error:
             title = f"The cache of {resource.name} gets no changes"
-            what = excerpt(resource.error, most=_MOST)
+            what = excerpt(resource.error, most=MOST)
         else:
             continue
         kind = type_name(resource.error_type)
@@ -206,7 +207,7 @@ def _of_resources(resources: Sequence[ResourceStatus]) -> Iterator[Alarm]:
             Level.ALARM,
             f"{title}: {kind}" if kind else title,
             what,
-            _sentence(sync_advice(resource)),
+            _sentence(resource.advice),
         )
     for resource in resources:
         for index, count in resource.index_failures.items():
@@ -225,14 +226,7 @@ def _degraded(degraded: Document | None) -> Iterator[Alarm]:
         return
     reason = degraded["reason"]
     title, advice = _DEGRADED.get(reason, (f"Degraded: {reason}", "The log has the details."))
-    yield Alarm("degraded", Level.ALARM, title, excerpt(degraded["message"], most=_MOST), advice)
-
-
-def is_failing(handler: HandlerStatistics, *, now: datetime) -> bool:
-    """Whether a handler has failed lately, or has changes that it has given up."""
-    failed = handler.last_error_time
-    is_recent = failed is not None and now - failed < timedelta(seconds=FAILING_SECONDS)
-    return is_recent or handler.dead_letters > 0
+    yield Alarm("degraded", Level.ALARM, title, excerpt(degraded["message"], most=MOST), advice)
 
 
 def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]:
@@ -253,7 +247,7 @@ def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]
             key,
             Level.ALARM,
             f"The handler {handler.name} fails{when}: {kind}",
-            excerpt(handler.last_error or "", most=_MOST),
+            excerpt(handler.last_error or "", most=MOST),
             advice,
         )
     if handler.zombies:
@@ -274,14 +268,9 @@ def _of_schedule(schedule: ScheduleStatistics) -> Iterator[Alarm]:
             f"schedule {schedule.name}",
             Level.ALARM,
             f"The last call of the schedule {schedule.name} has failed: {kind}",
-            excerpt(schedule.last_error or "", most=_MOST),
+            excerpt(schedule.last_error or "", most=MOST),
             f"Mend the function; `declctl trigger {schedule.name}` calls it now.",
         )
-
-
-def moment(time: datetime) -> str:
-    """A moment as the page shows it, in UTC."""
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _times(count: int) -> str:
@@ -290,5 +279,22 @@ def _times(count: int) -> str:
 
 def _sentence(advice: str) -> str:
     """An advice that begins in small letters as a sentence."""
-    shown = excerpt(advice, most=_MOST)
+    shown = excerpt(advice, most=MOST)
     return f"{shown[:1].upper()}{shown[1:]}{'' if shown.endswith(('.', '!', '?')) else '.'}"
+
+
+def alarm_elements(found: Sequence[Alarm]) -> Sequence[Element]:
+    """The alarms as articles; one line if there are none."""
+    if not found:
+        return [element("p", "✓ No alarms", class_="good", data_key="none")]
+    return [
+        element(
+            "article",
+            element("h2", f"{_MARKS[alarm.level]} {alarm.level}: {alarm.title}"),
+            element("p", alarm.what, class_="what") if alarm.what else None,
+            element("p", element("b", "What to do: "), *prose(alarm.advice)),
+            class_=f"alarm {'bad' if alarm.level is Level.ALARM else 'warn'}",
+            data_key=alarm.key,
+        )
+        for alarm in found
+    ]

@@ -1,4 +1,4 @@
-"""The content of the page as trees of elements: its head, its alarms, its sections.
+"""The content of the page as trees of elements: its head and its sections.
 
 Each table has a row for each thing with a name. In a narrow window the style sheet shows a row as a card;
 therefore each cell has the header of its column as `data-label`, and each part of a table its role.
@@ -10,19 +10,26 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 from declctl.admin.access import redacted
-from declctl.admin.page.alarms import Alarm, Document, Level, is_failing, moment
-from declctl.admin.page.nodes import Child, Node, element
+from declctl.admin.page.elements import Child, Element, element
+from declctl.admin.page.values import (
+    MOST,
+    NONE,
+    Document,
+    age,
+    document_moment,
+    is_failing,
+    moment,
+    prose,
+    size,
+)
 from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import ControllerStatus
 
-_MOST = 1_000  # characters of a message
 _ATTEMPTS = 20  # of the history
 _DIGITS = 12  # of a digest
-_NONE = "\N{EN DASH}"  # in a cell without a value
-_MARKS = {Level.ALARM: "✗", Level.WARNING: "⚠"}
 
 
 class View(NamedTuple):
@@ -59,14 +66,14 @@ def _row(key: str, *cells: Child) -> Row:
     return Row(key, cells)
 
 
-def head(view: View) -> Sequence[Node]:
+def head(view: View) -> Sequence[Element]:
     """The name of the controller, and its state in a few words."""
     status = view.status
     facts: list[Child] = [_mark("ready", "not ready", good=status.ready)]
     if status.leader_election is not None:
         facts.append(element("span", "leads" if status.leader else f"{status.leader_election.state}"))
     facts.append(element("span", f"generation {status.generation}"))
-    facts.append(element("span", "bundle ", element("code", status.bundle_hash[:_DIGITS] or _NONE)))
+    facts.append(element("span", "bundle ", element("code", status.bundle_hash[:_DIGITS] or NONE)))
     nodes = [element("h1", status.name), element("p", *facts, class_="facts")]
     if not view.texts:
         nodes.append(
@@ -80,24 +87,7 @@ def head(view: View) -> Sequence[Node]:
     return nodes
 
 
-def alarm_nodes(found: Sequence[Alarm]) -> Sequence[Node]:
-    """The alarms as articles; one line if there are none."""
-    if not found:
-        return [element("p", "✓ No alarms", class_="good", data_key="none")]
-    return [
-        element(
-            "article",
-            element("h2", f"{_MARKS[alarm.level]} {alarm.level}: {alarm.title}"),
-            element("p", alarm.what, class_="what") if alarm.what else None,
-            element("p", element("b", "What to do: "), *_prose(alarm.advice)),
-            class_=f"alarm {'bad' if alarm.level is Level.ALARM else 'warn'}",
-            data_key=alarm.key,
-        )
-        for alarm in found
-    ]
-
-
-def sections(view: View) -> Sequence[Node]:
+def sections(view: View) -> Sequence[Element]:
     """All sections that have something to show, each with an id and a heading."""
     found = (
         _handlers(view),
@@ -113,24 +103,23 @@ def sections(view: View) -> Sequence[Node]:
     return [section for section in found if section is not None]
 
 
-def navigation(shown: Sequence[Node]) -> Sequence[Node]:
+def navigation(shown: Sequence[Element]) -> Sequence[Element]:
     """A link to each section."""
     return [
-        element("a", str(section.children[0].children[0]), href=f"#{name}", data_key=name)
+        element("a", section.attributes["aria-label"], href=f"#{name}", data_key=name)
         for section in shown
-        if isinstance(section.children[0], Node)
         for name in (section.attributes["id"],)
     ]
 
 
-def _handlers(view: View) -> Node | None:
+def _handlers(view: View) -> Element | None:
     rows = [
         _row(
             h.name,
             _named(h.name, h.mode),
             _handler_state(h, now=view.now),
             element(
-                "span", _NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
+                "span", NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
             ),
             *(f"{count:,}" for count in (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
             f"{h.dead_letters:,}",
@@ -153,7 +142,7 @@ def _handlers(view: View) -> Node | None:
     return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures("handlers"))
 
 
-def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Node:
+def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Element:
     if handler.disabled:
         return element("span", "✗ disabled", class_="bad")
     if handler.zombies:
@@ -165,16 +154,16 @@ def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Node:
     return element("span", "✓ works", class_="good")
 
 
-def _resources(view: View) -> Node | None:
+def _resources(view: View) -> Element | None:
     rows = [
         _row(
             r.name,
             _named(r.name, r.state),
             _mark("synced", "not synced", good=r.synced),
             _link(f"cache/{quote(r.name)}", f"{r.objects:,}", f"Keys of {r.name}"),
-            _size(r.bytes),
-            _NONE if r.last_event_age is None else _age(r.last_event_age),
-            r.resource_version or _NONE,
+            size(r.bytes),
+            NONE if r.last_event_age is None else age(r.last_event_age),
+            r.resource_version or NONE,
             *(f"{count:,}" for count in (r.lists, r.watches, r.relists)),
             _failed(document["error"]),
         )
@@ -185,7 +174,7 @@ def _resources(view: View) -> Node | None:
     return _section("resources", "Resources", table, _figures("resources"))
 
 
-def _indexes(view: View) -> Node | None:
+def _indexes(view: View) -> Element | None:
     failures = {resource.name: resource.index_failures for resource in view.status.resources}
     rows = [
         _row(
@@ -207,13 +196,13 @@ def _indexes(view: View) -> Node | None:
     )
 
 
-def _schedules(view: View) -> Node | None:
+def _schedules(view: View) -> Element | None:
     rows = [
         _row(
             s.name,
             _named(s.name),
-            moment(s.next_run) if s.next_run else _NONE,
-            moment(s.last_run) if s.last_run else _NONE,
+            moment(s.next_run) if s.next_run else NONE,
+            moment(s.last_run) if s.last_run else NONE,
             _outcome(s.last_outcome),
             *(f"{count:,}" for count in (s.succeeded, s.failed, s.skipped, s.running)),
             _failed(document["lastError"]),
@@ -224,7 +213,7 @@ def _schedules(view: View) -> Node | None:
     return _section("schedules", "Schedules", _table("Schedules", (*headers, "Last error"), rows))
 
 
-def _reloads(view: View) -> Node | None:
+def _reloads(view: View) -> Element | None:
     attempts: Sequence[Document] = view.history["attempts"][-_ATTEMPTS:]
     # Two attempts may have the same second and files: the second one has another number of earlier ones.
     seen: dict[str, int] = {}
@@ -235,9 +224,9 @@ def _reloads(view: View) -> Node | None:
         rows.append(
             _row(
                 f"{name} {seen[name]}",
-                _moment(each.get("time")),
+                document_moment(each.get("time")),
                 _outcome(each["result"]),
-                f"{each.get('generation', _NONE)}{_comes_back(each, view)}",
+                f"{each.get('generation', NONE)}{_comes_back(each, view)}",
                 _what_changed(each),
                 f"{each.get('lists', 0):,}",
                 f"{each.get('seconds', 0.0) * 1000:.3g} ms",
@@ -261,22 +250,22 @@ def _comes_back(attempt: Document, view: View) -> str:
     return " (runs)" if number == view.status.generation else " (can come back)"
 
 
-def _what_changed(attempt: Document) -> Node:
+def _what_changed(attempt: Document) -> Element:
     """The steps of an attempt, one in each line; its message, and what to do."""
     parts = [
-        element("span", excerpt(step, most=_MOST), class_="step") for step in attempt.get("changes") or ()
+        element("span", excerpt(step, most=MOST), class_="step") for step in attempt.get("changes") or ()
     ]
     if attempt.get("message"):
-        parts.append(element("span", excerpt(attempt["message"], most=_MOST), class_="message"))
+        parts.append(element("span", excerpt(attempt["message"], most=MOST), class_="message"))
     elif attempt.get("reason") and not parts:
         parts.append(element("span", str(attempt["reason"])))
     if attempt.get("suggestion"):
-        advice = excerpt(attempt["suggestion"], most=_MOST)
-        parts.append(element("span", element("b", "What to do: "), *_prose(advice), class_="message"))
-    return element("div", *(parts or [_NONE]), class_="steps")
+        advice = excerpt(attempt["suggestion"], most=MOST)
+        parts.append(element("span", element("b", "What to do: "), *prose(advice), class_="message"))
+    return element("div", *(parts or [NONE]), class_="steps")
 
 
-def _writes(view: View) -> Node | None:
+def _writes(view: View) -> Element | None:
     rows = [
         _row(f"{w.handler} {w.verb} {w.result}", _named(w.handler), w.verb, w.result, f"{w.count:,}")
         for w in view.status.writes
@@ -284,7 +273,7 @@ def _writes(view: View) -> Node | None:
     return _section("writes", "Writes", _table("Writes", ("Handler", "Verb", "Outcome", "Count"), rows))
 
 
-def _plugins(view: View) -> Node | None:
+def _plugins(view: View) -> Element | None:
     rows = [
         _row(
             p["name"],
@@ -298,15 +287,15 @@ def _plugins(view: View) -> Node | None:
     return _section("plugins", "Plugins", _table("Plugins", ("Plugin", "Version", "State", "Reason"), rows))
 
 
-def _conditions(view: View) -> Node | None:
+def _conditions(view: View) -> Element | None:
     rows = [
         _row(
             c["type"],
             _named(c["type"]),
             # Degraded is the condition that is good when it does not hold.
             _mark(c["status"], c["status"], good=(c["status"] == "True") is (c["type"] != "Degraded")),
-            c["reason"] or _NONE,
-            _moment(c["lastTransitionTime"]),
+            c["reason"] or NONE,
+            document_moment(c["lastTransitionTime"]),
             _failed(c["message"]),
         )
         for c in view.document["conditions"]
@@ -315,7 +304,7 @@ def _conditions(view: View) -> Node | None:
     return _section("conditions", "Conditions", _table("Conditions", headers, rows))
 
 
-def _process(view: View) -> Node | None:
+def _process(view: View) -> Element | None:
     """The figures of the process that are in no table: those of `/status` with a simple value."""
     status = view.status
     reloads = ", ".join(f"{count:,} {result}" for result, count in sorted(status.reloads.items()) if count)
@@ -352,7 +341,7 @@ def _process(view: View) -> Node | None:
     )
 
 
-def _figures(kind: str) -> Node:
+def _figures(kind: str) -> Element:
     """A link to all figures that `/status` has of handlers or resources.
 
     They are not a part of each view, because the views are made on the machinery loop.
@@ -360,7 +349,7 @@ def _figures(kind: str) -> Node:
     return element("p", element("a", f"All figures of {kind}", href="status", data_read=kind), class_="hint")
 
 
-def _facts(document: Document) -> Node:
+def _facts(document: Document) -> Element:
     """A list of names and values; the names of inner objects are joined by points."""
     pairs = [
         element("div", element("dt", name), element("dd", _plain(value)), data_key=name)
@@ -390,25 +379,19 @@ def _plain(value: object) -> str:
         case float():
             return f"{value:,.6g}"
         case _:
-            return excerpt(str(value), most=_MOST)
+            return excerpt(str(value), most=MOST)
 
 
-def _section(name: str, title: str, *content: Node | None) -> Node | None:
+def _section(name: str, title: str, *content: Element | None) -> Element | None:
     """A section; None if its first part is empty."""
     if content[0] is None:
         return None
-    heading = f"{name}-title"
-    return element(
-        "section",
-        element("h2", title, id=heading),
-        *content,
-        id=name,
-        data_key=name,
-        aria_labelledby=heading,
-    )
+    return element("section", element("h2", title), *content, id=name, data_key=name, aria_label=title)
 
 
-def _table(title: str, headers: Sequence[str], rows: Sequence[Row], *, titled: bool = False) -> Node | None:
+def _table(
+    title: str, headers: Sequence[str], rows: Sequence[Row], *, titled: bool = False
+) -> Element | None:
     """A table with a header for each column, and for each row; None without rows.
 
     `titled`: its title is shown. Otherwise the title is for screen readers alone.
@@ -433,7 +416,7 @@ def _table(title: str, headers: Sequence[str], rows: Sequence[Row], *, titled: b
     )
 
 
-def _cells(row: Row, headers: Sequence[str]) -> Node:
+def _cells(row: Row, headers: Sequence[str]) -> Element:
     first, *others = row.cells
     return element(
         "tr",
@@ -451,30 +434,25 @@ def _class_of(cell: Child) -> str | None:
     """Figures stay on one line; a card leaves out cells that have nothing to say."""
     if not isinstance(cell, str):
         return None
-    if cell in ("0", _NONE):
+    if cell in ("0", NONE):
         return "none"
     return "number" if cell[:1].isdigit() else None
 
 
-def _named(name: str, more: str = "") -> Node:
+def _named(name: str, more: str = "") -> Element:
     """A name, and a second line in small letters."""
     return element("span", name, element("small", more) if more else None, class_="named")
 
 
-def _mark(yes: str, no: str, *, good: bool) -> Node:
+def _mark(yes: str, no: str, *, good: bool) -> Element:
     """A word with a sign, and a colour, which is never the only sign."""
     return element("span", f"✓ {yes}" if good else f"✗ {no}", class_="good" if good else "bad")
-
-
-def _moment(time: str | None) -> str:
-    """A moment of a document, as `moment` writes it."""
-    return time.replace("T", " ").replace("Z", " UTC") if time else _NONE
 
 
 def _outcome(result: object) -> Child:
     match str(result) if result is not None else "":
         case "":
-            return _NONE
+            return NONE
         case "Applied" | "Succeeded" as word:
             return element("span", f"✓ {word}", class_="good")
         case "Refused" | "RolledBack" | "Failed" as word:
@@ -485,35 +463,10 @@ def _outcome(result: object) -> Child:
 
 def _failed(error: str | None, *, at: datetime | None = None) -> Child:
     if not error:
-        return _NONE
+        return NONE
     when = element("small", moment(at)) if at is not None else None
-    return element("span", excerpt(error, most=_MOST), when, class_="named")
+    return element("span", excerpt(error, most=MOST), when, class_="named")
 
 
-def _prose(advice: str) -> Sequence[Child]:
-    """The words of an advice, with commands in backticks as code."""
-    parts = advice.split("`")
-    if not len(parts) % 2:  # a backtick without its partner
-        return [advice]
-    return [element("code", part) if place % 2 else part for place, part in enumerate(parts) if part]
-
-
-def _link(href: str, text: str, title: str) -> Node:
+def _link(href: str, text: str, title: str) -> Element:
     return element("a", text, href=href, data_read=True, aria_label=f"{title}: {text}")
-
-
-def _size(number: int) -> str:
-    value, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-
-
-def _age(seconds: float) -> str:
-    """An age in one unit: `4 s ago`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

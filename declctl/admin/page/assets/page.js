@@ -150,7 +150,8 @@ async function refresh() {
     } else if (!response.ok) {
       disconnected(`It answers ${response.status}: ${await refusal(response)}`);
     } else {
-      show(await response.json());
+      const view = await response.json();
+      if (sent === token) show(view); // otherwise the token was entered or forgotten meanwhile
     }
   } catch (error) {
     disconnected(error.name === "TimeoutError" ? "It does not answer in 5 seconds." : "Nothing answers.");

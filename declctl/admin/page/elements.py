@@ -11,11 +11,11 @@ from typing import NamedTuple, TypeAlias, Union
 
 from declctl.kit.text import visible
 
-Child: TypeAlias = Union["Node", str]
+Child: TypeAlias = Union["Element", str]
 _VOID = frozenset({"br"})  # elements without an end tag
 
 
-class Node(NamedTuple):
+class Element(NamedTuple):
     """One element. In JSON it is an array of three: tag, attributes, children."""
 
     tag: str
@@ -23,7 +23,7 @@ class Node(NamedTuple):
     children: Sequence[Child]
 
 
-def element(tag: str, *children: Child | None, **attributes: object) -> Node:
+def element(tag: str, *children: Child | None, **attributes: object) -> Element:
     """An element with its children and attributes.
 
     An underscore in the name of an attribute becomes a hyphen, and one at the end is left out: `class_`. True
@@ -37,7 +37,7 @@ def element(tag: str, *children: Child | None, **attributes: object) -> Node:
         for name, value in attributes.items()
         if value is not None and value is not False
     }
-    return Node(tag, named, [_shown(child) for child in children if child is not None])
+    return Element(tag, named, [_shown(child) for child in children if child is not None])
 
 
 def _shown(child: Child) -> Child:
@@ -50,7 +50,7 @@ def html(nodes: Iterable[Child]) -> str:
     return "".join(escape(node) if isinstance(node, str) else _html(node) for node in nodes)
 
 
-def _html(node: Node) -> str:
+def _html(node: Element) -> str:
     attributes = "".join(f' {name}="{escape(value)}"' for name, value in node.attributes.items())
     start = f"<{node.tag}{attributes}>"
     return start if node.tag in _VOID else f"{start}{html(node.children)}</{node.tag}>"
