@@ -100,8 +100,9 @@ $(BROWSER): $(TESTS)
 
 # Playwright drives the Chromium of this machine, and downloads none.
 browser: $(BROWSER) ## what the tests of the admin page need: playwright, and Chromium if apt can install it here
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
-	timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 480 \
+	@test -n "$$DECLCTL_TEST_CHROMIUM" || command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	test "$$(id -u)" = 0 && command -v apt-get >/dev/null && timeout 120 apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive timeout 480 \
 	apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
 	echo "There is no chromium here; install it, or name another one as DECLCTL_TEST_CHROMIUM." >&2; exit 2; }
 

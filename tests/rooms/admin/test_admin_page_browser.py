@@ -351,6 +351,7 @@ def test_an_address_that_refuses_is_an_alarm_with_its_sentence(browse: Browse) -
         refusal = '{"error": "16 requests are being answered; ask again in a moment."}'
         await scene.page.route(scene.url, lambda route: route.fulfill(status=503, body=refusal))
         await scene.page.clock.run_for(EVERY)
+        await scene.sees("#connection", "Alarm: The controller shows no state since 2026-01-01 12:00:02 UTC")
         await scene.sees("#connection", "It answers 503: 16 requests are being answered")
 
     browse(scenario)

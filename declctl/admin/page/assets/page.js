@@ -148,13 +148,14 @@ async function refresh() {
       region("token-answer").textContent = `The token was refused: ${sentence}`;
       region("token").hidden = false;
     } else if (!response.ok) {
-      disconnected(`It answers ${response.status}: ${await refusal(response)}`);
+      disconnected("shows no state", `It answers ${response.status}: ${await refusal(response)}`);
     } else {
       const view = await response.json();
       if (sent === token) show(view); // otherwise the token was entered or forgotten meanwhile
     }
   } catch (error) {
-    disconnected(error.name === "TimeoutError" ? "It does not answer in 5 seconds." : "Nothing answers.");
+    const why = error.name === "TimeoutError" ? "It does not answer in 5 seconds." : "Nothing answers.";
+    disconnected("can't be reached", why);
   }
   asking = false;
   // Another token was entered meanwhile: its view is wanted now.
@@ -177,10 +178,10 @@ function show(view) {
   region("forget").hidden = !token;
 }
 
-function disconnected(why) {
+function disconnected(what, why) {
   lost ||= clock();
   document.title = `✗ ${document.title.replace(/^✗ /, "")}`;
-  alarm(`✗ Alarm: The controller can't be reached since ${lost}`, [
+  alarm(`✗ Alarm: The controller ${what} since ${lost}`, [
     `${why} The page shows the state of ${region("time").textContent}. What to do: see whether the process runs, `,
     "and whether a port-forward to it has ended. The page asks again every 2 seconds.",
   ]);
