@@ -578,6 +578,21 @@ class ResourceStatus(msgspec.Struct, frozen=True):
                 found[name] = found.get(name, 0) + times
         return found
 
+    @property
+    def advice(self) -> str:
+        """What to do if it has not synced, or if its watch fails."""
+        waiting = [part for part in self.informers if not part.synced]
+        if self.namespaces is not None and self.namespaces.error is not None:
+            return "when namespaces can be listed and watched, it goes on by itself"
+        if any(part.forbidden for part in waiting):
+            return (
+                "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes "
+                "on by itself"
+            )
+        if any(part.missing for part in waiting):
+            return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+        return "it goes on by itself"
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return _document(RESOURCE_FIGURES, self) | {
