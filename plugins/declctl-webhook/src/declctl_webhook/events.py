@@ -184,7 +184,7 @@ def parse_path(text: str) -> Path:
         position = match.end()
         name, bracket = match.groups()
         steps.append(name if name is not None else (ANY if bracket == "*" else bracket))
-    if position != len(text) or not steps:
+    if position != len(text) or not steps or text.startswith("."):
         raise EventError(
             f"{text!r} is no field path: write spec.nodeName, spec.containers[*].image or "
             "metadata.labels[app.kubernetes.io/name]"
@@ -192,26 +192,32 @@ def parse_path(text: str) -> Path:
     return tuple(steps)
 
 
-def projection(obj: Json, paths: Sequence[Path]) -> Json:
+def projection(obj: Mapping[str, Json], paths: Sequence[Path]) -> dict[str, Json]:
     """The part of an object that some paths name, in its shape. A path that leads nowhere adds nothing.
 
     In a list, `[*]` keeps the place of each item: an item without the field is an empty object.
     """
+    found = _projected(obj, paths)
+    return {} if found is _NOTHING else found
+
+
+def _projected(obj: Json, paths: Sequence[Path]) -> Json:
+    """As `projection`; _NOTHING if all paths lead nowhere."""
     if any(not path for path in paths):
         return obj
     if isinstance(obj, Mapping):
         picked: dict[str, Json] = {}
         for name, deeper in _by_step(paths).items():
             if name in obj:
-                found = projection(obj[name], deeper)
+                found = _projected(obj[name], deeper)
                 if found is not _NOTHING:
                     picked[name] = found
-        return picked
+        return picked or _NOTHING
     if isinstance(obj, list):
         deeper = _by_step(paths).get(ANY)
         if deeper is None:
             return _NOTHING
-        return [{} if item is _NOTHING else item for item in (projection(item, deeper) for item in obj)]
+        return [{} if item is _NOTHING else item for item in (_projected(item, deeper) for item in obj)]
     return _NOTHING  # a path goes on below a plain value
 
 

@@ -514,7 +514,7 @@ class Sender:
         }
         if figures != self._logged:
             self._logged = figures
-            self.log.info("events", **figures)
+            self.log.info("counts of events", **figures)
 
     def _take_requeued(self) -> None:
         """Put the events of files of `requeue` into the spool, as far as it has room."""
