@@ -134,9 +134,14 @@ class Sender:
         try:
             while True:
                 self._wake.clear()
-                self._tick()
-                self._start_requests()
-                await self._sleep(self._idle_seconds())
+                try:
+                    self._tick()
+                    self._start_requests()
+                    idle = self._idle_seconds()
+                except Exception as error:  # noqa: BLE001 - a fault of the plugin must not end the sender
+                    self.log.error("the sender has failed, and goes on", exc_info=error)
+                    idle = _TICK_SECONDS
+                await self._sleep(idle)
         finally:
             tasks = list(self._tasks)
             for task in tasks:

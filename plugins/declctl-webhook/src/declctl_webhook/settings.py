@@ -91,9 +91,9 @@ def _section(description: str, properties: Mapping[str, Any], **more: Any) -> di
 
 def _source_schema(description: str, **more: Any) -> dict[str, Any]:
     properties = {
+        **more,
         "env": {"description": "The environment variable that has it.", "type": "string", "minLength": 1},
         "file": {"description": "The file that has it, by its full path.", **_FILE_SCHEMA},
-        **more,
     }
     return _section(description, properties, oneOf=[{"required": ["env"]}, {"required": ["file"]}])
 
@@ -122,7 +122,7 @@ def config_schema() -> dict[str, Any]:
         "anyOf": [{"required": ["url"]}, {"required": ["urlFrom"]}],
         "properties": {
             "url": {
-                "description": "The receiver. An URL that contains a secret belongs into `urlFrom`.",
+                "description": "The receiver. A URL that contains a secret belongs into `urlFrom`.",
                 "type": "string",
                 "pattern": "^https?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$",
             },
