@@ -1,5 +1,8 @@
 """The table of all settings in README.md, from the schema. `python tests/settings_table.py` renews it."""
 
+# The package is found beside the tests, whether it is installed or not.
+# pyright: reportMissingImports=false
+
 import json
 import sys
 from collections.abc import Iterator, Mapping

@@ -138,7 +138,7 @@ class Sender:
                     self._tick()
                     self._start_requests()
                     idle = self._idle_seconds()
-                except Exception as error:  # noqa: BLE001 - a fault of the plugin must not end the sender
+                except Exception as error:  # a fault of the plugin must not end the sender
                     self.log.error("the sender has failed, and goes on", exc_info=error)
                     idle = _TICK_SECONDS
                 await self._sleep(idle)
