@@ -91,6 +91,9 @@ def test_a_plugin_that_is_left_out_is_told_everywhere(
     assert str(loaded.reason) in line
     assert "its handlers it are not called" in line
     assert "`declctl reload` tries it again" in line
+    trace = str(runs.log.find("plugin tester is disabled").fields["traceback"])
+    assert trace.splitlines()[-1].startswith(("ModuleNotFoundError: ", "OSError: no schema"))
+    assert "dc_tester.py" in trace
     assert runs.stop() == 0
     assert rig.board.told == []
 
@@ -134,6 +137,46 @@ def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path, monkeypat
     assert (warning.severity, warning.code, checked.errors) == ("warning", "DCL083", ())
     assert "ZeroDivisionError" in warning.message
     assert "it is left out (onError: Disable)" in warning.message
+
+
+_WITH_SCHEMA = (
+    PLUGIN
+    + """@declctl.hookimpl
+def declctl_config_schema():
+    levels = {"properties": {"level": {"type": "integer"}, "mode": {"enum": ["fast", "exact"]}}}
+    return {"additionalProperties": False, **levels}
+"""
+)
+
+
+@pytest.mark.parametrize("preflight", ["On", "Off"])
+def test_a_reload_tells_all_faults_of_a_config(
+    rig, plugin, tmp_path, controller, preflight, monkeypatch
+) -> None:
+    """An edit with two slips in a plugin's config is refused once, with both places."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
+    _break(tmp_path, _WITH_SCHEMA)
+    rig.reload_policy = f"settle: 20ms, preflight: {preflight}"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    rig.more = "  plugins:\n    - name: tester\n      config:\n        levl: 1\n        mode: exakt\n"
+    rig.write()
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
+    lines = (rig.folder.path / "manifest.yaml").read_text().splitlines()
+    found = [
+        (lines[d.line - 1].strip(), lines[d.line - 1][d.column - 1 :], d.message, d.suggestion)
+        for d in outcome.diagnostics
+    ]
+    assert found == [
+        ("levl: 1", "levl: 1", "tester: config: unknown key 'levl'", 'did you mean "level"?'),
+        (
+            "mode: exakt",
+            "exakt",
+            'tester: config.mode: this is none of ["fast", "exact"]',
+            'did you mean "exact"?',
+        ),
+    ]
 
 
 def _write(rig, level: int, code: str = "") -> None:

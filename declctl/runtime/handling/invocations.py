@@ -34,12 +34,14 @@ from declctl.hooks.calls import (
     readable_traceback,
 )
 from declctl.kit import Clock
+from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
-from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
+from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
+    HANDLER_BOUNDS,
     CallBinding,
     EvaluationReport,
     FilterOutcome,
@@ -57,6 +59,8 @@ T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+# Changes that nobody has made just now; how long they wait says nothing about the delay of events.
+_NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
@@ -121,6 +125,9 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
+    # Seconds for which the oldest live change has waited for this call; None if no live change led to it, and
+    # for a retry.
+    lag: float | None = None
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
@@ -455,9 +462,10 @@ class Invocations(ABC, Generic[T]):
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
-        self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
+        self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
+        self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
         self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
@@ -554,6 +562,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
             self._counts.last_error_type = _failure_type(fault)
+            self._counts.last_error_time = self._clock.now()
             if invocation is not None:  # it is counted once: `_finish` has counted any other one
                 tally.calls += 1
                 tally.failed += 1
@@ -613,6 +622,11 @@ class Invocations(ABC, Generic[T]):
         """A copy of the counts of this moment."""
         with self._lock:
             return replace(self._counts, durations=self._counts.durations.copy())
+
+    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
+        """The lags of live changes, and the durations of all calls, since the process started."""
+        with self._lock:
+            return self._lag.figures(), self._duration.figures()
 
     def time_out_blocked(self) -> None:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
@@ -705,6 +719,9 @@ class Invocations(ABC, Generic[T]):
             # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
+            self._duration.add(took)
+            if invocation.lag is not None:
+                self._lag.add(invocation.lag)
             if invocation.overdue:
                 counts.zombies -= 1
             elif took > tally.longest:
@@ -776,6 +793,7 @@ class Invocations(ABC, Generic[T]):
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
         tally.calls += 1
         tally.failed += 1
         if first is not None and first != invocation.binding.generation:
@@ -842,6 +860,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:
@@ -903,9 +922,13 @@ class EventInvocations(Invocations[Notification]):
         )
         selected = _event_target(binding).select(kind)
         began = self._clock.monotonic()
-        return EventInvocation(
+        invocation = EventInvocation(
             item, binding, began, selected, self.replace_worker, change=change, outcome=outcome
         )
+        if retry is None and not item.attempts and notification.reason not in _NOT_LIVE:
+            # A change that was merged with older ones has waited since the oldest of them.
+            invocation.lag = began - item.added_at
+        return invocation
 
 
 class FailureLog:

@@ -14,8 +14,9 @@ from declctl.informer.informer import InformerStatistics
 from declctl.informer.reflector.namespaces import NamespaceStatistics
 from declctl.kit import Clock
 from declctl.kit.documents import camel_case, document_of
+from declctl.kit.histogram import HistogramFigures
 from declctl.objects.differences import Mutation
-from declctl.runtime.checking.loaded_code import LoadedPlugin
+from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
@@ -24,7 +25,7 @@ from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.scheduling.schedules import ScheduleStatistics
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
-from declctl.transport import ServerStatus
+from declctl.transport import RequestTotal, ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
 from declctl.writes import RecordedEvents, WriteTotal
 
@@ -33,14 +34,6 @@ if TYPE_CHECKING:  # imported only for a manifest with an election
 
 _Watches = Sequence[InformerStatistics]
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
-
-
-class Histogram(NamedTuple):
-    """The value of a figure that is a histogram of durations."""
-
-    bounds: Sequence[float]  # seconds
-    cumulative: Sequence[int]  # the number of durations up to each bound, and of all
-    sum: float  # seconds
 
 
 class Figure(NamedTuple):
@@ -54,7 +47,7 @@ class Figure(NamedTuple):
     value: str = ""  # of that label; without it the figure is a mapping from label values to numbers
     read: Callable[[Any], Any] | None = None  # returns the value from the statistics; default: the attribute
     shown: bool = True  # in the document
-    histogram: bool = False  # its value is a Histogram
+    histogram: bool = False  # its value is a HistogramFigures
 
     def of(self, statistics: object) -> Any:
         """The value."""
@@ -311,11 +304,28 @@ HANDLER_FIGURES = (
         "Calls of a reconciler that raised Terminal, so that they were not tried again.",
     ),
     Figure("p95_seconds"),
+    Figure(
+        "duration",
+        "declctl_handler_duration_seconds",
+        "How long calls took, with the filter of the handler, by handler.",
+        histogram=True,
+        shown=False,
+    ),
     Figure("zombies"),
     Figure("generation"),
     Figure("last_error"),
     Figure("last_error_type"),
+    Figure("last_error_time"),
     Figure("disabled"),
+)
+# Each row has the labels handler and resource, which is that of the handler.
+LAG_FIGURES = (
+    Figure(
+        "lag",
+        "declctl_event_lag_seconds",
+        "From the receipt of a change by the cache to its first call, without first syncs and resyncs.",
+        histogram=True,
+    ),
 )
 # Of a reconciler's work queue, under client-go's names and label (util/workqueue/metrics.go).
 WORKQUEUE_FIGURES = (
@@ -326,7 +336,7 @@ WORKQUEUE_FIGURES = (
         "workqueue_queue_duration_seconds",
         "How long a key has waited before a worker took it.",
         histogram=True,
-        read=lambda s: Histogram(
+        read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.queue_duration_seconds_bucket, s.queue_duration_seconds_sum
         ),
     ),
@@ -335,7 +345,7 @@ WORKQUEUE_FIGURES = (
         "workqueue_work_duration_seconds",
         "How long a worker has had a key.",
         histogram=True,
-        read=lambda s: Histogram(
+        read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.work_duration_seconds_bucket, s.work_duration_seconds_sum
         ),
     ),
@@ -407,6 +417,21 @@ WRITE_FIGURES = (
     Figure("verb"),
     Figure("result"),
     Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set and ctx.patch_status."),
+)
+
+
+PLUGIN_FIGURES = (
+    Figure(
+        "ready",
+        "declctl_plugin_ready",
+        "0 if the plugin could not be loaded and is disabled.",
+        counts=False,
+        read=lambda plugin: int(plugin.state == READY),
+    ),
+)
+# Under client-go's name and labels (rest/request.go): code, method and host.
+REQUEST_FIGURES = (
+    Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
 )
 
 
@@ -600,6 +625,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
+    client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -620,6 +646,7 @@ _METRICS_ALONE = (
     "reloads",
     "last_reload_seconds",
     "reload_retries",
+    "client_requests",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")
