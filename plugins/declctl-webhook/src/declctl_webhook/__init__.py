@@ -35,6 +35,7 @@ __all__ = [
     "declctl_teardown",
 ]
 
+declctl_hookspec_version = ">=1.0,<2"
 lifetimes = Lifetimes()
 
 

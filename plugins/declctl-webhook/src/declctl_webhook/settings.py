@@ -130,7 +130,18 @@ def config_schema() -> dict[str, Any]:
             "headers": {
                 "description": "Headers of each request. Headers with credentials are refused here.",
                 "type": "object",
-                "propertyNames": {"allOf": [{"pattern": _NO_PLAIN_HEADER}, {"pattern": _NO_OWN_HEADER}]},
+                "propertyNames": {
+                    "allOf": [
+                        {
+                            "description": "Headers with credentials belong into `headersFrom`.",
+                            "pattern": _NO_PLAIN_HEADER,
+                        },
+                        {
+                            "description": "The names of headers that the plugin does not set itself.",
+                            "pattern": _NO_OWN_HEADER,
+                        },
+                    ]
+                },
                 "additionalProperties": {"type": "string", "pattern": "^[ -~]*$"},
                 "default": {},
             },
