@@ -137,6 +137,17 @@ def test_what_fails_is_sent_again_and_later_events_after_it(
     assert _versions(receiver) == ["0", "1", "2", "3"]
 
 
+def test_a_redirect_is_not_followed(controller: Controller, receiver: Receiver) -> None:
+    """The other host would get the event, its signature and the token."""
+    with Receiver() as other:
+        receiver.answers = [(307, {"Location": other.url}), (308, {"Location": other.url})]
+        controller.start(headers={"X-A": "b"})
+        controller.change(1)
+        controller.wait_until_delivered()
+        assert other.requests == []
+    assert receiver.statuses == [307, 308, 204]
+
+
 def test_a_retry_after_of_a_real_server_is_honoured(controller: Controller, receiver: Receiver) -> None:
     """A second is a second, though the back-off is shorter."""
     receiver.answers = [(429, {"Retry-After": "1"})]
@@ -462,6 +473,8 @@ def test_a_dry_run_sends_nothing_and_leaves_the_spool_alone(
         ({"url": None, "urlFrom": {"env": "SHORT"}}, "SHORT has no URL that begins with"),
         ({"urlFrom": {"env": "SHORT"}}, "there are url and urlFrom"),
         ({"data": {"include": "Fields"}}, "data.paths is empty"),
+        ({"timeout": "0s"}, "timeout is 0s, and has to be more than 0"),
+        ({"retry": {"initialBackoff": "0ms"}}, "retry.initialBackoff is 0ms"),
         ({"data": {"include": "Fields", "paths": ["a..b"]}}, "is no field path"),
         (
             {"signature": {"scheme": "GitHub", "secretsFrom": [{"env": "SHORT"}, {"env": "LINES"}]}},

@@ -4,6 +4,7 @@
 # pyright: reportMissingImports=false
 
 import asyncio
+import errno
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +24,7 @@ from declctl_webhook.dead_letters import FILE, DeadLetters, letters, requeue
 from declctl_webhook.endpoint import Answer, Unreachable
 from declctl_webhook.sender import Sender
 from declctl_webhook.settings import Mode, Settings, SpoolSettings
+from declctl_webhook.spool import Entry, Spool
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,23 @@ def test_a_batch_is_sent_when_it_is_full_or_old(tmp_path: Path) -> None:
     assert rig.requests == [(0.0, ["a-0", "a-1", "a-2"]), (5.0, ["a-3", "b-1"])]
 
 
+def test_a_batch_that_has_filled_up_behind_another_is_sent_at_once(tmp_path: Path) -> None:
+    """Events of one object wait for the request before them, and not for their age, too."""
+    rig = Rig(tmp_path, mode="Batched", batch={"maxEvents": 2, "maxAge": "1h"})
+
+    async def script() -> None:
+        rig.hold = asyncio.Event()
+        for number in range(4):
+            rig.add("a", number)
+        await rig.clock.settle()
+        assert [ids for _, ids in rig.requests] == [["a-0", "a-1"]]
+        rig.hold.set()
+        await rig.clock.settle()
+
+    rig.play(script)
+    assert rig.requests == [(0.0, ["a-0", "a-1"]), (0.0, ["a-2", "a-3"])]
+
+
 def test_a_batch_has_a_size(tmp_path: Path) -> None:
     """`maxBytes` keeps a request below the limit of the receiver; a larger event is sent alone."""
     rig = Rig(tmp_path, mode="Batched", batch={"maxBytes": 1024, "maxAge": "1s"})
@@ -459,7 +478,7 @@ def test_events_of_an_earlier_process_are_sent_in_their_order(tmp_path: Path) ->
     batched=st.booleans(),
     restart=st.integers(0, 40),
 )
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(deadline=None, max_examples=30)
 def test_whatever_fails_each_event_arrives_once_and_in_order(
     answers: list[int], keys: list[str], batched: bool, restart: int
 ) -> None:
@@ -515,6 +534,7 @@ def test_dropped_events_are_left_out_and_counted(tmp_path: Path) -> None:
         numbers = [int(each.split("-")[1]) for each in rig.delivered if each.startswith(key)]
         assert numbers == sorted(numbers)
     assert rig.sender.status()["dropped"] == rig.backlog.dropped
+    assert rig.sender.counts.damaged == 0
 
 
 def test_dead_letters_are_bounded(tmp_path: Path) -> None:
@@ -640,6 +660,30 @@ def test_a_flush_sends_batches_that_are_not_full(tmp_path: Path) -> None:
 
     rig.play(script)
     assert rig.delivered == ["a-1"]
+
+
+def test_a_spool_that_can_not_be_read_for_a_moment_loses_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files: the event is read again later."""
+    read, faults = Spool.read, iter([OSError(errno.EMFILE, "Too many open files")] * 3)
+
+    def fails(spool: Spool, entry: Entry) -> bytes:
+        for fault in faults:
+            raise fault
+        return read(spool, entry)
+
+    monkeypatch.setattr(Spool, "read", fails)
+
+    async def script() -> None:
+        rig.add("a", 1)
+        rig.add("a", 2)
+        await rig.clock.settle()
+        assert rig.sender.last_error == "the spool can't be read: Too many open files"
+        await rig.clock.advance(10.0)
+
+    rig.play(script)
+    assert (rig.delivered, rig.sender.counts.damaged) == (["a-1", "a-2"], 0)
 
 
 def test_an_event_that_the_disk_has_lost_is_counted_and_holds_up_nothing(rig: Rig) -> None:

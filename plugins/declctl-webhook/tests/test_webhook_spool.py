@@ -237,6 +237,40 @@ def test_an_interrupted_acknowledgement_does_not_spoil_later_ones(tmp_path: Path
     assert _left(tmp_path) == [b"1", b"3"]
 
 
+def test_a_rewrite_that_was_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The segment is whole until the new file takes its place: half of a new one is removed."""
+    spool = _spool(tmp_path)
+    spool.open()
+    _append(spool, b"first")
+    spool.close()
+    (segment,) = tmp_path.glob("segment-*.log")
+    segment.with_suffix(".tmp").write_bytes(segment.read_bytes()[:30])
+    assert _left(tmp_path) == [b"first"]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_disk_that_is_full_while_a_segment_is_rewritten_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file stays, and the spool refuses until there is room."""
+    spool = _spool(tmp_path, limit=4096)
+    spool.open()
+    entries = _filled(spool)
+    spool.acknowledge(entries[1:])
+
+    def fails(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(SpoolFull):
+        spool.append("a", b"x" * 100)
+    monkeypatch.undo()
+    _append(spool, b"more")
+    assert spool.read(entries[0]) == b"x" * 100
+    spool.close()
+    assert _left(tmp_path) == [b"x" * 100, b"more"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 def test_a_read_only_file_system_is_named(tmp_path: Path) -> None:
     """The start fails with what to do, and not with a traceback about a lock file."""
@@ -429,4 +463,4 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpoolMachine = SpoolMachine.TestCase
-TestSpoolMachine.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+TestSpoolMachine.settings = settings(deadline=None, max_examples=30, stateful_step_count=40)

@@ -108,6 +108,7 @@ class Sender:
         self._ticked_at = float("-inf")
         self._logged_at = clock.monotonic()
         self._logged: object = None  # the counts of the last log line
+        self._logged_faults = 0  # of the spool
         self._letters_logged_at = float("-inf")
         self._written = ""  # the status in the file
         self._started_at = clock.now()
@@ -295,6 +296,10 @@ class Sender:
         settings = self._settings
         try:
             await self._attempt(batch, settings)
+        except OSError as error:
+            self._note_error(f"the spool can't be read: {error.strerror}")
+            batch.attempts += 1
+            self._later(batch, settings)
         except Exception as error:
             self.log.error("a request has failed by a fault of the plugin", exc_info=error)
             self._failed(batch, settings, f"a fault of the plugin ({type(error).__name__})", None)
@@ -331,39 +336,35 @@ class Sender:
         return signed(signature.scheme, signature.keys(), message, timestamp=int(self._unix()))
 
     def _events(self, batch: Batch) -> list[bytes]:
-        """The bodies of the events of a batch. Events that the disk has lost are counted and left out."""
-        events: list[bytes] = []
-        kept: list[Entry] = []
-        for entry in batch.entries:
-            try:
-                events.append(self._backlog.read(entry))
-            except (Damaged, OSError) as error:
-                self.counts.damaged += 1
-                self.log.error(f"an event about {entry.key} is lost: the spool can't be read: {error}")
-                self._backlog.acknowledge([entry])
-            else:
-                kept.append(entry)
-        batch.entries = kept
-        return events
+        """The bodies of the events of a batch, without those that the disk has lost. Raises OSError."""
+        bodies = [(entry, self._read(entry)) for entry in batch.entries]
+        batch.entries = [entry for entry, body in bodies if body is not None]
+        return [body for _, body in bodies if body is not None]
+
+    def _read(self, entry: Entry) -> bytes | None:
+        """The body of an event; None if the disk has lost it, which is counted.
+
+        Raises OSError for a fault that may pass, such as too many open files.
+        """
+        try:
+            return self._backlog.read(entry)
+        except (Damaged, FileNotFoundError) as error:
+            self.counts.damaged += 1
+            self.log.error(f"an event about {entry.key} is lost: the spool is damaged: {error}")
+            self._backlog.acknowledge([entry])
+            return None
 
     def _without_expired(self, batch: Batch, settings: DeliverySettings) -> bool:
-        """Make dead letters of the events that are too old; whether the batch may be sent."""
+        """Make dead letters of the events that are too old; whether the batch may be sent. Raises OSError."""
         oldest = self._unix() - settings.max_age
-        expired = [entry for entry in batch.entries if entry.spooled_at < oldest]
-        if not expired:
-            return True
-        batch.entries = [entry for entry in batch.entries if entry.spooled_at >= oldest]
-        for entry in expired:
-            try:
-                body = self._backlog.read(entry)
-            except (Damaged, OSError):
-                self.counts.damaged += 1
-                self._backlog.acknowledge([entry])
-                continue
-            if not self._bury(entry, body, "Expired", None, self.last_error, batch.attempts):
-                batch.entries = [*expired[expired.index(entry) :], *batch.entries]
+        for entry in [entry for entry in batch.entries if entry.spooled_at < oldest]:
+            body = self._read(entry)
+            if body is not None and not self._bury(
+                entry, body, "Expired", None, self.last_error, batch.attempts
+            ):
                 self._later(batch, settings)
                 return False
+        batch.entries = self._backlog.live(batch.entries)
         return True
 
     # What becomes of a batch.
@@ -406,10 +407,10 @@ class Sender:
             self._split(batch)
             return
         self._count_failure(settings, reason, at_once=answer.status == 410)
-        for position, (entry, body) in enumerate(zip(batch.entries, events, strict=True)):
+        for entry, body in zip(batch.entries, events, strict=True):
             attempts = batch.attempts + 1
             if not self._bury(entry, body, f"Status{answer.status}", answer.status, answer.text, attempts):
-                batch.entries = batch.entries[position:]
+                # The next attempt leaves out those that are dead letters already.
                 self._later(batch, settings)
                 return
         self._finished(batch)
@@ -499,6 +500,10 @@ class Sender:
             return
         self._ticked_at = now
         self._take_requeued()
+        faults, reason = self._backlog.faults
+        if faults > self._logged_faults:
+            self._logged_faults = faults
+            self.log.error(f"the spool can't be written, so events may be sent twice: {reason}")
         self.write_status()
         if now - self._logged_at >= self._settings.log_every:
             self._logged_at = now

@@ -474,6 +474,10 @@ class Settings:
         data, batch, retry, spool, tls = (full[name] for name in ("data", "batch", "retry", "spool", "tls"))
         if data["include"] == Include.FIELDS and not data["paths"]:
             raise SettingsError("data.include is Fields, and data.paths is empty: name the fields to send")
+        positive = {"timeout": full["timeout"], **{f"retry.{name}": value for name, value in retry.items()}}
+        for name, value in positive.items():
+            if seconds(value) <= 0:
+                raise SettingsError(f"{name} is {value}, and has to be more than 0")
         if "url" in full and "urlFrom" in full:
             raise SettingsError("there are url and urlFrom: remove one of them")
         signature = _signature(config.get("signature") and full["signature"])
