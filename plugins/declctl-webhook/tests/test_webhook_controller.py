@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from declctl.errors import ManifestErrors
+from declctl import ManifestErrors
 from declctl.testing import running, until
 from receiver import Receiver
 

@@ -51,6 +51,11 @@ class Endpoint:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def timeout(self) -> float:
+        """The time that one request may take, in seconds."""
+        return self._settings.timeout
+
     async def send(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """POST a body. Raises Unreachable, and SettingsError for a secret that can't be read."""
         url = self._url()

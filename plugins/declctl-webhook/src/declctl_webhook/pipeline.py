@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 STATUS_FILE: Final = "status.json"
 _MAKERS: Final = 8  # generations that are under way at one time are few
+_GRACE_SECONDS: Final = 1.0  # after the time limit of a request
 _CALL_SECONDS: Final = 10.0  # for a call on the loop, which a slow disk may delay
 
 
@@ -71,7 +72,7 @@ class Pipeline:
         )
         self._dead_letters = DeadLetters(spool.path, max_bytes=spool.dead_letter_bytes)
         self._endpoint = Endpoint(settings.endpoint)
-        self._old_endpoints: list[Endpoint] = []  # their requests under way end with the old settings
+        self._retired: set[asyncio.Task[None]] = set()  # one for each former endpoint that is not closed
         self._lock = threading.Lock()  # for the counts that hooks write
         recovery = self._backlog.open()
         self._sender = Sender(
@@ -135,7 +136,9 @@ class Pipeline:
         is_same = settings.endpoint == self.settings.endpoint
         self.settings = settings
         if not is_same:
-            self._old_endpoints.append(self._endpoint)
+            task = self._loop.create_task(_retire(self._endpoint))
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
             self._endpoint = Endpoint(settings.endpoint)
         send = None if is_same else self._endpoint.send
         self._sender.configure(settings.delivery, send, self._endpoint.name, log)
@@ -168,9 +171,10 @@ class Pipeline:
 
     async def _end(self) -> None:
         self._running.cancel()
-        await asyncio.sleep(0)
-        for endpoint in (*self._old_endpoints, self._endpoint):
-            await endpoint.close()
+        for task in self._retired:
+            task.cancel()
+        await asyncio.gather(*self._retired, return_exceptions=True)
+        await self._endpoint.close()
         self._sender.log_counts()
         self._sender.write_status()
 
@@ -306,6 +310,14 @@ class Lifetimes:
         if self._pipeline is not None and prepared is not None and config != self._config:
             self._config = config
             self._pipeline.configure(prepared.settings, prepared.log)
+
+
+async def _retire(endpoint: Endpoint) -> None:
+    """Close a former endpoint when its requests under way have ended, with its own settings."""
+    try:
+        await asyncio.sleep(endpoint.timeout + _GRACE_SECONDS)
+    finally:
+        await endpoint.close()
 
 
 class Prepared(NamedTuple):
