@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 CHANGELOG = Path(__file__).parents[2] / "plugins" / "declctl-changelog"
+WEBHOOK = Path(__file__).parents[2] / "plugins" / "declctl-webhook"
 
 
 def install(package: Path, folder: Path) -> dict[str, str]:
