@@ -3,6 +3,9 @@
 # The package is found beside the tests, whether it is installed or not.
 # pyright: reportMissingImports=false
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +137,7 @@ def test_forgotten_groups_need_no_memory() -> None:
     assert (groups.next_due, groups.waiting) == (None, 0)
 
 
-def test_too_many_groups_are_refused(monkeypatch) -> None:
+def test_too_many_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A groupBy with too many values does not fill the memory; its changes are refused, and counted."""
     monkeypatch.setattr(declctl_notify.groups, "MOST_GROUPS", 2)
     groups = Groups()
@@ -165,7 +168,9 @@ _STEPS = st.one_of(
     st.builds(Timing, _TIMES, _TIMES, _TIMES),
     st.integers(1, 3),
 )
-def test_no_change_is_lost_and_no_time_is_missed(steps, timing: Timing, most: int) -> None:
+def test_no_change_is_lost_and_no_time_is_missed(
+    steps: list[tuple[str, Any, Any]], timing: Timing, most: int
+) -> None:
     """Whatever comes when: each change is in a message, or waits. Messages keep their distance."""
     groups, now, added, told = Groups(), 0.0, 0, 0
     last: dict[GroupKey, float] = {}

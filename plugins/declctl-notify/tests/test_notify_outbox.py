@@ -3,6 +3,8 @@
 # The package is found beside the tests, whether it is installed or not.
 # pyright: reportMissingImports=false
 
+from typing import Any
+
 from declctl.testing import ManualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -146,7 +148,7 @@ _STEPS = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(_STEPS, max_size=80))
-def test_each_change_is_sent_counted_or_waits_and_the_rate_is_kept(steps) -> None:
+def test_each_change_is_sent_counted_or_waits_and_the_rate_is_kept(steps: list[tuple[str, Any, Any]]) -> None:
     """Whatever fails when: no change is lost, and no more messages are tried than the limit allows."""
     clock = ManualClock()
     outbox = _outbox(clock, qps=1.0, burst=3)

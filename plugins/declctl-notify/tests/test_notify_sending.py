@@ -35,7 +35,7 @@ def _send(target: TargetSettings | None = None, delivery: Delivery | None = None
     send_by_apprise(target or _target(), delivery or _delivery(), 0.0)
 
 
-def test_a_message_arrives_with_its_severity(receiver: Receiver, monkeypatch) -> None:
+def test_a_message_arrives_with_its_severity(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Title, body and kind of a message reach the service."""
     monkeypatch.setenv(VARIABLE, _url(receiver.address))
     _send()
@@ -57,7 +57,9 @@ def test_a_file_is_read_for_each_message(receiver: Receiver, tmp_path: Path) -> 
         _send(target)
 
 
-def test_a_long_message_is_cut_to_the_limit_of_the_target(receiver: Receiver, monkeypatch) -> None:
+def test_a_long_message_is_cut_to_the_limit_of_the_target(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`maxLength` counts what the service receives."""
     monkeypatch.setenv(VARIABLE, _url(receiver.address))
     _send(_target(max_length=200), _delivery(body="x" * 5000))
@@ -67,7 +69,9 @@ def test_a_long_message_is_cut_to_the_limit_of_the_target(receiver: Receiver, mo
 
 
 @pytest.mark.parametrize("severity", ["info", "warning", "critical"])
-def test_backslashes_and_markup_arrive_as_they_are(receiver: Receiver, monkeypatch, severity: str) -> None:
+def test_backslashes_and_markup_arrive_as_they_are(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, severity: str
+) -> None:
     r"""A value such as `\n` or `<b>` is text, and nothing else."""
     monkeypatch.setenv(VARIABLE, _url(receiver.address))
     _send(delivery=_delivery(body=r"a\nb <b>&amp;</b> *x*", severity=severity))
@@ -109,7 +113,7 @@ def all_logs():
     ],
 )
 def test_no_secret_is_in_a_log_or_an_error(
-    receiver: Receiver, monkeypatch, all_logs: list[str], case: str, reason: str
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, all_logs: list[str], case: str, reason: str
 ) -> None:
     """Whatever fails: an error says what is wrong, and has no part of the URL; logs of libraries neither."""
     address = receiver.address
@@ -137,7 +141,7 @@ def test_no_secret_is_in_a_log_or_an_error(
         assert not [line for line in all_logs if secret in line]
 
 
-def test_logs_of_other_users_of_apprise_stay(all_logs: list[str], monkeypatch) -> None:
+def test_logs_of_other_users_of_apprise_stay(all_logs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that sends by apprise itself keeps its log lines."""
     monkeypatch.setenv(VARIABLE, "json://127.0.0.1:9")
     with pytest.raises(SendFailed):
@@ -167,7 +171,7 @@ def test_a_file_that_can_not_be_used_says_why(tmp_path: Path, content: bytes | N
     assert "s3cr3t" not in f"{caught.value!r} {caught.value.__context__!r}"
 
 
-def test_a_variable_that_is_not_set_is_named(monkeypatch) -> None:
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader of the log knows what to set."""
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(SendFailed, match=f"the environment variable {VARIABLE} is not set"):

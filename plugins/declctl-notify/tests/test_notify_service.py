@@ -15,9 +15,10 @@ from notify_changes import Obj, added, deleted, deployment, modified
 from notify_receiver import Receiver
 
 from declctl_notify.channel import ChannelStatistics
+from declctl_notify.outbox import Delivery
 from declctl_notify.sending import Send, send_by_apprise
 from declctl_notify.service import Service
-from declctl_notify.settings import Settings
+from declctl_notify.settings import Settings, TargetSettings
 
 AT_ONCE = {
     "groupBy": ["name", "change.type"],
@@ -57,7 +58,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(receiver: Receiver, monkeypatch) -> Iterator[Rig]:
+def rig(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A service that sends to the receiver."""
     monkeypatch.setenv(VARIABLE, f"json://{receiver.address}/s3cr3t")
     made = Rig()
@@ -95,7 +96,9 @@ def test_a_change_becomes_a_message(rig: Rig, receiver: Receiver) -> None:
         ({"when": "obj.spec.missing > 3"}, []),
     ],
 )  # fmt: skip
-def test_rules_decide_what_is_sent(rig: Rig, receiver: Receiver, rule, expected) -> None:
+def test_rules_decide_what_is_sent(
+    rig: Rig, receiver: Receiver, rule: dict[str, Any], expected: list[str]
+) -> None:
     """Types, resources and conditions of a rule; a condition that fails is false."""
     rig.configure({**rule, "title": "{{ change.type }} {{ name }}"}, {"title": "end", "events": ["Deleted"]})
     before, after = deployment("a", replicas=1), deployment("a", replicas=2)
@@ -150,6 +153,28 @@ def test_changes_of_a_group_are_one_message(rig: Rig, receiver: Receiver) -> Non
     ]
 
 
+def test_a_flapping_object_is_told_once(rig: Rig, receiver: Receiver) -> None:
+    """Ready, not ready, ready: each state is told once, although its time differs. A new image is told."""
+    rig.configure({"repeatInterval": "1h", "body": "{{ differences[0].new }}"})
+
+    def pod(ready: str, second: int, image: str = "a") -> Obj:
+        conditions = [{"type": "Ready", "status": ready, "at": f"2026-01-01T00:00:{second:02}Z"}]
+        return Obj(
+            kind="Pod", metadata={"name": "p"}, spec={"image": image}, status={"conditions": conditions}
+        )
+
+    for second in range(0, 20, 2):
+        ready, broken = pod("True", second), pod("False", second + 1)
+        rig.take(modified(ready, broken), modified(broken, pod("True", second + 2)))
+    # Values whose shown beginnings are equal.
+    rig.take(modified(pod("True", 30), pod("True", 30, image="a" * 100 + "1")))
+    rig.take(modified(pod("True", 30), pod("True", 30, image="a" * 100 + "2")))
+    until("both images arrive", lambda: "".join(receiver.texts).count("aaa…") == 2)
+    text = "".join(receiver.texts)
+    assert (text.count("False"), text.count("True")) == (1, 1)
+    until("all is counted", lambda: rig.figures.notified + rig.figures.waiting == 22)
+
+
 def test_a_template_that_fails_loses_no_change(rig: Rig, receiver: Receiver) -> None:
     """The message says that its template has failed; one log line names the rule and the template."""
     rig.configure({"body": "{{ 1 / obj.spec.replicas }}", "title": "{{ obj.spec.x.y }}"})
@@ -195,7 +220,7 @@ def test_a_message_that_is_given_up_is_counted_in_the_next(rig: Rig, receiver: R
     until("all is counted", lambda: rig.figures.notified == 2)
 
 
-def test_a_refused_connection_is_a_failure(rig: Rig, monkeypatch) -> None:
+def test_a_refused_connection_is_a_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is not there is named by its target, and not by its address."""
     monkeypatch.setenv(VARIABLE, "json://127.0.0.1:9/s3cr3t")
     rig.configure({})
@@ -205,13 +230,13 @@ def test_a_refused_connection_is_a_failure(rig: Rig, monkeypatch) -> None:
 
 
 def test_a_service_that_hangs_delays_neither_handlers_nor_other_targets(
-    receiver: Receiver, monkeypatch
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes are taken at once while one target hangs, and the other one gets its messages."""
     monkeypatch.setenv(VARIABLE, f"json://{receiver.address}")
     hangs = threading.Event()
 
-    def send(target, delivery, now) -> None:
+    def send(target: TargetSettings, delivery: Delivery, now: float) -> None:
         if target.name == "slow":
             hangs.wait(30)
         send_by_apprise(target, delivery, now)
@@ -237,13 +262,16 @@ def test_a_service_that_hangs_delays_neither_handlers_nor_other_targets(
     # One call hangs, however often it was tried.
     assert threading.active_count() <= before + 4
     line = until("it is logged", lambda: log.find("no answer in time"))
+    assert line is not None
     assert line.fields["target"] == "slow"
     service.stop()
     assert log.find("50 changes dropped: slow did not take them within second") is not None
     hangs.set()
 
 
-def test_an_answer_that_comes_late_counts(rig: Rig, receiver: Receiver, monkeypatch) -> None:
+def test_an_answer_that_comes_late_counts(
+    rig: Rig, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A service that needs longer than sendTimeout receives a message once, and not once for each try."""
     monkeypatch.setenv(VARIABLE, f"json://{receiver.address}/s3cr3t?rto=20")
     rig.configure({"title": "{{ name }}"}, sendTimeout="50ms")
@@ -309,7 +337,7 @@ def test_a_target_that_is_removed_sends_what_waits(rig: Rig, receiver: Receiver)
     assert list(rig.service.statistics) == ["other"]
 
 
-def test_a_dry_run_prints(rig: Rig, receiver: Receiver, capsys) -> None:
+def test_a_dry_run_prints(rig: Rig, receiver: Receiver, capsys: pytest.CaptureFixture[str]) -> None:
     """`dryRun` shows what would be sent, and to which target."""
     rig.configure({"title": "{{ name }}", "body": "a\nb"}, dryRun=True)
     rig.take(added())

@@ -58,15 +58,19 @@ def test_a_config_that_can_not_be_meant_is_refused(config: Any) -> None:
 
 def test_rules_inherit_defaults() -> None:
     """`defaults` hold for each rule that does not say otherwise."""
-    config = _config(rule={"severity": "critical"}, defaults={"severity": "warning", "groupWait": "1m30s"})
+    defaults = {"targets": ["team"], "severity": "warning", "groupWait": "1m30s"}
+    config = {"targets": [TARGET], "rules": [{"name": "all", "severity": "critical"}], "defaults": defaults}
+    assert _is_valid(config)
     (rule,) = Settings.of(config).rules
-    assert (rule.severity, rule.group_wait, rule.group_interval) == ("critical", 90.0, 300.0)
+    assert (rule.targets, rule.severity) == (("team",), "critical")
+    assert (rule.group_wait, rule.group_interval) == (90.0, 300.0)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         (_config(rule={"targets": ["other"]}), "the rule all has the target other, .* known: team"),
+        ({"targets": [TARGET], "rules": [{"name": "all"}]}, "the rule all has no targets"),
         (_config(rule={"title": "{{ obj."}), "title of the rule all can't be read: .*line 1"),
         (_config(rule={"body": "{% if x %}"}), "body of the rule all can't be read"),
         (_config(rule={"when": "obj.status.phase = 'x'"}), "when of the rule all can't be read"),

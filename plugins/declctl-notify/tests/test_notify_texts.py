@@ -132,7 +132,7 @@ def test_changed_fields_are_shown_by_name() -> None:
         "status.conditions[Ready].status: True → False",
         "status.conditions[Ready].at: 2026-01-01T00:00:00Z → 2026-01-01T00:00:09Z",
     ]
-    assert [one.steady for one in found] == [True] * 6 + [False]
+    assert [bool(one.digest) for one in found] == [True] * 6 + [False]
     times = differences(old, new, ignore=[parse_path("status.conditions[*].at"), ("spec",), ("metadata",)])
     assert [one.path for one in times] == ["status.conditions[Ready].status"]
 
@@ -197,7 +197,9 @@ def test_several_changes_are_listed_under_their_group() -> None:
     title_limit=st.sampled_from([0, 1, 20, 250]),
     body_limit=st.integers(100, 2000),
 )
-def test_a_message_keeps_the_limits_of_its_target(entries, more, suppressed, title_limit, body_limit) -> None:
+def test_a_message_keeps_the_limits_of_its_target(
+    entries: list[tuple[str, str, int]], more: int, suppressed: int, title_limit: int, body_limit: int
+) -> None:
     """However much there is to say: the limits hold, and the title of a service without titles fits too."""
     listed = [Entry((title, ""), title, body, changes) for title, body, changes in entries]
     title, body = _compose(

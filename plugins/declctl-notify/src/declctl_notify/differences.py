@@ -4,9 +4,11 @@ Items of lists are compared by their name or type if all of them have one, so th
 no difference. Values of Secrets are never shown, and neither is what they were compared with.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from declctl_notify.text import hidden, plain_text
 
@@ -22,16 +24,18 @@ _SECRET_FIELDS: Final = ("data", "stringData", "metadata.annotations")
 _ABSENT: Final = object()
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """One field that differs; `old` and `new` are texts, `unset` where the field is missing.
 
-    `steady` is False for a value that is a time: it differs each time that an object flaps.
+    `digest` stands for the whole new value, also if `new` is cut or hidden, and is valid in this process. It
+    is empty for a time, which differs each time that an object flaps.
     """
 
     steps: Path
     old: str
     new: str
-    steady: bool = True
+    digest: str = ""
 
     @property
     def path(self) -> str:
@@ -84,24 +88,31 @@ def without_secrets(obj: Mapping[str, Json]) -> Mapping[str, Json]:
     """
     if not is_secret(obj):
         return obj
-    copied: dict[str, Json] = dict(obj.items())
-    for name in ("data", "stringData"):
-        copied[name] = _hidden_values(obj.get(name))
-    metadata = dict(cast("Mapping[str, Json]", obj.get("metadata") or {}))
-    metadata["annotations"] = _hidden_values(metadata.get("annotations"))
-    return {**copied, "metadata": metadata}
+    copied = _with_hidden(obj, ("data", "stringData"))
+    if isinstance(metadata := obj.get("metadata"), Mapping):
+        copied["metadata"] = _with_hidden(cast("Mapping[str, Json]", metadata), ("annotations",))
+    return copied
 
 
-def _hidden_values(values: Json) -> dict[str, str]:
-    return dict.fromkeys(cast("Mapping[str, Json]", values), hidden()) if isinstance(values, Mapping) else {}
+def _with_hidden(fields: Mapping[str, Json], names: Sequence[str]) -> dict[str, Json]:
+    """A copy in which the maps of these names have no values."""
+    copied: dict[str, Json] = dict(fields.items())
+    for name in names:
+        if name in copied:
+            values = copied[name]
+            keys = list(cast("Mapping[str, Json]", values)) if isinstance(values, Mapping) else []
+            copied[name] = dict.fromkeys(keys, hidden())
+    return copied
 
 
 def _difference(path: Path, old: Json, new: Json, *, secret: bool) -> Difference:
+    is_time = isinstance(new, str) and _TIME.fullmatch(new)
+    # Python's hash has a secret of the process, so that it tells nothing of a password.
+    digest = "" if is_time else f"{hash(UNSET if new is _ABSENT else json.dumps(new, default=str)):x}"
     if secret and _written(path).startswith(_SECRET_FIELDS):
         before, after = (UNSET if value is _ABSENT else hidden() for value in (old, new))
-        return Difference(path, before, after)
-    steady = not (isinstance(new, str) and _TIME.fullmatch(new))
-    return Difference(path, _shown(old), _shown(new), steady)
+        return Difference(path, before, after, digest)
+    return Difference(path, _shown(old), _shown(new), digest)
 
 
 def _shown(value: Json) -> str:

@@ -211,7 +211,7 @@ class _Changed:
 def _fingerprint(values: Mapping[str, Any]) -> str:
     """The type of the change, with the changed fields and their new values, unless these are times."""
     found: Sequence[Difference] = values["differences"]
-    shown = (f"{one.path}={one.new if one.steady else ''}" for one in found)
+    shown = (f"{one.path}={one.digest}" for one in found)
     return "\n".join((str(values["change"].type), *shown))
 
 

@@ -67,6 +67,11 @@ def _object(description: str, properties: Schema, *, required: Sequence[str] = (
 
 
 _POLICY: Final[Schema] = {
+    "targets": {
+        **_list("The names of targets. A rule without any is refused.", {"type": "string"}),
+        "minItems": 1,
+        "uniqueItems": True,
+    },
     "events": _list(
         "The types of changes.",
         {"enum": ["Added", "Modified", "Deleted"]},
@@ -158,11 +163,6 @@ _RULE: Final = _object(
     "The changes of which targets are told. Each rule is looked at, and each that matches sends.",
     {
         "name": {"description": "The name, which messages show.", "type": "string", "pattern": _NAME},
-        "targets": {
-            **_list("The names of targets.", {"type": "string"}),
-            "minItems": 1,
-            "uniqueItems": True,
-        },
         "resources": _list(
             "The names of resources of the manifest. Without it, all resources of handlers that refer to the "
             "plugin.",
@@ -174,7 +174,7 @@ _RULE: Final = _object(
             for name, field in _POLICY.items()
         },
     },
-    required=("name", "targets"),
+    required=("name",),
 )
 
 SCHEMA: Final = _object(
@@ -366,6 +366,8 @@ def _target(full: Mapping[str, Any]) -> TargetSettings:
 
 def _rule(full: Mapping[str, Any], targets: Mapping[str, TargetSettings]) -> RuleSettings:
     name = full["name"]
+    if "targets" not in full:
+        raise SettingsFault(f"the rule {name} has no targets: add some to it, or to defaults")
     for target in full["targets"]:
         if target not in targets:
             known = ", ".join(targets)
