@@ -115,6 +115,19 @@ def test_a_lost_message_is_a_count_in_the_next_one() -> None:
     assert outbox.waiting == 0
 
 
+def test_a_lost_summary_is_told_again() -> None:
+    """A message is given up that has told of a storm: the next one tells of both."""
+    clock = ManualClock()
+    outbox = _outbox(clock, qps=100.0)
+    for number in range(MOST_WAITING + 5):
+        outbox.put(_message(f"{number}", changes=2))
+    for _ in range(RETRY.max_attempts):
+        assert outbox.take() is not None
+        outbox.finish(sent=False)
+        clock.set(10.0)
+    assert _send_all(outbox)[:2] == ["1 +12", "2"]
+
+
 def test_an_edited_limit_counts_at_once_and_an_unchanged_one_keeps_its_tokens() -> None:
     """An edit of a template does not give a new burst; an edit of the limit needs no restart."""
     clock = ManualClock()
@@ -140,6 +153,7 @@ def test_at_the_end_no_message_waits_for_a_token() -> None:
 
 _STEPS = st.one_of(
     st.tuples(st.just("put"), st.sampled_from(["info", "warning", "critical"]), st.integers(1, 3)),
+    st.tuples(st.just("storm"), st.sampled_from(["info", "critical"]), st.integers(8, 15)),
     st.tuples(st.just("take"), st.booleans(), st.none()),
     st.tuples(st.just("wait"), st.floats(0.0, 30.0), st.none()),
     st.tuples(st.just("limit"), st.sampled_from([0.05, 1.0]), st.integers(1, 3)),
@@ -158,6 +172,10 @@ def test_each_change_is_sent_counted_or_waits_and_the_rate_is_kept(steps: list[t
     for step, what, number in steps:
         if step == "put":
             outbox.put(_message("a", what, number))
+            put += number
+        elif step == "storm":
+            for _ in range(number):
+                outbox.put(_message("a", what))
             put += number
         elif step == "wait":
             clock.set(what)

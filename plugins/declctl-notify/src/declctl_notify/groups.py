@@ -175,10 +175,9 @@ class Groups:
 
     def _flush(self, key: GroupKey, group: _Group, now: float) -> Iterator[Message]:
         """Make a message of what is due; decide when the group is looked at again, or forget it."""
-        ready = group.earliest(now) <= now
+        # A group is looked at when a message of it may be sent, and not before.
         for identity, mark in list(group.marks.items()):
-            # Repeats wait for the interval of the group. A mark without repeats has no use any more.
-            if mark.until <= now and (ready or mark.repeats is None):
+            if mark.until <= now:
                 del group.marks[identity]
                 self._marks -= 1
                 if mark.repeats is not None:
