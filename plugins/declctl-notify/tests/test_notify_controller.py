@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from declctl.errors import ReloadRefused
+from declctl import DeclctlError
 from declctl.testing import BundleDir, ControllerUnderTest, running, until
 from notify_receiver import Receiver
 
@@ -141,7 +141,7 @@ def test_a_config_that_can_not_be_used_is_refused(
 ) -> None:
     """At the start it ends the start; an edit is refused, and the notifications go on as before."""
     path = bundle.write("manifest.yaml", _manifest(config))
-    with pytest.raises(ReloadRefused, match=message), running(path):
+    with pytest.raises(DeclctlError, match=message), running(path):
         pass
     bundle.write("manifest.yaml", _manifest(_config()))
     with running(path) as controller:

@@ -86,8 +86,9 @@ class Notifier:
         settings.check_resources(ctx.listers)
         self._service.check(settings, dry_run=ctx.dry_run)
         with self._lock:
-            self._forget(ctx.config)
-            self._prepared.append((ctx.config, settings))
+            # In one step, as `event` reads it without the lock.
+            others = [one for one in self._prepared if one[0] != ctx.config]
+            self._prepared = [*others, (ctx.config, settings)]
             self._staged = (ctx.generation, settings, ctx)
             first = self._active < 0
         if first:
@@ -109,7 +110,7 @@ class Notifier:
     def teardown(self, ctx: Context) -> None:
         """Forget the settings of a generation. The last one ends the service: the plugin was removed."""
         with self._lock:
-            self._forget(ctx.config)
+            self._prepared = [one for one in self._prepared if one[0] != ctx.config]
             if self._staged is not None and self._staged[0] == ctx.generation:
                 self._staged = None  # it was refused
             last = not self._prepared
@@ -132,9 +133,6 @@ class Notifier:
                 _, settings, ctx = self._staged
                 self._staged = None
                 self._service.configure(settings, dry_run=ctx.dry_run, log=ctx.log)
-
-    def _forget(self, config: Mapping[str, Any]) -> None:
-        self._prepared = [one for one in self._prepared if one[0] != config]
 
 
 _NOTIFIER = Notifier()
