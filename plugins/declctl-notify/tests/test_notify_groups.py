@@ -144,6 +144,21 @@ def test_too_many_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [_add(groups, 0.0, key=GroupKey("rule", (("n", n),))) for n in "abcb"] == [True, True, False, True]
 
 
+def test_groups_in_which_nothing_waits_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of each object: those that have sent their message are forgotten, and no change is refused."""
+    monkeypatch.setattr(declctl_notify.groups, "MOST_GROUPS", 3)
+    groups = Groups()
+    for number in range(20):
+        now = number * 20.0
+        assert _add(groups, now, key=GroupKey("rule", (("n", f"{number}"),)))
+        assert len(groups.due(now + 10.0)) == 1
+    for number in range(3):
+        assert _add(groups, 500.0, key=GroupKey("rule", (("m", f"{number}"),)))
+    assert not _add(groups, 500.0, key=SHOP)
+    assert len(groups.due(510.0)) == 3
+    assert _add(groups, 510.0, key=SHOP)
+
+
 def test_drain_leaves_nothing() -> None:
     """At the end of the process all that waits becomes messages, repeats too."""
     groups = Groups()

@@ -45,7 +45,7 @@ class Channel:
         self._outbox = Outbox(target.rate_limit, settings.retry, clock=clock)
         self._taken = self._notified = self._dropped = 0  # changes
         self._has_ended = False  # `give_up` was called
-        self._unlogged: list[str] = []  # reasons of failures since the last line
+        self._unlogged: dict[str, int] = {}  # failures since the last line, by reason
         self._failing = False  # a line has told of failures, and none that it works again
         self._log_after: float | None = None  # the time of the next line; None for at once
 
@@ -158,7 +158,7 @@ class Channel:
                 self._failing, self._log_after = False, None
 
     def _note_failure(self, reason: str) -> None:
-        self._unlogged.append(reason)
+        self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
         now = self._clock.monotonic()
         if self._log_after is None or now >= self._log_after:
             self._log_failures()
@@ -168,11 +168,10 @@ class Channel:
         if not self._unlogged:
             return
         self._failing = True
-        reasons = ", ".join(dict.fromkeys(self._unlogged))
         self._log.warning(
-            f"notifications have failed: {reasons}",
+            f"notifications have failed: {', '.join(self._unlogged)}",
             target=self._target.name,
-            failures=len(self._unlogged),
+            failures=sum(self._unlogged.values()),
             waiting=self._groups.waiting + self._outbox.waiting,
         )
         self._unlogged.clear()
@@ -260,17 +259,20 @@ class ChannelThread:
 
     def _try(self, delivery: Delivery) -> str:
         """Send a message, and wait for the result; why it failed, or an empty text."""
-        timeout = min(self.channel.settings.send_timeout, self._seconds_left())
+        timeout = self.channel.settings.send_timeout
         if (late := self._late) is not None:
             # A second send would double the message, or hang as well. So the result of the first one counts.
-            failure = late.wait(timeout)
+            failure = late.wait(min(timeout, self._seconds_left()))
             if failure is None:
                 return _HANGS
             self._late = None
             if late.delivery is delivery and not failure:
                 return failure
-        attempt = _Attempt(self._send(), self.channel.target, delivery, self._clock.monotonic())
-        failure = attempt.wait(timeout)
+        try:
+            attempt = _Attempt(self._send(), self.channel.target, delivery, self._clock.monotonic())
+        except RuntimeError:  # the process has too many threads
+            return "no thread could be started"
+        failure = attempt.wait(min(timeout, self._seconds_left()))
         if failure is None:
             self._late = attempt
             return _HANGS

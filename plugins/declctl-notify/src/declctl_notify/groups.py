@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from declctl_notify.text import plain_text
 
 MOST_GROUPS: Final = 10_000
-"""Groups of one target that may wait at a time. A change that would need another one is not taken."""
+"""Groups of one target in which changes may wait. A change that would need another one is not taken."""
 
 MOST_MARKS: Final = 20_000
 """Changes of one target that are remembered as sent. Others may be repeated."""
@@ -105,6 +105,7 @@ class Groups:
         self._groups: dict[GroupKey, _Group] = {}
         self._heap: list[tuple[float, GroupKey]] = []  # one entry counts for each group: see `wake_at`
         self._marks = 0  # of all groups
+        self._all_wait = False  # changes wait in each group, and there are as many groups as there may be
 
     @property
     def waiting(self) -> int:
@@ -128,7 +129,7 @@ class Groups:
         """Add a change. False if there are too many groups; then it was not taken."""
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= MOST_GROUPS:
+            if len(self._groups) >= MOST_GROUPS and not self._forget_idle():
                 return False
             group = self._groups[key] = _Group(timing, severity, max_changes)
         group.timing, group.severity, group.max_changes = timing, severity, max_changes
@@ -156,6 +157,7 @@ class Groups:
         found: list[Message] = []
         while (at := self.next_due) is not None and at <= now:
             _, key = heapq.heappop(self._heap)
+            self._all_wait = False
             found += self._flush(key, self._groups[key], now)
         return found
 
@@ -170,8 +172,19 @@ class Groups:
                 found.append(_message(key, group))
         self._groups.clear()
         self._heap.clear()
-        self._marks = 0
+        self._marks, self._all_wait = 0, False
         return found
+
+    def _forget_idle(self) -> bool:
+        """Forget the groups in which no change waits, with what they have sent. Whether there were any."""
+        # Looking at all groups takes a while: it is not done for each change of a storm.
+        if self._all_wait:
+            return False
+        idle = [key for key, group in self._groups.items() if not group.waiting]
+        for key in idle:
+            self._marks -= len(self._groups.pop(key).marks)
+        self._all_wait = not idle
+        return bool(idle)
 
     def _flush(self, key: GroupKey, group: _Group, now: float) -> Iterator[Message]:
         """Make a message of what is due; decide when the group is looked at again, or forget it."""
