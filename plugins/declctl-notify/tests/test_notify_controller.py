@@ -204,7 +204,8 @@ def test_the_end_and_a_removal_send_what_waits(bundle: BundleDir, receiver: Rece
 def test_a_secret_shows_no_value(bundle: BundleDir, receiver: Receiver) -> None:
     """A changed Secret is told with the names of its keys."""
     path = bundle.write(
-        "manifest.yaml", _manifest(_config(body="{{ differences }} {{ obj }} {{ old }}"), resource="Secret")
+        "manifest.yaml",
+        _manifest(_config(body="{{ differences }} {{ obj }} {{ old }} {{ change.obj }}"), resource="Secret"),
     )
     secret = {**_map("a"), "kind": "Secret", "data": {"password": "aHVudGVyMg=="}}
     with running(path, objects=[secret]) as controller:

@@ -360,6 +360,22 @@ def test_a_fault_of_ours_shows_no_secret_either() -> None:
     rig.service.stop()
 
 
+def test_a_log_that_fails_does_not_end_the_messages(rig: Rig, receiver: Receiver) -> None:
+    """A process whose log is a closed pipe goes on to send."""
+
+    class Broken(Logged):
+        def warning(self, event: str, **fields: Any) -> None:
+            raise BrokenPipeError(event, fields)
+
+    rig.log = Broken()
+    rig.configure({"title": "{{ name }}"})
+    receiver.status = 500
+    rig.take(added())
+    until("it has failed", lambda: rig.figures.failed >= 2)
+    receiver.status = 200
+    until("it arrives", lambda: receiver.messages)
+
+
 def test_many_threads_lose_nothing(rig: Rig, receiver: Receiver) -> None:
     """Handlers with several workers: each change is in a message or counted in one."""
     rig.configure({"groupBy": ["name"], "title": "{{ name }}"}, target={"rateLimit": {"burst": 20}})

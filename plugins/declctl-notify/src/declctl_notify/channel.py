@@ -6,6 +6,7 @@ that a target that hangs delays no other one, and no handler.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -240,7 +241,10 @@ class ChannelThread:
 
     def _run(self) -> None:
         while (delivery := self._next()) is not None:
-            self.channel.finish(delivery, self._try(delivery))
+            failure = self._try(delivery)
+            # A log that fails, as to a closed stream, does not end the messages. `finish` logs last.
+            with suppress(Exception):
+                self.channel.finish(delivery, failure)
 
     def _next(self) -> Delivery | None:
         """Wait for a message that may be sent; None at the end."""

@@ -6,6 +6,8 @@ config. `take` is called by the threads of handlers, and never waits for a servi
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from declctl import Change, ChangeReason, ChangeType
@@ -184,7 +186,9 @@ def _values(change: Change, settings: Settings) -> dict[str, Any] | None:
             return None
     key = change.key
     return {
-        "change": change,
+        "change": _ChangeFacts(
+            change.type, change.reason, change.received_at, change.final_state_unknown, change.initial
+        ),
         "obj": obj,
         "old": None if old is None else without_secrets(old),
         "resource": change.resource,
@@ -195,6 +199,17 @@ def _values(change: Change, settings: Settings) -> dict[str, Any] | None:
         "differences": found,
         "changed": _Changed(found),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangeFacts:
+    """`change` of a template: that of the hook without its objects, which may be Secrets."""
+
+    type: ChangeType
+    reason: ChangeReason
+    received_at: datetime
+    final_state_unknown: bool
+    initial: bool
 
 
 class _Changed:

@@ -27,6 +27,7 @@ class Told:
     obj: Obj
     old: Obj | None = None
     initial: bool = False
+    final_state_unknown: bool = False
     reason: ChangeReason = ChangeReason.WATCH
     resource: str = "deployments"
     generation: int = 1
