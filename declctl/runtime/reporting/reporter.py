@@ -19,6 +19,7 @@ from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock, set_within
 from declctl.manifest import Plan
+from declctl.objects.refusals import granting_command
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.handler_loops import HandlerLoops
@@ -117,12 +118,13 @@ def not_synced(resource: ResourceStatus) -> str:
 def _advice(resource: ResourceStatus) -> str:
     waiting = [part for part in resource.informers if not part.synced]
     if resource.namespaces is not None and resource.namespaces.error is not None:
-        return "when namespaces can be listed and watched, it goes on by itself"
+        command = granting_command(resource.namespaces.error)
+        how = f" (`{command}`)" if command else ""
+        return f"when namespaces can be listed and watched{how}, it goes on by itself"
     if any(part.forbidden for part in waiting):
-        return (
-            "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
-            "by itself"
-        )
+        command = granting_command(resource.error or "")
+        how = f"`{command}`" if command else "`declctl validate --cluster` says what is missing"
+        return f"grant list and watch on it ({how}), and it goes on by itself"
     if any(part.missing for part in waiting):
         return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
     return "it goes on by itself"
