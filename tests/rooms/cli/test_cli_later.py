@@ -11,7 +11,6 @@ NAMES = [
     "graph",
     "record",
     "replay",
-    "generate",
     "fmt",
     "lint",
     "migrate",
