@@ -142,7 +142,7 @@ PROCESS_FIGURES = (
 # In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
     Figure("name"),
-    Figure("synced"),
+    Figure("synced", "declctl_resource_synced", "0 until the cache has been filled once.", counts=False),
     Figure("objects", "declctl_cache_objects", "Objects in the cache.", counts=False),
     Figure("bytes", "declctl_cache_bytes", "Bytes that their frames take.", counts=False),
     Figure("lists", "declctl_lists", "LISTs begun."),
