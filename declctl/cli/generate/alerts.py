@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from declctl.cli.generate.objects import Document, Place, rendered
+from declctl.cli.generate.objects import Document, Place, place_of, rendered
 from declctl.cli.terminal import block
 
 _GROUP: Final = "declctl"
@@ -162,4 +162,4 @@ def alert_rule(place: Place) -> Document:
 
 def show_alerts(*, job: str, namespace: str, plain: bool) -> None:
     """Print the alerts: as a PrometheusRule, or as a file for `rule_files` of Prometheus."""
-    block(rendered([rule_groups(job) if plain else alert_rule(Place(job, namespace))]))
+    block(rendered([rule_groups(job) if plain else alert_rule(place_of(job, namespace))]))

@@ -15,7 +15,7 @@ import yaml
 from declctl import __version__
 from declctl.cli.generate.alerts import alert_rule
 from declctl.cli.generate.bundle import FOLDER, MANIFEST, BundleVolume, bundle_volume
-from declctl.cli.generate.objects import Document, Place, Role, rendered, roles, service_account
+from declctl.cli.generate.objects import Document, Place, Role, place_of, rendered, roles, service_account
 from declctl.cli.generate.rights import KubeconfigChoice, PlannedController, planned_controller
 from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
@@ -60,7 +60,7 @@ def generate_deployment(
     Raises typer.Exit for a manifest with errors, and UsageError.
     """
     planned = planned_controller(manifest, definitions=definitions, cluster=cluster, namespace=namespace)
-    place = Place(name or planned.plan.name, namespace)
+    place = place_of(name or planned.plan.name, namespace)
     files = deployment_files(planned, place, options)
     if kustomize is None:
         block(rendered([each for documents in files.values() for each in documents]))
