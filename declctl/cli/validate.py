@@ -315,7 +315,7 @@ class RightsCheck:
     def __init__(self, loaded: LoadedManifest, server: Server) -> None:
         self._loaded = loaded
         self._server = server
-        self._answers: dict[_Question, bool] = {}
+        self._answers: dict[_AccessQuestion, bool] = {}
 
     async def faults(
         self, right: Right, spaces: Iterable[str | None], kinds: Mapping[GroupVersionKind, Resource]
@@ -350,7 +350,7 @@ class RightsCheck:
     async def _may(self, right: Right, verb: str, namespace: str | None) -> bool:
         """Whether the user has a right, for each of the names that it is limited to."""
         for name in right.names or ("",):
-            question = _Question(right.group, right.resource, verb, namespace or "", name)
+            question = _AccessQuestion(right.group, right.resource, verb, namespace or "", name)
             if question not in self._answers:
                 self._answers[question] = await _allowed(self._server, question)
             if not self._answers[question]:
@@ -358,7 +358,7 @@ class RightsCheck:
         return True
 
 
-class _Question(NamedTuple):
+class _AccessQuestion(NamedTuple):
     """What a SelfSubjectAccessReview asks."""
 
     group: str
@@ -389,7 +389,7 @@ async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIt
             return
 
 
-async def _allowed(server: Server, question: _Question) -> bool:
+async def _allowed(server: Server, question: _AccessQuestion) -> bool:
     resource, _, subresource = question.resource.partition("/")
     asked = {
         "group": question.group,
