@@ -6,6 +6,10 @@ back.
 """
 
 import itertools
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +82,7 @@ async def declctl_finalize(request, ctx):
     print("finalized", request.name)
 """
 _NUMBERS = itertools.count(1)
+_COMMAND = re.compile(r"`(declctl generate rbac [^`]*)`")
 pytestmark = pytest.mark.real
 
 
@@ -194,6 +199,41 @@ def test_a_right_that_is_missing_is_named_with_the_command(scene: Scene, resourc
             _drive(scene, declctl)
             until("the right is named", lambda: _complains(declctl, right, scene), seconds=60)
             assert declctl.stop() in (0, 1)
+
+
+SMALL = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: small}}
+spec:
+  namespaces: [{namespace}]
+  resources: [{{name: settings, apiVersion: v1, kind: ConfigMap}}]
+  handlers: [{{name: h, resourceRef: {{name: settings}}, entryPoint: "handlers:print_key"}}]
+"""
+
+
+def test_the_command_that_is_named_is_enough(real_cluster: Cluster, tmp_path: Path) -> None:
+    """It is taken from the log, with the path of the manifest in it; the process goes on by itself."""
+    places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
+    if shutil.which("kubectl", path=places) is None:
+        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    namespace = new_namespace(real_cluster)
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(SMALL.format(namespace=namespace), "utf-8")
+    (tmp_path / "handlers.py").write_text(HANDLERS, "utf-8")
+    metadata = {"name": "runner", "namespace": namespace}
+    account = Account(real_cluster, [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}])
+    with Declctl(manifest, kubeconfig=account.kubeconfig(tmp_path / "kubeconfig")) as declctl:
+        until("the command is named", lambda: any(_COMMAND.search(line) for line in declctl.err))
+        (command, *_) = [found[1] for line in declctl.err if (found := _COMMAND.search(line))]
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{places}"
+        env = environment(PATH=programs, KUBECONFIG=str(real_cluster.kubeconfig))
+        line = command.replace("MANIFEST", shlex.quote(str(manifest)))
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=env, check=False)
+        assert done.returncode == 0, done.stderr
+        until("it is ready", lambda: declctl.status()["ready"], seconds=100)
+        assert declctl.stop() == 0
+    drop_namespace(real_cluster, namespace)
 
 
 def _complains(declctl: Declctl, right: Granted, scene: Scene) -> bool:
