@@ -102,9 +102,10 @@ def scene(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
     """The definition, two objects that are watched, and the generated rights."""
     rest, folder = real_cluster.rest, tmp_path_factory.mktemp("web")
     (definition,) = documents(SUPPORT / "webapps.yaml")
-    # Another test of this server may have made it.
-    if not rest.is_there("customresourcedefinitions", definition["metadata"]["name"]):
-        rest.create(definition)
+    crd = definition["metadata"]["name"]
+    # Other tests of this server make it, too.
+    until("it is gone", lambda: not rest.is_there("customresourcedefinitions", crd), seconds=60)
+    rest.create(definition)
     namespace = new_namespace(real_cluster)
     rest.patch("namespaces", namespace, {"metadata": {"labels": {"example.dev/web": namespace}}})
     container = {"name": "main", "image": "registry.invalid/nothing"}
@@ -126,6 +127,8 @@ def scene(real_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
     for each in rest.request("GET", _webapps_of(namespace))["items"]:
         patch = {"metadata": {"finalizers": None}}
         rest.request("PATCH", f"{_webapps_of(namespace)}/{each['metadata']['name']}", patch, media=MERGE)
+    rest.delete("customresourcedefinitions", crd)
+    until("it is gone", lambda: not rest.is_there("customresourcedefinitions", crd), seconds=60)
     drop_namespace(real_cluster, namespace)
 
 
