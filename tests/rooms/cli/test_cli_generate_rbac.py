@@ -201,4 +201,12 @@ def test_options_that_contradict_are_refused(bundle, capsys) -> None:
     """Before anything is read."""
     assert main(["generate", "rbac", ".", "--kubeconfig", "x"]) == 2
     assert main(["generate", "rbac", ".", "--cluster", "--crds", "x"]) == 2
+
+
+@pytest.mark.parametrize("option", ["--name", "--namespace"])
+def test_a_name_that_labels_can_not_have_is_refused(bundle, capsys, option: str) -> None:
+    """The server would refuse the objects, one after the other."""
+    bundle("def notify(obj): ...")
+    assert main(["generate", "rbac", ".", option, "Guard_1"]) == 2
+    assert f'{option} "Guard_1" is no name' in capsys.readouterr().err
     assert capsys.readouterr().out == ""
