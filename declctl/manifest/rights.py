@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -25,6 +26,12 @@ MARK: Final = ("get", "patch")  # of an object that gets a finalizer, or becomes
 EVENTS: Final = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
+TOKEN_REVIEWS: Final = Resource(
+    GroupVersionKind.of("authentication.k8s.io/v1", "TokenReview"), "tokenreviews", False
+)
+ACCESS_REVIEWS: Final = Resource(
+    GroupVersionKind.of("authorization.k8s.io/v1", "SubjectAccessReview"), "subjectaccessreviews", False
+)
 METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
 """The methods and properties of `ctx` on which rights depend."""
 _EVENTS_OF_CLUSTER = "default"  # the namespace of Events about objects that are in none
@@ -123,6 +130,10 @@ def rights_of(
         yield _right(LEASES, ("create",), where, "the first leader creates the Lease", path)
         reason = f"leaders take and renew the Lease {name}"
         yield replace(_right(LEASES, ("get", "update"), where, reason, path), names=(name,))
+    if plan.admin.authorization is AdminAuthorization.KUBERNETES:
+        path = ("spec", "admin", "authorization")
+        yield _right(TOKEN_REVIEWS, ("create",), Scope(), "whose token a request has is reviewed", path)
+        yield _right(ACCESS_REVIEWS, ("create",), Scope(), "whether they may do it is reviewed", path)
 
 
 def _watching(resource: ResourcePlan, kinds: Kinds, *, everything: bool) -> Iterator[Right]:

@@ -78,6 +78,9 @@ def test_the_server_takes_what_the_chart_makes(helm: str, real_cluster: Cluster)
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
         "admin": {"tokenSecret": "token"},
         "env": [{"name": "TZ", "value": "UTC"}],
+        "allowedDigests": "reviewed",
+        "volumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
     }
     values["rbac"][0]["namespaces"] = [namespace]
     made = _run(helm, "template", "guard", str(CHART), "--namespace", namespace, values=values)
@@ -148,6 +151,21 @@ def test_the_pod_is_restricted(helm: str) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_only_bundles_of_a_list_run(helm: str) -> None:
+    """The list is mounted, and named on the command line; the probes speak TLS if the manifest says so."""
+    pod = _objects(helm, allowedDigests="reviewed", admin={"scheme": "HTTPS"})["Deployment", "guard"]["spec"][
+        "template"
+    ]["spec"]
+    (container,) = pod["containers"]
+    assert "--allowed-digests=/etc/declctl-allowed/digests" in container["args"]
+    assert {"name": "allowed", "configMap": {"name": "reviewed"}} in pod["volumes"]
+    assert {"name": "allowed", "mountPath": "/etc/declctl-allowed", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+    probes = [container[f"{each}Probe"]["httpGet"]["scheme"] for each in ("startup", "liveness", "readiness")]
+    assert probes == ["HTTPS"] * 3
 
 
 @pytest.mark.parametrize(

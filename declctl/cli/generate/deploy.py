@@ -104,10 +104,12 @@ def restart_digest(plan: Plan) -> str:
     """A digest of what a running process can't take over: with another one, the pod is replaced."""
     election = msgspec.to_builtins({name: getattr(plan.leader_election, name) for name in _ELECTION})
     startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
-    fields = [plan.name, str(plan.admin.bind_address), election, startup]
+    admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in _ADMIN})
+    fields = [plan.name, admin, election, startup]
     return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
 
 
+_ADMIN: Final = ("bind_address", "token_file", "authorization", "tls")
 _ELECTION: Final = (
     "enabled",
     "lease_duration",
@@ -159,6 +161,7 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
     ]
     volumes: list[dict[str, Any]] = [{"name": "bundle", **bundle.volume}, {"name": "tmp", "emptyDir": {}}]
     more: dict[str, Any] = {}
+    scheme = {"port": "admin", **({"scheme": "HTTPS"} if plan.admin.tls else {})}
     if options.plugin_image:
         env.append({"name": "PYTHONPATH", "value": _PLUGINS})
         mounts.append({"name": "plugins", "mountPath": _PLUGINS, "readOnly": True})
@@ -171,12 +174,12 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         **({"env": env} if env else {}),
         "ports": [{"name": "admin", "containerPort": port}],
         "startupProbe": {
-            "httpGet": {"path": "/healthz", "port": "admin"},
+            "httpGet": {"path": "/healthz", **scheme},
             "periodSeconds": 1,
             "failureThreshold": 30,
         },
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "admin"}, "periodSeconds": 10},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "admin"}, "periodSeconds": 5},
+        "livenessProbe": {"httpGet": {"path": "/healthz", **scheme}, "periodSeconds": 10},
+        "readinessProbe": {"httpGet": {"path": "/readyz", **scheme}, "periodSeconds": 5},
         "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": _RESTRICTED,
         "volumeMounts": mounts,

@@ -1,7 +1,6 @@
 """`declctl generate deploy` and `alerts`: the objects, and what can't be deployed."""
 
 import base64
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from declctl.admin import metrics
+from declctl.admin.metrics import catalog
 from declctl.cli.generate.alerts import ALERTS
 from declctl.cli.main import status_of as main
-from declctl.runtime.reporting import status
 from declctl.testing import ConfigMapDir
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -306,18 +304,12 @@ def test_the_output_is_stable(capsys) -> None:
 
 
 _METRIC = re.compile(r"\b(?:declctl|workqueue|leader_election|rest_client)_[a-z0-9_]+")
-_SUFFIXES = ("_total", "_bucket", "_sum", "_count")
 
 
 def test_every_metric_of_an_alert_exists() -> None:
     """Under its name in the exposition: an alert of another one would never fire."""
-    tables = [value for name, value in vars(status).items() if name.endswith("_FIGURES")]
-    figures = {figure.metric: figure for table in tables for figure in table if figure.metric}
-    known = {"declctl_plugin_ready"}  # which the collector makes by itself
-    assert all(f'"{name}"' in inspect.getsource(metrics) for name in known)
-    for name, figure in figures.items():
-        known |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if figure.histogram else set()
-        known.add(f"{name}_total" if figure.counts and not figure.histogram else name)
+    known = {each.name for each in catalog()}
+    known |= {f"{each.name}_{part}" for each in catalog() for part in ("bucket", "sum", "count")}
     used = {name for alert in ALERTS for name in _METRIC.findall(alert.expr)}
     assert len(used) > 10
     assert used - known == set()
@@ -338,3 +330,21 @@ def test_alerts_are_rules_of_prometheus(capsys) -> None:
         assert each["expr"].count('{job="guard"') == len(metrics) > 0
         assert each["annotations"]["summary"].endswith(".")
         assert each["annotations"]["description"].endswith(".")
+
+
+def test_probes_speak_tls_if_the_admin_address_does(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What takes effect at the next start is in the digest of the template; a host name more is not."""
+
+    def template(admin: str) -> dict[str, Any]:
+        write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + f"  admin: {{{admin}}}\n")
+        assert main(["generate", "deploy", "manifest.yaml"]) == 0
+        documents = yaml.safe_load_all(capsys.readouterr().out)
+        return next(each for each in documents if each["kind"] == "Deployment")["spec"]["template"]
+
+    plain = template("bindAddress: 0.0.0.0:8081")
+    assert template("bindAddress: 0.0.0.0:8081, allowedHosts: [guard.team-a.svc]") == plain
+    tls = template("bindAddress: 0.0.0.0:8081, tls: {certFile: /tls/tls.crt, keyFile: /tls/tls.key}")
+    (container,) = tls["spec"]["containers"]
+    probes = [container[f"{each}Probe"]["httpGet"] for each in ("startup", "liveness", "readiness")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+    assert tls["metadata"]["annotations"] != plain["metadata"]["annotations"]

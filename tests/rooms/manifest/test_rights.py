@@ -165,3 +165,9 @@ def test_a_kind_that_is_not_known_is_left_out():
     gvk = GroupVersionKind.of("v1", "Pod")
     known = rights_of(found, {gvk: Resource(gvk, "pods", True)}, {}, namespace="own")
     assert [right.resource for right in known] == ["pods"]
+
+
+def test_tokens_of_kubernetes_need_the_right_to_ask_for_reviews() -> None:
+    """With `admin.authorization: Kubernetes`; without it nobody is reviewed."""
+    reviews = {(None, "tokenreviews", "create"), (None, "subjectaccessreviews", "create")}
+    assert granted(PODS + "  admin: {authorization: Kubernetes}\n") - granted(PODS) == reviews
