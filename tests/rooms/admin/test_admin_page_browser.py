@@ -369,7 +369,7 @@ def test_a_page_of_another_version_says_so(browse: Browse) -> None:
     browse(scenario)
 
 
-_LONG = "a-name-" + "without-an-end-" * 12
+_LONG = "a_text_without_a_place_to_break_" * 6
 
 
 def _everything() -> ControllerStatus:
