@@ -13,8 +13,9 @@ from declctl.admin.access import type_name
 from declctl.admin.page.elements import Element, element
 from declctl.admin.page.values import MOST, Document, document_moment, is_failing, moment, prose
 from declctl.kit.text import excerpt
+from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
+from declctl.runtime.reporting.status import ControllerStatus, PluginStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
 _LOST = "Lost"  # state of an election
@@ -48,21 +49,31 @@ _DEGRADED: Mapping[str, tuple[str, str]] = {
         "An async def hook blocks its loop",
         "Mend the line that the message names, and save: an edit gets another loop.",
     ),
-    "PluginDisabled": (
-        "A plugin could not be loaded, and its handlers are not called",
-        "Mend or install the plugin; `declctl reload` tries it again.",
-    ),
-    "KeysUnknown": (
-        "A filter or a mapping fails",
-        "Mend the filter or the mapping, and save. Nothing is lost: each change is tried again.",
-    ),
     "WriteLoop": (
         "A handler writes an object again and again",
         "See who writes the named field (`declctl why`), and let one of the two stop.",
     ),
-    "FileWatchFailed": (
-        "Edits are not noticed: the files can't be checked",
-        "Raise the limit of the process on open files; `declctl reload` reads the files now.",
+}
+# Reasons of which the status has the subjects: each of these is an alarm of its own.
+_WITH_SUBJECTS = frozenset(
+    {
+        "ServerUnreachable",
+        "ResourceError",
+        "PluginDisabled",
+        "PluginSuspended",
+        "KeysUnknown",
+        "FileWatchFailed",
+    }
+)
+# By state of a plugin: title and advice.
+_PLUGINS: Mapping[str, tuple[str, str]] = {
+    "Disabled": (
+        "could not be loaded, and its handlers are not called",
+        "Mend or install it; `declctl reload` tries it again.",
+    ),
+    "Suspended": (
+        "is not called, because its calls have failed",
+        "See whether the service behind it works. Its changes wait; a call is tried again by itself.",
     ),
 }
 _RELOAD_ADVICE = (
@@ -107,10 +118,19 @@ def _all(
         is_cold = ready is not None and ready["reason"] == "Following"  # another process leads
         yield from () if is_cold else _of_resources(status.resources)
         yield from _degraded(conditions.get("Degraded"))
+    yield from _of_plugins(status.plugins)
     for handler in status.handlers:
         yield from _of_handler(handler, now=now)
     for schedule in status.schedules:
         yield from _of_schedule(schedule)
+    if status.file_watch.error is not None:
+        yield Alarm(
+            "files",
+            Level.ALARM,
+            "Edits are not noticed: the files can't be checked",
+            excerpt(status.file_watch.error, most=MOST),
+            "Raise the limit of the process on open files; `declctl reload` reads the files now.",
+        )
     if status.abandoned_calls:
         calls = "; ".join(f"{call.name} at {call.place}" for call in status.abandoned_calls)
         yield Alarm(
@@ -221,12 +241,24 @@ def _of_resources(resources: Sequence[ResourceStatus]) -> Iterator[Alarm]:
 
 
 def _degraded(degraded: Document | None) -> Iterator[Alarm]:
-    # A fault of a resource is an alarm of its own, with its own advice.
-    if degraded is None or degraded["status"] != "True" or degraded["reason"] == "ResourceError":
+    if degraded is None or degraded["status"] != "True" or degraded["reason"] in _WITH_SUBJECTS:
         return
     reason = degraded["reason"]
     title, advice = _DEGRADED.get(reason, (f"Degraded: {reason}", "The log has the details."))
     yield Alarm("degraded", Level.ALARM, title, excerpt(degraded["message"], most=MOST), advice)
+
+
+def _of_plugins(plugins: Sequence[PluginStatus]) -> Iterator[Alarm]:
+    for plugin in plugins:
+        if plugin.state != READY:
+            title, advice = _PLUGINS.get(plugin.state, (f"is {plugin.state}", "The log has the details."))
+            yield Alarm(
+                f"plugin {plugin.name}",
+                Level.ALARM,
+                f"The plugin {plugin.name} {title}",
+                excerpt(plugin.reason or "", most=MOST),
+                advice,
+            )
 
 
 def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]:
@@ -249,6 +281,14 @@ def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]
             f"The handler {handler.name} fails{when}: {kind}",
             excerpt(handler.last_error or "", most=MOST),
             advice,
+        )
+    if handler.unmapped:
+        yield Alarm(
+            f"{key} mapping",
+            Level.ALARM,
+            f"A filter or a mapping of the handler {handler.name} fails: {handler.unmapped:,} changes wait",
+            "",
+            "Mend the filter or the mapping, and save. Nothing is lost: each change is tried again.",
         )
     if handler.zombies:
         calls = "1 call" if handler.zombies == 1 else f"{handler.zombies:,} calls"

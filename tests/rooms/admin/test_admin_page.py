@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from declctl.admin.page.alarms import Alarm, Level, alarms
 from declctl.leadership import LeadershipStatus
 from declctl.manifest import ManifestSource, load, plan
-from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.reloading.attempts import RetryStatus
+from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
-from declctl.runtime.reporting.status import Condition, ControllerStatus
+from declctl.runtime.reporting.status import Condition, ControllerStatus, PluginStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
 from tests.rooms.admin.conftest import NOTIFY, PODS, STATUS, Answer
@@ -28,7 +28,13 @@ from tests.rooms.admin.test_admin_schedules import NIGHTLY
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECRET = "s3cr3t"
-WELL = replace(STATUS, handlers=(replace(NOTIFY, zombies=0),), server=ServerStatus("https://there"))
+WELL = replace(
+    STATUS,
+    handlers=(replace(NOTIFY, zombies=0),),
+    server=ServerStatus("https://there"),
+    plugins=(PluginStatus("slack", "1.2.0", "Ready"),),
+    file_watch=FileWatchStatus(),
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ def test_what_is_rare_has_its_place(ask: Callable, runtime):
     """Old code in memory, removed handlers, plugins that could not be loaded."""
     runtime.say(
         old_generations=(OldGeneration(3, ("thread poller (poll at handlers.py:12)",)),),
-        plugins=(LoadedPlugin("slack", "1.2.0", "Disabled", "ImportError: no requests"),),
+        plugins=(PluginStatus("slack", "1.2.0", "Disabled", "ImportError: no requests"),),
     )
     text = ask("/").text
     for words in ("thread poller", "audit", "✗ Disabled", "ImportError: no requests", "reloadRetries"):
@@ -213,7 +219,7 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
         handlers=(replace(NOTIFY, last_error=text, last_error_type="KeyError", last_error_time=NOW),),
         resources=(replace(PODS, synced=False, error=text, error_type="Forbidden"),),
         schedules=(replace(NIGHTLY, last_error=text),),
-        plugins=(LoadedPlugin("slack", "1.2.0", "Disabled", text),),
+        plugins=(PluginStatus("slack", "1.2.0", "Disabled", text),),
         old_generations=(OldGeneration(3, (text,)),),
         abandoned_calls=(AbandonedCall(SECRET, SECRET, 3.0),),
         server=ServerStatus(f"https://{SECRET}", None, text),
@@ -325,10 +331,34 @@ WRONG = {
         "`declctl trigger nightly`",
     ),
     "a plugin that could not be loaded": (
-        _condition("Degraded", "PluginDisabled", "plugin slack is disabled", holds=True),
-        "A plugin could not be loaded",
-        "plugin slack is disabled",
+        {"plugins": (PluginStatus("slack", "1.2.0", "Disabled", "ImportError: no requests"),)},
+        "The plugin slack could not be loaded",
+        "ImportError: no requests",
         "`declctl reload` tries it again",
+    ),
+    "a plugin whose calls fail": (
+        {"plugins": (PluginStatus("pager", "0.3", "Suspended", "5 calls in a row have failed"),)},
+        "The plugin pager is not called",
+        "5 calls in a row have failed",
+        "tried again by itself",
+    ),
+    "a mapping that fails": (
+        {"handlers": (replace(NOTIFY, zombies=0, unmapped=3),)},
+        "A filter or a mapping of the handler notify fails: 3 changes wait",
+        "",
+        "Mend the filter or the mapping",
+    ),
+    "files that can't be checked": (
+        {"file_watch": FileWatchStatus(7, "Too many open files", "OSError")},
+        "Edits are not noticed",
+        "Too many open files",
+        "`declctl reload` reads the files now",
+    ),
+    "two handlers that write the same field": (
+        _condition("Degraded", "WriteLoop", "notify writes default/a again and again: data", holds=True),
+        "A handler writes an object again and again",
+        "default/a",
+        "`declctl why`",
     ),
     "a fault without an advice of its own": (
         _condition("Degraded", "SomethingNew", "a message", holds=True),
@@ -372,6 +402,14 @@ def test_what_somebody_has_to_act_on_is_a_warning(changes: Mapping[str, Any], ti
     (alarm,) = _alarms(replace(WELL, **changes))
     assert (alarm.level, alarm.title) == (Level.WARNING, title)
     assert alarm.advice
+
+
+def test_several_faults_are_several_alarms():
+    """A resource that can't be read does not hide a plugin that could not be loaded."""
+    both = Condition("Degraded", "True", "ResourceError", "pods: 403; plugin slack is disabled", NOW)
+    plugin = PluginStatus("slack", "1.2.0", "Disabled", "ImportError")
+    found = _alarms(replace(WELL, conditions=(both,), resources=(_FORBIDDEN,), plugins=(plugin,)))
+    assert [alarm.key for alarm in found] == ["resource pods", "plugin slack"]
 
 
 def test_a_server_that_is_away_is_one_alarm():

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from declctl.admin import serve
+from declctl.admin import StaticToken, serve
 from declctl.manifest.values import Address
-from declctl.runtime.reporting.status import Condition, ControllerStatus
+from declctl.runtime.reloading.files import FileWatchStatus
+from declctl.runtime.reporting.status import Condition, ControllerStatus, PluginStatus
 from tests.browsing import Chromium, needs_chromium, started_chromium
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, STATUS, FakeRuntime, pod
 
@@ -26,6 +27,8 @@ WELL = replace(
     STATUS,
     handlers=(replace(NOTIFY, zombies=0),),
     server=replace(STATUS.server, unreachable_since=None, error=None),
+    plugins=(PluginStatus("slack", "1.2.0", "Ready"),),
+    file_watch=FileWatchStatus(),
 )
 UNCLOSED = "handlers.py:1: '(' was never closed"
 REFUSED = Condition("Reloaded", "False", "SyntaxError", UNCLOSED, datetime(2026, 1, 1, tzinfo=UTC))
@@ -85,7 +88,7 @@ def _browse(runtime: FakeRuntime, chromium: Chromium) -> Browse:
     ) -> None:
         async def run() -> None:
             async with (
-                serve(runtime, LOOPBACK, token=token) as bound,
+                serve(runtime, LOOPBACK, authorizer=StaticToken(token) if token else None) as bound,
                 chromium.page(stopped=stopped, **context) as page,
             ):
                 url = f"http://127.0.0.1:{bound.port}/"
@@ -369,7 +372,7 @@ def test_a_page_of_another_version_says_so(browse: Browse) -> None:
     browse(scenario)
 
 
-_LONG = "a-name-" + "without-an-end-" * 12
+_LONG = "a_text_without_a_place_to_break_" * 6
 
 
 def _everything() -> ControllerStatus:
