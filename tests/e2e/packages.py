@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-CHANGELOG, NOTIFY = PLUGINS / "declctl-changelog", PLUGINS / "declctl-notify"
+CHANGELOG = PLUGINS / "declctl-changelog"
+NOTIFY = PLUGINS / "declctl-notify"
+WEBHOOK = PLUGINS / "declctl-webhook"
 
 
 def install(package: Path, folder: Path) -> dict[str, str]:
