@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-CHANGELOG = PLUGINS / "declctl-changelog"
-NOTIFY = PLUGINS / "declctl-notify"
-WEBHOOK = PLUGINS / "declctl-webhook"
+CHANGELOG, NOTIFY, WEBHOOK = (PLUGINS / f"declctl-{name}" for name in ("changelog", "notify", "webhook"))
 
 
 def install(package: Path, folder: Path) -> dict[str, str]:
