@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from declctl.admin.access import answer, redacted, refusal, type_name
+from declctl.admin.reviews import ReviewSender
 from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
 from declctl.kit.documents import document_of
@@ -41,6 +42,11 @@ class ControlledRuntime(Protocol):
     @property
     def plan(self) -> Plan:
         """The plan of the active generation."""
+        ...
+
+    @property
+    def client(self) -> ReviewSender | None:
+        """The client of the API server; None before it has connected."""
         ...
 
     def status(self) -> ControllerStatus:

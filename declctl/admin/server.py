@@ -11,12 +11,14 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
+from declctl.admin.authorization import Authorizer, StaticToken, TokenFile
 from declctl.admin.endpoints import (
     CacheReads,
     ControlledRuntime,
@@ -27,8 +29,10 @@ from declctl.admin.endpoints import (
     not_yet,
 )
 from declctl.admin.page import page
+from declctl.admin.reviews import ReviewedToken
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
@@ -216,21 +220,21 @@ async def serve(
     runtime: ControlledRuntime,
     address: Address,
     *,
-    token: str | None = None,
+    authorizer: Authorizer | None = None,
     log: Log | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Address, None]:
     """Listen on `address` inside an `async with` block; gives the address with its real port.
 
-    `token` is required of guarded requests; None for no token. `access` has the rules. Raises UsageError if
-    the address can't be used.
+    `authorizer` decides about guarded requests; None if the process has no token. `access` has the rules.
+    Raises UsageError if the address can't be used.
     """
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
     connections = ConnectionTable(clock, refusals)
     access = Access(
         address,
-        token=token,
+        authorizer=authorizer,
         machine=socket.gethostname(),
         allowed=lambda: runtime.plan.admin.allowed_hosts,
         refusals=refusals,
@@ -288,20 +292,55 @@ async def _sweep(connections: ConnectionTable, refusals: Refusals, clock: Clock)
 
 
 def front(
-    address: Address | None = None, *, token: str | None = None, log: Log | None = None
+    address: Address | None = None,
+    *,
+    given: StaticToken | TokenFile | None = None,
+    folder: Path = Path(),
+    log: Log | None = None,
 ) -> Callable[[ControlledRuntime], AbstractAsyncContextManager[None]]:
     """The server as a front of the runtime: entered and left with it.
 
-    `address` None stands for that of the manifest.
+    - `address`: None stands for that of the manifest.
+    - `given`: the authorizer that the environment asks for; it comes before the `tokenFile` of the manifest.
+    - `folder`: that of the manifest, where relative paths begin.
     """
 
     @asynccontextmanager
     async def admin(runtime: ControlledRuntime) -> AsyncGenerator[None, None]:
-        where = address or runtime.plan.admin.bind_address
-        async with serve(runtime, where, token=token, log=log):
+        spec, clock = runtime.plan.admin, SystemClock()
+        authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
+        async with serve(runtime, address or spec.bind_address, authorizer=authorizer, log=log, clock=clock):
             yield
 
     return admin
+
+
+async def authorizer_of(
+    runtime: ControlledRuntime,
+    *,
+    given: StaticToken | TokenFile | None,
+    folder: Path,
+    clock: Clock,
+    log: Log | None,
+) -> Authorizer | None:
+    """The authorizer of a process, from its environment (`given`) and its manifest; None if it has no token.
+
+    A file that can't be used is told in the log.
+    """
+    spec = runtime.plan.admin
+    if spec.authorization is AdminAuthorization.KUBERNETES:
+        if given is not None and log is not None:
+            log.warning(
+                "admin address: the token of the environment is not used, as spec.admin.authorization is "
+                "Kubernetes"
+            )
+        assert runtime.client is not None  # fronts are entered after it has connected
+        return ReviewedToken(runtime.client, clock=clock)
+    if given is None and spec.token_file is not None:
+        given = TokenFile((folder / spec.token_file).absolute(), log)
+    if isinstance(given, TokenFile):
+        await given.read()  # so that the log has a fault before the first request
+    return given
 
 
 def application(

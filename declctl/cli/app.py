@@ -11,13 +11,16 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
 from declctl.cli.terminal import block, line
 from declctl.cli.version import version
 from declctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from declctl.cli.generate.rights import KubeconfigChoice
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
@@ -28,15 +31,12 @@ _INSTEAD: Mapping[str, str] = MappingProxyType(
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
-        "graph": "`declctl status` lists resources and handlers",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
-        "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
         "set": "start `declctl run` with --log-level",
-        "doctor": "`declctl validate --cluster` checks kinds and permissions",
     }
 )
 _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -75,6 +75,15 @@ class Report(StrEnum):
     GITHUB = "github"
 
 
+class GraphFormat(StrEnum):
+    """How `graph` prints the graph of a manifest."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    JSON = "json"
+
+
 class LogFormat(StrEnum):
     """How log lines are written."""
 
@@ -93,6 +102,10 @@ class LogLevel(StrEnum):
 
 _ManifestArgument = Annotated[
     str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
+]
+_ChurnOption = Annotated[
+    float,
+    typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods of the sandbox."),
 ]
 _AdminOption = Annotated[
     str | None,
@@ -144,6 +157,9 @@ _finalizers = typer.Typer(
 )
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 _new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
+_generate = typer.Typer(
+    help="Print what brings a manifest into a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -175,7 +191,14 @@ def _load_no_plugins() -> None:
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
-    manifest: _ManifestArgument,
+    manifest: Annotated[
+        str,
+        typer.Argument(
+            metavar="MANIFEST",
+            help="A file, a folder that holds one Controller, -, or configmap/NAMESPACE/NAME, which is read "
+            "from the cluster and followed.",
+        ),
+    ],
     *,
     watch: Annotated[
         bool | None,
@@ -198,6 +221,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
     objects: _ObjectsOption = None,
+    churn: _ChurnOption = 0.0,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -205,6 +229,14 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Write nothing: the server checks what handlers write, and the differences are printed.",
         ),
     ] = False,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="FILE",
+            help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -228,6 +260,10 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+    if churn and not sandbox:
+        raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if churn and once:
+        raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
         raise UsageError("--timeout limits --once: add --once, or leave it out.")
     if exec_on_restart and once:
@@ -251,7 +287,9 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             timeout=timeout,
             sandbox=sandbox,
             objects=objects or [],
+            churn=churn,
             dry_run=dry_run,
+            allowed_digests=allowed_digests,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,
@@ -305,6 +343,65 @@ def validate(
     return int(any(fault.severity == "error" for fault in faults))
 
 
+@app.command(epilog="Example: declctl doctor examples/01-hello --context staging")
+def doctor(
+    manifest: Annotated[
+        str | None,
+        typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder."),
+    ] = None,
+    *,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="How long each check may take. [default: 10s]"),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Check whether declctl can work here: Python, packages, limits, files, plugins, address and cluster.
+
+    Each check is ok, a warning, failed or skipped, with its meaning and what to do. It exits 1 if a check
+    failed, else 0. Nothing is changed, and the only requests to the cluster are reads and access reviews.
+    """
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # as in `run`
+        from declctl.cli.doctor import examine
+
+        return examine(
+            manifest,
+            children,
+            kubeconfig=kubeconfig,
+            context=context,
+            timeout=timeout,
+            as_json=output is Output.JSON,
+        )
+
+
+@app.command()
+def digest(
+    manifest: _ManifestArgument,
+    *,
+    allowed: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed",
+            metavar="FILE",
+            help="Exit with 1 unless this list has the digest, as --allowed-digests of run would refuse it.",
+        ),
+    ] = None,
+) -> None:
+    """Print the digest of a manifest and its handler files, for lists of what may run.
+
+    It is the same on each machine. No code is imported. Files of configFrom are not part of it, and neither
+    are installed packages.
+    """
+    from declctl.cli.digest import print_digest
+
+    print_digest(manifest, allowed=allowed)
+
+
 @app.command()
 def plan(
     manifest: _ManifestArgument,
@@ -327,6 +424,27 @@ def plan(
     from declctl.cli.plan import show_plan
 
     return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+
+
+@app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
+def graph(
+    manifest: Annotated[
+        str, typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder.")
+    ] = ".",
+    *,
+    output: Annotated[
+        GraphFormat,
+        typer.Option("--output", "-o", help="A tree for people, Mermaid or DOT for pages, or JSON."),
+    ] = GraphFormat.TEXT,
+) -> None:
+    """Show what a manifest connects: resources, informers, indexes, handlers, and what they write.
+
+    It needs no cluster, and imports no handler: reads and writes that the manifest does not declare are not
+    in it. It exits 1 if the manifest has faults.
+    """
+    from declctl.cli.graph import show_graph
+
+    show_graph(manifest, str(output))
 
 
 @app.command()
@@ -485,9 +603,7 @@ def sandbox(
             help="Where to write its kubeconfig; by default a temporary file.",
         ),
     ] = None,
-    churn: Annotated[
-        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
-    ] = 0.0,
+    churn: _ChurnOption = 0.0,
 ) -> None:
     """Serve a Kubernetes API from memory, until Ctrl-C."""
     from declctl.cli.sandbox import serve
@@ -517,11 +633,15 @@ def schema(
     kind: Annotated[
         str | None, typer.Option("--kind", help="Of one kind alone: Controller or ControllerTest.")
     ] = None,
+    plugins: Annotated[
+        bool,
+        typer.Option("--plugins", help="With the schemas of the configs of installed plugins, for editors."),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of manifests."""
     from declctl.cli.describe import show_schema
 
-    show_schema(kind)
+    show_schema(kind, with_plugins=plugins)
 
 
 app.command()(version)
@@ -760,7 +880,83 @@ def release_finalizers(
     return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
 
 
+_NamespaceOption = Annotated[
+    str,
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The namespace in which the process runs."),
+]
+_NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Of the objects; by default that of the controller."),
+]
+_DefinitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--crds",
+        metavar="FILE",
+        help="CustomResourceDefinitions (YAML) of the kinds that Kubernetes does not have; may be repeated.",
+    ),
+]
+_ClusterOption = Annotated[
+    bool,
+    typer.Option(
+        "--cluster", help="Ask the cluster of the kubeconfig for the names of kinds, instead of --crds."
+    ),
+]
+
+
+@_generate.callback()
+def _of_generate() -> None:
+    """Print what brings a manifest into a cluster."""
+
+
+@_generate.command("rbac")
+def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say above each rule why it is there, with the line of the manifest."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print a ServiceAccount, and Roles of the rights that a manifest needs and no others.
+
+    For `kubectl apply --server-side -f -`. The handlers are imported in a child process, as `validate` does.
+    """
+    from declctl.cli.generate.rbac import show_rbac
+
+    show_rbac(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        explain=explain,
+    )
+
+
+def _cluster_of(
+    kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
+) -> "KubeconfigChoice | None":
+    """The cluster that is asked for kinds; None for none. Raises UsageError for options that contradict."""
+    if (kubeconfig or context) and not asked:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if asked and definitions:
+        raise UsageError("--crds says what --cluster asks: leave one of them out.")
+    if not asked:
+        return None
+    from declctl.cli.generate.rights import KubeconfigChoice
+
+    return KubeconfigChoice(kubeconfig, context)
+
+
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_generate, name="generate")
 app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")

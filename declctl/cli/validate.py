@@ -40,6 +40,8 @@ _VERBS = ("list", "watch")
 _FINALIZER_VERBS = ("get", "patch")  # of the kind itself
 _APPLIED_VERBS = ("create", "delete", "get", "list", "patch")  # of a kind in `applies`
 _EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
+_LEASES = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
+_LEASE_VERBS = ("get", "create", "update")
 _NAMESPACES = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
 _MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
 _NAMED = 5  # namespaces that a line names
@@ -67,20 +69,31 @@ async def _ask_cluster(
     faults, notes = list[Diagnostic](), dict[str, Sequence[str]]()
     try:
         for one in checked:
-            if one.inputs is not None:
-                loaded = one.inputs.loaded
-                files = one.inputs.bundle.files
-                found = await ask_cluster(
-                    loaded,
-                    client,
-                    records_events=_names(files, b"record_event"),
-                    applies_sets=_names(files, b"apply_set"),
-                )
-                faults += found.faults
-                notes |= found.notes
+            found = await ask_about(one, client, namespace=client.identity.namespace)
+            faults += found.faults
+            notes |= found.notes
         return ClusterFindings(faults, notes)
     finally:
         await client.close()
+
+
+async def ask_about(
+    checked: CheckResult, server: "Server", *, namespace: str | None = None
+) -> "ClusterFindings":
+    """What the server has against a manifest that was read; nothing against one that could not be.
+
+    `namespace` is that of the context or the pod, where the lease of an election is by default.
+    """
+    if checked.inputs is None:
+        return ClusterFindings(())
+    files = checked.inputs.bundle.files
+    return await ask_cluster(
+        checked.inputs.loaded,
+        server,
+        records_events=_names(files, b"record_event"),
+        applies_sets=_names(files, b"apply_set"),
+        namespace=namespace,
+    )
 
 
 def _names(files: Mapping[str, bytes], method: bytes) -> bool:
@@ -122,11 +135,12 @@ def print_faults(
 
 def _sentence(loaded: LoadedManifest) -> str:
     resources, handlers = len(loaded.controller.resources), len(loaded.controller.handlers)
-    parts = f"{_number(resources, 'resource')}, {_number(handlers, 'handler')}"
+    parts = f"{number_of(resources, 'resource')}, {number_of(handlers, 'handler')}"
     return f"{loaded.document.path}: {loaded.controller.name} is valid ({parts})"
 
 
-def _number(number: int, word: str) -> str:
+def number_of(number: int, word: str) -> str:
+    """`1 resource`, `2 resources`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -165,9 +179,17 @@ class ClusterFindings(msgspec.Struct, frozen=True):
 
 
 async def ask_cluster(
-    loaded: LoadedManifest, server: Server, *, records_events: bool = False, applies_sets: bool = False
+    loaded: LoadedManifest,
+    server: Server,
+    *,
+    records_events: bool = False,
+    applies_sets: bool = False,
+    namespace: str | None = None,
 ) -> ClusterFindings:
-    """What the server has against a manifest, and the namespaces that its selectors match now."""
+    """What the server has against a manifest, and the namespaces that its selectors match now.
+
+    The lease of an election is in `namespace`, unless the manifest names another.
+    """
     specs = {spec.name: spec for spec in loaded.controller.resources}
     found: list[Diagnostic] = []
     try:
@@ -179,6 +201,7 @@ async def ask_cluster(
         found += [fault async for fault in _unknown_fields(loaded, server)]
         found += [fault async for fault in _unwritable(loaded, server, selected, applies_sets=applies_sets)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
+        found += [fault async for fault in _election_faults(loaded, server, namespace)]
         if records_events:
             found += [fault async for fault in _events(loaded, server, selected)]
     except ApiError as error:
@@ -402,6 +425,18 @@ async def _finalizer_faults(
         if lacking is not None:
             path = (*handler.path, "finalizer")
             yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+
+
+async def _election_faults(
+    loaded: LoadedManifest, server: Server, namespace: str | None
+) -> AsyncIterator[Diagnostic]:
+    """An error if the lease of the election may not be read or written."""
+    election = loaded.controller.leader_election
+    if election.enabled:
+        space = election.namespace or namespace or "default"
+        lacking = await _lacking(server, _LEASES, _LEASE_VERBS, space)
+        if lacking is not None:
+            yield loaded.fault(FORBIDDEN, election.path, lacking.message, suggestion=lacking.advice)
 
 
 class _MissingRight(msgspec.Struct, frozen=True):

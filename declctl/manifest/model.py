@@ -115,6 +115,13 @@ class OnError(StrEnum):
     DISABLE = "Disable"
 
 
+class AdminAuthorization(StrEnum):
+    """Whose tokens the admin address takes: one that declctl is given, or those of Kubernetes."""
+
+    TOKEN = "Token"
+    KUBERNETES = "Kubernetes"
+
+
 class MissedRuns(StrEnum):
     """What happens to the times of a schedule at which its function could not be called."""
 
@@ -930,6 +937,15 @@ class ReloadSpec(LocatedSpec):
     preflight_timeout: float = field(
         duration("The time that the import in the child process may take.", default="5s")
     )
+    allowed_digests: str | None = field(
+        text(
+            "A file with the digests of the manifests that may run, one in each line, as `declctl digest` "
+            "prints them. Other files are refused before their code is imported. Whoever edits the manifest "
+            "must not be able to edit this file.",
+            value="absoluteFile",
+            examples=["/etc/declctl-allowed/digests"],
+        )
+    )
     warm_timeout: float = field(
         duration(
             "The time that new resources may take to sync. At the start, handlers wait as long for the sync.",
@@ -1074,11 +1090,19 @@ class LeaderElectionSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of a certificate with its chain, and of its private key, both in PEM."""
+
+    cert_file: str
+    key_file: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
     """The address that serves probes, status, metrics and the page.
 
     `allowed_hosts` are names that a request may have in `Host`, besides those of this machine and IP
-    addresses.
+    addresses. Relative paths begin at the folder of the manifest. `tls` is None for plain HTTP.
     """
 
     ABOUT = about("The admin address.")
@@ -1099,6 +1123,50 @@ class AdminSpec(LocatedSpec):
             examples=[["pod-guard.monitoring.svc"]],
         ),
         absent=(),
+    )
+    token_file: str | None = field(
+        restart(
+            text(
+                "The file of the token that guarded requests need; it may be replaced at any time. A "
+                "relative path begins at the folder of the manifest.",
+                value="fileName",
+                examples=["/var/run/secrets/declctl/token"],
+            )
+        )
+    )
+    authorization: AdminAuthorization = field(
+        restart(
+            choice(
+                "Whose tokens count. Token: the one of tokenFile or of the environment. Kubernetes: those of "
+                "users and ServiceAccounts, which the API server reviews; RBAC for nonResourceURLs says who "
+                "may get and post which path.",
+                [each.value for each in AdminAuthorization],
+                default="Token",
+            )
+        ),
+        read=AdminAuthorization,
+    )
+    tls: TlsFiles | None = field(
+        restart(
+            record(
+                "Serves HTTPS, with a certificate and a key that may be replaced at any time. Relative paths "
+                "begin at the folder of the manifest.",
+                {
+                    "certFile": text(
+                        "The certificate and its chain, as PEM.",
+                        value="fileName",
+                        examples=["/var/run/secrets/tls/tls.crt"],
+                    ),
+                    "keyFile": text(
+                        "The private key, as PEM without a password.",
+                        value="fileName",
+                        examples=["/var/run/secrets/tls/tls.key"],
+                    ),
+                },
+                required=("certFile", "keyFile"),
+            )
+        ),
+        read=lambda value: TlsFiles(value["certFile"], value["keyFile"]),
     )
 
 

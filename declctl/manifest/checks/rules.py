@@ -13,6 +13,7 @@ from declctl.manifest import codes
 from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import (
     BadValue,
     Json,
@@ -66,6 +67,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
     _check_election(findings, shape)
+    _check_admin(findings)
 
 
 # Fields that only one mode has, by the other one, with what holds there.
@@ -333,6 +335,19 @@ def _check_election(findings: Findings, shape: Schema) -> None:
             f"a leader that asks each {retry:g}s can't renew its lease within {renewal:g}s",
             f"renewDeadline (10s if absent) has to be longer than {LEASE_JITTER:g} times retryPeriod (2s if "
             "absent)",
+        )
+
+
+def _check_admin(findings: Findings) -> None:
+    """Report a token file beside tokens of Kubernetes."""
+    path = ("spec", "admin")
+    admin = mapping_at(findings.data, *path)
+    if admin.get("authorization") == AdminAuthorization.KUBERNETES and "tokenFile" in admin:
+        findings.add(
+            codes.CONTRADICTION,
+            Location((*path, "tokenFile"), key=True),
+            f"{dotted(path)} has a tokenFile, and with authorization: Kubernetes no token of a file counts",
+            suggestion="remove tokenFile, or authorization: Kubernetes",
         )
 
 

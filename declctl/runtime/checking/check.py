@@ -78,6 +78,24 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
+def check_rights(manifest: str) -> CheckResult:
+    """As `check`, with the rules of the hooks `declctl_rbac` in `hooks`. Blocks.
+
+    The code is imported whatever `spec.reload.preflight` says. Configs of plugins are not checked, and may
+    lack values: the variables and Secrets that they come from are those of the cluster.
+    """
+    checked = read_files(InputFiles(manifest))
+    known = tuple(each for each in checked.diagnostics if each.code != _NO_VALUE)
+    checked = replace(checked, diagnostics=known)
+    if checked.inputs is None or checked.declaration is None or checked.errors:
+        return checked
+    if not checked.declaration.has_user_code:
+        return checked
+    declaration = replace(checked.declaration, asks_rights=True)
+    with closing(PreflightPool()) as children:
+        return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
+
+
 def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
     """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
@@ -125,9 +143,13 @@ def import_aside(checked: CheckResult, preflight: Preflight) -> CheckResult:
 
     No file is read again: the bytes that are checked are the bytes that will run.
     """
+    return _imported(checked, preflight) if checked.has_to_be_imported else checked
+
+
+def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
     inputs, declaration = checked.inputs, checked.declaration
-    if inputs is None or declaration is None or not checked.has_to_be_imported:
-        return checked
+    assert inputs is not None
+    assert declaration is not None
     policy = inputs.loaded.controller.reload
     try:
         result = preflight.run(declaration, timeout=policy.preflight_timeout)

@@ -6,7 +6,8 @@ values.
 """
 
 import os
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -70,6 +71,23 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     sources: tuple[DeclaredSource, ...] = ()
 
 
+class CodeRule(msgspec.Struct, frozen=True):
+    """One RBAC rule that a hook `declctl_rbac` has returned.
+
+    `namespaces` is None for those of `resources_served`, and empty for the whole cluster.
+    """
+
+    origin: str  # the plugin, or the module of handlers
+    verbs: tuple[str, ...]
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] | None = None
+    reason: str = ""
+    resources_served: tuple[str, ...] = ()  # of the manifest, whose handlers have this code
+
+
 class Declaration(msgspec.Struct, frozen=True):
     """All user code of a generation, to be imported in this process or another."""
 
@@ -80,6 +98,9 @@ class Declaration(msgspec.Struct, frozen=True):
     plugins: tuple[DeclaredPlugin, ...]
     # Names and distributions of installed plugins. If given, a child imports these and nothing else.
     examined: tuple[tuple[str, str], ...] = ()
+    # Whether the hooks `declctl_rbac` are called, for `declctl generate`. Configs of plugins are not checked
+    # then: their secrets are in the cluster.
+    asks_rights: bool = False
 
     @property
     def has_user_code(self) -> bool:
@@ -93,10 +114,11 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class FromHooks(msgspec.Struct, frozen=True):
-    """The indexes and transforms that hooks add to those of the manifest."""
+    """The indexes, transforms and rights that hooks add to those of the manifest."""
 
     indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
     transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
+    rules: tuple[CodeRule, ...] = ()  # only if the declaration `asks_rights`
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -157,3 +179,4 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     # The range of versions of the hook specification that it declares; None if it declares none.
     hookspec: str | None = None
     traceback: str | None = None  # its end, if the plugin can't be loaded
+    config_schema: Mapping[str, Any] | None = None  # the JSON Schema of its config

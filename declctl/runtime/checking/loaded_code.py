@@ -36,12 +36,14 @@ from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declaration import (
+    CodeRule,
     Declaration,
     DeclaredEntry,
     DeclaredPlugin,
     Fault,
     FromHooks,
 )
+from declctl.runtime.checking.rules import rules_of
 
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
@@ -49,6 +51,7 @@ _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 _UNKNOWN_INDEX = "DCL020"
 _NO_HOOK = "DCL047"
+_RBAC = "declctl_rbac"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -204,6 +207,8 @@ def load_code(
         builder.entry(entry)
     # Last: the entries have added plugins and files to the registry.
     builder.hooks_of_resources()
+    if declaration.asks_rights:
+        builder.rules()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.loaded_code.close()
         return None, builder.faults
@@ -266,7 +271,8 @@ class _Builder:
             self._registry.add_plugin(declared.name, plugin)
             for implementation in self._registry.of("declctl_config_schema", [declared.name]):
                 schema = _called(implementation, {}, code=_PLUGIN_FAILED)
-                check_config(schema, config)
+                if not self._declaration.asks_rights:
+                    check_config(schema, config)
         except EntryPointError as error:
             # The message is about a function of the plugin, and may not name the plugin.
             error.message = f"{found.described}: {error.message}"
@@ -395,6 +401,41 @@ class _Builder:
                         f"{meant}add it to the indexers of {wanted.resource} in spec.resources",
                     )
                 )
+
+    def rules(self) -> None:
+        """Call the hooks `declctl_rbac`: of plugins, of entry points, and of the modules of functions."""
+        found = list(self._registry.of(_RBAC))
+        try:
+            for module in dict.fromkeys(
+                entry.entry_point.partition(":")[0]
+                for entry in self._declaration.entries
+                if entry.entry_point is not None and ":" in entry.entry_point
+            ):
+                found += self._registry.module_hooks(_RBAC, self._namespace.module(module))
+        except EntryPointError as error:
+            self.faults.append(Fault.of(error, ()))
+        rules: list[CodeRule] = []
+        # A module may be an entry point itself, and have one that is a function.
+        for implementation in {each.function: each for each in found}.values():
+            origin = without_prefix(implementation.plugin)
+            served = tuple(
+                resource
+                for resource, names in self._serving.items()
+                if any(name == origin or name.partition(":")[0] == origin for name in names)
+            )
+            try:
+                returned = _called(implementation, {}, code=_PLUGIN_FAILED)
+                rules += rules_of(returned, origin, served)
+            except EntryPointError as error:
+                self.faults.append(Fault.of(error, self._path_of(origin)))
+        self.loaded_code.from_hooks = msgspec.structs.replace(self.loaded_code.from_hooks, rules=tuple(rules))
+
+    def _path_of(self, origin: str) -> tuple[str | int, ...]:
+        """The place of the manifest that names a plugin or a module."""
+        for entry in self._declaration.entries:
+            if origin in (entry.plugin, entry.entry_point, (entry.entry_point or "").partition(":")[0]):
+                return entry.path
+        return next((plugin.path for plugin in self._declaration.plugins if plugin.name == origin), ())
 
     def _indexers_of(self, implementation: Implementation, resource: str) -> None:
         declared = _called(implementation, {"resource": resource}, code=_BAD_INDEXERS)

@@ -382,6 +382,7 @@ class HandlerSlot(ABC, Generic[T]):
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
+        lag, duration = self.invocations.histograms()
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
@@ -401,6 +402,7 @@ class HandlerSlot(ABC, Generic[T]):
             last_error=counts.last_error,
             replayed=self.replayed,
             last_error_type=counts.last_error_type,
+            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
             slow_expressions=counts.slow_expressions,
@@ -408,6 +410,9 @@ class HandlerSlot(ABC, Generic[T]):
             terminal_failures=counts.terminal_failures,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
+            resource=binding.plan.resource,
+            lag=lag,
+            duration=duration,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:

@@ -34,12 +34,14 @@ from declctl.hooks.calls import (
     readable_traceback,
 )
 from declctl.kit import Clock
+from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
-from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
+from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
+    HANDLER_BOUNDS,
     CallBinding,
     EvaluationReport,
     FilterOutcome,
@@ -58,6 +60,8 @@ T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
 _RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+# Changes that nobody has made just now; how long they wait says nothing about the delay of events.
+_NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
@@ -123,12 +127,14 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
+    # Seconds for which the oldest live change has waited for this call; None if no live change led to it, and
+    # for a retry.
+    lag: float | None = None
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
-    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -169,19 +175,17 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
             self.failures.append(fault)
             self.implementations = ()
 
-    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
-        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> float:
+        """Ask the breaker of the plugin, if it has one; returns 0, or the seconds to wait instead of a call.
 
         `name` is that of the handler; `wake` is called when the plugin is called again.
         """
         breaker = self.binding.breaker
         if breaker is None or self.failures:
-            return
-        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
-        if self.suspended_for:
-            self.implementations = ()
-        else:
-            self.entered = breaker
+            return 0.0
+        seconds = breaker.enter(f"{name} {self.item.key}", wake)
+        self.entered = None if seconds else breaker
+        return seconds
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -473,9 +477,10 @@ class Invocations(ABC, Generic[T]):
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
-        self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
+        self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
+        self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
         self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
@@ -483,10 +488,8 @@ class Invocations(ABC, Generic[T]):
     def deliver(self, item: QueueItem[T]) -> bool:
         """Process one item in the calling thread. False if the thread was replaced, and has to end."""
         invocation = self._begin(item)
-        if not invocation.select(self._report_expression):
-            return self._leave_out(invocation)
-        invocation.take_snapshots()
-        invocation.enter_breaker(self._name, self._hurry_suspended)
+        if (goes_on := self._without_call(invocation)) is not None:
+            return goes_on
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -501,10 +504,8 @@ class Invocations(ABC, Generic[T]):
     async def deliver_async(self, item: QueueItem[T]) -> bool:
         """Process one item on the loop of its binding; synchronous implementations go to a thread."""
         invocation = self._begin(item)
-        if not invocation.select(self._report_expression):
-            return self._leave_out(invocation)
-        invocation.take_snapshots()
-        invocation.enter_breaker(self._name, self._hurry_suspended)
+        if (goes_on := self._without_call(invocation)) is not None:
+            return goes_on
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -576,6 +577,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
             self._counts.last_error_type = _failure_type(fault)
+            self._counts.last_error_time = self._clock.now()
             if invocation is not None:  # it is counted once: `_finish` has counted any other one
                 tally.calls += 1
                 tally.failed += 1
@@ -635,6 +637,11 @@ class Invocations(ABC, Generic[T]):
         """A copy of the counts of this moment."""
         with self._lock:
             return replace(self._counts, durations=self._counts.durations.copy())
+
+    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
+        """The lags of live changes, and the durations of all calls, since the process started."""
+        with self._lock:
+            return self._lag.figures(), self._duration.figures()
 
     def time_out_blocked(self) -> None:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
@@ -705,6 +712,14 @@ class Invocations(ABC, Generic[T]):
             self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
         return invocation
 
+    def _without_call(self, invocation: Invocation[T]) -> bool | None:
+        """End an invocation for which no hook is called now. Returns as `deliver`; None if hooks are called."""
+        if not invocation.select(self._report_expression):
+            return self._leave_out(invocation)
+        invocation.take_snapshots()
+        seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
+        return self._put_off(invocation, seconds) if seconds else None
+
     def _leave_out(self, invocation: Invocation[T]) -> bool:
         """End a change without a call. Returns the result of `deliver`."""
         disabled = bool(invocation.binding.target.disabled)
@@ -719,6 +734,25 @@ class Invocations(ABC, Generic[T]):
             self._slot.open_latches()
         return not invocation.overdue
 
+    def _put_off(self, invocation: Invocation[T], seconds: float) -> bool:
+        """Ask again later for a call that the breaker of its plugin has refused. Returns as `deliver`.
+
+        It is no attempt, and no failure.
+        """
+        with self._lock:
+            del self._running[id(invocation)]
+            self._counts.zombies -= invocation.overdue
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+        else:
+            waits, first = _waits(invocation.item) + 1, invocation.first_failed
+            self._retry(invocation, seconds, first, waits, is_unsynced=False, is_suspended=True)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
         counts, tally = self._counts, invocation.binding.tally
@@ -727,6 +761,9 @@ class Invocations(ABC, Generic[T]):
             # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
+            self._duration.add(took)
+            if invocation.lag is not None:
+                self._lag.add(invocation.lag)
             if invocation.overdue:
                 counts.zombies -= 1
             elif took > tally.longest:
@@ -734,16 +771,11 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures and not invocation.suspended_for:
+            if not invocation.failures:
                 tally.calls += 1
                 counts.succeeded += 1
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if invocation.suspended_for:
-            self._wait_for_plugin(invocation)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
         if not invocation.failures:
             self._succeed(invocation)
             self._tell_breaker(invocation, None)
@@ -809,6 +841,7 @@ class Invocations(ABC, Generic[T]):
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
         tally.calls += 1
         tally.failed += 1
         if first is not None and first != invocation.binding.generation:
@@ -875,6 +908,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:
@@ -887,14 +921,6 @@ class Invocations(ABC, Generic[T]):
             longest = WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
             delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
-
-    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
-        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
-        if self._closed:
-            self._end(invocation, self._queue.drop)  # there will be no retry
-            return
-        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
-        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
 
     def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
         """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
@@ -970,9 +996,13 @@ class EventInvocations(Invocations[Notification]):
         )
         selected = _event_target(binding).select(kind)
         began = self._clock.monotonic()
-        return EventInvocation(
+        invocation = EventInvocation(
             item, binding, began, selected, self.replace_worker, change=change, outcome=outcome
         )
+        if retry is None and not item.attempts and notification.reason not in _NOT_LIVE:
+            # A change that was merged with older ones has waited since the oldest of them.
+            invocation.lag = began - item.added_at
+        return invocation
 
 
 class FailureLog:

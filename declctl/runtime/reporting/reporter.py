@@ -45,7 +45,7 @@ from declctl.runtime.reporting.status import (
 )
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
-from declctl.transport import ServerStatus
+from declctl.transport import RequestTotal, ServerStatus
 from declctl.writes import EventRecorder, WriteLedger
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
@@ -69,7 +69,13 @@ class HistoryEntry(msgspec.Struct, frozen=True):
         """As JSON has it."""
         document = self.outcome.document()
         del document["diagnostics"]  # there may be many; the condition has the newest
+        document["suggestion"] = self.outcome.advice or self._first_suggestion()
         return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document}
+
+    def _first_suggestion(self) -> str | None:
+        """The suggestion of the first error that has one."""
+        errors = (each for each in self.outcome.diagnostics if each.severity == "error")
+        return next((each.suggestion for each in errors if each.suggestion), None)
 
 
 class ReloadHistory:
@@ -117,11 +123,12 @@ class ResourceWarnings:
 
 def not_synced(resource: ResourceStatus) -> str:
     """The sentence about a resource that has not synced: the reason, and what to do."""
-    so_far = f"{resource.items_listed:,} objects so far"
-    return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
+    why = resource.error or f"{resource.items_listed:,} objects so far"
+    return f"has not synced, and reads of it raise NotSynced: {why}; {sync_advice(resource)}"
 
 
-def _advice(resource: ResourceStatus) -> str:
+def sync_advice(resource: ResourceStatus) -> str:
+    """What to do about a resource that has not synced, or whose watch fails."""
     waiting = [part for part in resource.informers if not part.synced]
     if resource.namespaces is not None and resource.namespaces.error is not None:
         return "when namespaces can be listed and watched, it goes on by itself"
@@ -212,6 +219,7 @@ class StatusReporter:
         recorder: EventRecorder,
         writes: WriteLedger,
         server: Callable[[], ServerStatus],
+        requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
         candidate: ElectionReader | None,
@@ -228,6 +236,7 @@ class StatusReporter:
         self._recorder = recorder
         self._writes = writes
         self._server = server
+        self._requests = requests
         self._retries = retries
         self._file_watch = file_watch
         self._candidate = candidate  # None without an election
@@ -381,6 +390,7 @@ class StatusReporter:
             reload_plan_mismatches=self._plan_mismatches,
             removed=dict(self._slots.dropped),
             server=self._server(),
+            client_requests=self._requests(),
             file_watch=self._file_watch(),
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),

@@ -14,6 +14,7 @@ from declctl.informer.informer import InformerStatistics
 from declctl.informer.reflector.namespaces import NamespaceStatistics
 from declctl.kit import Clock
 from declctl.kit.documents import camel_case, document_of
+from declctl.kit.histogram import HistogramFigures
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
@@ -25,7 +26,7 @@ from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.scheduling.schedules import ScheduleStatistics
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
-from declctl.transport import ServerStatus
+from declctl.transport import RequestTotal, ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
 from declctl.writes import RecordedEvents, WriteTotal
 
@@ -34,14 +35,6 @@ if TYPE_CHECKING:  # imported only for a manifest with an election
 
 _Watches = Sequence[InformerStatistics]
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
-
-
-class Histogram(NamedTuple):
-    """The value of a figure that is a histogram of durations."""
-
-    bounds: Sequence[float]  # seconds
-    cumulative: Sequence[int]  # the number of durations up to each bound, and of all
-    sum: float  # seconds
 
 
 class Figure(NamedTuple):
@@ -55,7 +48,7 @@ class Figure(NamedTuple):
     value: str = ""  # of that label; without it the figure is a mapping from label values to numbers
     read: Callable[[Any], Any] | None = None  # returns the value from the statistics; default: the attribute
     shown: bool = True  # in the document
-    histogram: bool = False  # its value is a Histogram
+    histogram: bool = False  # its value is a HistogramFigures
 
     def of(self, statistics: object) -> Any:
         """The value."""
@@ -315,11 +308,28 @@ HANDLER_FIGURES = (
         "Calls of a reconciler that raised Terminal, so that they were not tried again.",
     ),
     Figure("p95_seconds"),
+    Figure(
+        "duration",
+        "declctl_handler_duration_seconds",
+        "How long calls took, with the filter of the handler, by handler.",
+        histogram=True,
+        shown=False,
+    ),
     Figure("zombies"),
     Figure("generation"),
     Figure("last_error"),
     Figure("last_error_type"),
+    Figure("last_error_time"),
     Figure("disabled"),
+)
+# Each row has the labels handler and resource, which is that of the handler.
+LAG_FIGURES = (
+    Figure(
+        "lag",
+        "declctl_event_lag_seconds",
+        "From the receipt of a change by the cache to its first call, without first syncs and resyncs.",
+        histogram=True,
+    ),
 )
 # Of a reconciler's work queue, under client-go's names and label (util/workqueue/metrics.go).
 WORKQUEUE_FIGURES = (
@@ -330,7 +340,7 @@ WORKQUEUE_FIGURES = (
         "workqueue_queue_duration_seconds",
         "How long a key has waited before a worker took it.",
         histogram=True,
-        read=lambda s: Histogram(
+        read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.queue_duration_seconds_bucket, s.queue_duration_seconds_sum
         ),
     ),
@@ -339,7 +349,7 @@ WORKQUEUE_FIGURES = (
         "workqueue_work_duration_seconds",
         "How long a worker has had a key.",
         histogram=True,
-        read=lambda s: Histogram(
+        read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.work_duration_seconds_bucket, s.work_duration_seconds_sum
         ),
     ),
@@ -411,6 +421,32 @@ WRITE_FIGURES = (
     Figure("verb"),
     Figure("result"),
     Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set and ctx.patch_status."),
+)
+
+
+PLUGIN_FIGURES = (
+    Figure(
+        "ready",
+        "declctl_plugin_ready",
+        "0 if the plugin could not be loaded, or is suspended.",
+        counts=False,
+        read=lambda plugin: int(plugin.state == READY),
+    ),
+)
+BREAKER_FIGURES = (
+    Figure(
+        "open",
+        "declctl_plugin_circuit_breaker_open",
+        "1 while the plugin is suspended, because its calls have failed.",
+        counts=False,
+        read=lambda breaker: int(breaker.state is not BreakerState.CLOSED),
+    ),
+    Figure("opened", "declctl_plugin_circuit_breaker_opened", "How often the plugin was suspended."),
+    Figure("trials", "declctl_plugin_circuit_breaker_trials", "Calls on trial of a suspended plugin."),
+)
+# Under client-go's name and labels (rest/request.go): code, method and host.
+REQUEST_FIGURES = (
+    Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
 )
 
 
@@ -596,28 +632,6 @@ class PluginStatus(msgspec.Struct, frozen=True):
         return document_of(self, without=("last_error",))
 
 
-PLUGIN_FIGURES = (
-    Figure(
-        "ready",
-        "declctl_plugin_ready",
-        "0 if it could not be loaded, or is suspended.",
-        counts=False,
-        read=lambda plugin: int(plugin.state == READY),
-    ),
-)
-BREAKER_FIGURES = (
-    Figure(
-        "open",
-        "declctl_plugin_circuit_breaker_open",
-        "1 while the plugin is suspended, because its calls have failed.",
-        counts=False,
-        read=lambda breaker: int(breaker.state is not BreakerState.CLOSED),
-    ),
-    Figure("opened", "declctl_plugin_circuit_breaker_opened", "How often the plugin was suspended."),
-    Figure("trials", "declctl_plugin_circuit_breaker_trials", "Calls on trial of a suspended plugin."),
-)
-
-
 class ControllerStatus(msgspec.Struct, frozen=True):
     """The whole controller at one moment."""
 
@@ -651,6 +665,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
+    client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
@@ -671,6 +686,7 @@ _METRICS_ALONE = (
     "reloads",
     "last_reload_seconds",
     "reload_retries",
+    "client_requests",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")

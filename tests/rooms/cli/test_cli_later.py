@@ -8,7 +8,6 @@ NAMES = [
     "test",
     "tap",
     "top",
-    "graph",
     "record",
     "replay",
     "generate",
@@ -16,7 +15,6 @@ NAMES = [
     "lint",
     "migrate",
     "set",
-    "doctor",
 ]
 
 

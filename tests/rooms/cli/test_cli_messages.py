@@ -165,7 +165,7 @@ def test_no_plugins_leaves_the_plugins_of_a_manifest_out(
     before = ["--no-plugins"] if way == "global option" else []
     checked = declctl(*before, "validate", "manifest.yaml", *local)
     assert (checked.status, "is valid" in checked.out) == (0, True)
-    warning = f"manifest.yaml:11:13: warning DCL088: the plugin {name} is left out: "
+    warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
     assert warning in checked.err
     assert "; its handlers are not called\n" in checked.err
     ran = declctl(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)

@@ -74,7 +74,7 @@ def test_what_may_not_be_loaded_is_told_as_such(install, monkeypatch, value, why
     install("dc-slack", "1.2", {"slack": "dc_slack"})
     monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", value)
     error = refused(lambda: find("slack", None))
-    assert (error.code, error.message) == ("DCL088", f"the plugin slack is left out: {why}")
+    assert (error.code, error.message) == ("DCL089", f"the plugin slack is left out: {why}")
     assert error.suggestion == f"to load it, {advice}, and start the process again"
 
 
