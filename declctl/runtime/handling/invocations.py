@@ -713,7 +713,7 @@ class Invocations(ABC, Generic[T]):
         return invocation
 
     def _without_call(self, invocation: Invocation[T]) -> bool | None:
-        """End an invocation for which no hook is called now. Returns as `deliver`; None if hooks are called."""
+        """End an invocation without a call; returns as `deliver` does. None if its hooks have to be called."""
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
