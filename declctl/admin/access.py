@@ -44,7 +44,7 @@ from declctl.runtime.log import Log
 _log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value}, /deadletters, "
+    "/index/{resource}/{index}/{value}, /deadletters, /events, "
     "POST /-/reload, POST /-/rollback, POST /-/trigger and POST /-/requeue"
 )
 _QUIET_SECONDS = 60.0

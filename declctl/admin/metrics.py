@@ -150,10 +150,9 @@ class StatusCollector(Collector):
         election = status.leader_election
         elections = [] if election is None else [((election.lease.partition("/")[2],), election)]
         yield from _families(_ELECTION, elections)
-        yield from _families(_PLUGINS, [((plugin.name,), plugin) for plugin in status.plugins])
-        breakers = [
-            ((plugin.name,), plugin.circuit_breaker) for plugin in status.plugins if plugin.circuit_breaker
-        ]
+        plugins = [((plugin.name,), plugin) for plugin in status.plugins]
+        yield from _families(_PLUGINS, plugins)
+        breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]
         yield from _families(_BREAKERS, breakers)
         # One process has one API server, so this label has one value; client-go's dashboards have it.
         host = urlsplit(status.server.url).netloc

@@ -30,6 +30,7 @@ from declctl.admin.endpoints import (
 )
 from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
+from declctl.admin.tap import TapStreams
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
 from declctl.manifest.model import AdminAuthorization
@@ -373,6 +374,9 @@ def application(
     app.router.add_get("/why/{resource}/{key:.+}", access.guarded(WriteReasons(runtime).why))
     app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
     app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
+    streams = TapStreams(runtime)
+    app.router.add_get("/events", access.guarded(streams.stream))
+    app.on_shutdown.append(streams.close)
     not_yet(app.router)
     return app
 

@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
@@ -132,6 +131,9 @@ _OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
 ]
 
+_LinesOption = Annotated[
+    Output, typer.Option("--output", "-o", help="text for people, json for a document in each line.")
+]
 _NoPluginsOption = Annotated[
     bool,
     typer.Option(
@@ -550,6 +552,43 @@ def why(
     from declctl.cli.why import show_reasons
 
     return show_reasons(what, field, admin, as_json=output is Output.JSON)
+
+
+@app.command(epilog="Example: declctl tap notify --namespace demo --failed")
+def tap(  # noqa: PLR0913 - as in `run`
+    of: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HANDLER|RESOURCE]",
+            help="Only calls of this handler, or because of this resource; by default of all handlers.",
+        ),
+    ] = None,
+    *,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="Only objects of this namespace.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Only objects of this name; * and ? stand for any.")
+    ] = "",
+    handler: Annotated[
+        str, typer.Option("--handler", metavar="NAME", help="Only calls of this handler.")
+    ] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed, or are overdue.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after so many calls.")
+    ] = None,
+    output: _LinesOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Show the calls of a running process, live: changes, paths that changed, outcomes, and reloads.
+
+    Values of objects are not shown. It exits 0 at Ctrl-C and when the process ends, 2 if no process answers,
+    if it has no such handler or resource, or if the connection is lost.
+    """
+    from declctl.cli.tap import show_tap
+
+    chosen = {"namespace": namespace, "name": name, "handler": handler, "failed": "true" if failed else ""}
+    return show_tap(of, admin, chosen=chosen, count=count, as_json=output is Output.JSON)
 
 
 @app.command()

@@ -133,7 +133,7 @@ def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
     else:
         message = (
             f"{plugin.described} supports the hook specification {wanted}, and this declctl "
-            f"{metadata.version('declctl')} has {HOOKSPEC_VERSION}"
+            f"{metadata.version(PROJECT)} has {HOOKSPEC_VERSION}"
         )
         newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
         if _needs_newer(str(wanted)):

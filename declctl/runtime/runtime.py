@@ -37,6 +37,7 @@ from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
@@ -382,6 +383,10 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
+        if slots.tap.is_open and outcome.result is not Result.UNCHANGED:
+            slots.tap.marked(
+                TapMark(clock.now(), str(outcome.result), outcome.generation, outcome.reason, outcome.line)
+            )
         # A retry that is refused for the same reason is not logged again. A user who asks gets a line anyway.
         if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
@@ -566,6 +571,11 @@ class Runtime:
             managers=managers,
             field=field,
         )
+
+    @property
+    def tap(self) -> HandlerTap:
+        """The calls of all handlers, and the marks of reloads, for those who listen."""
+        return self.parts.slots.tap
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""

@@ -52,6 +52,7 @@ from declctl.runtime.handling.binding import (
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
+from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
@@ -59,7 +60,7 @@ from declctl.writes import CallScope
 T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
-_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+_RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType.MODIFIED
 # Changes that nobody has made just now; how long they wait says nothing about the delay of events.
 _NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
@@ -150,6 +151,10 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
 
     def content(self, state: Retry) -> object:
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
+        raise NotImplementedError
+
+    def tap_subject(self) -> TapSubject:
+        """What `declctl tap` shows of the item."""
         raise NotImplementedError
 
     @property
@@ -279,6 +284,19 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def content(self, state: Retry) -> tuple["GivenUp", ...]:
         """The notification, and what its next attempt needs."""
         return (GivenUp(self.item.value, state),)
+
+    def tap_subject(self) -> TapSubject:
+        """The change; with both states, if one has replaced the other."""
+        notification = self.item.value
+        # The `old` of a Deleted is older than the state before it.
+        before = notification.old if notification.type is _MODIFIED else None
+        return TapSubject(
+            str(self.change.type),
+            str(self.change.reason),
+            before=before,
+            after=notification.record,
+            is_secret=is_secret(notification.record),
+        )
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The change, its objects, and the context."""
@@ -477,6 +495,7 @@ class Invocations(ABC, Generic[T]):
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
+        self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
         self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
@@ -566,6 +585,9 @@ class Invocations(ABC, Generic[T]):
             if invocation.timer is not None:
                 self._loop.call_soon_threadsafe(invocation.timer.cancel)
         again = item.taken and not self._closed
+        if invocation is not None and self.tap.is_open:
+            outcome = TapOutcome.RETRIED if again else TapOutcome.FAILED
+            self._tell(invocation, outcome, f"internal fault of declctl: {describe_failure(fault)}", fault)
         if again:
             try:
                 self._queue.retry(item, self._delay(binding, item.attempts + 1 - _waits(item)))
@@ -713,7 +735,7 @@ class Invocations(ABC, Generic[T]):
         return invocation
 
     def _without_call(self, invocation: Invocation[T]) -> bool | None:
-        """End an invocation without a call; returns as `deliver` does. None if its hooks have to be called."""
+        """End an invocation without a call; returns as `deliver` does. None if its hooks are to be called."""
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
@@ -729,6 +751,8 @@ class Invocations(ABC, Generic[T]):
             self._counts.zombies -= invocation.overdue
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.FILTERED)
         self._end(invocation, self._queue.drop if disabled else self._queue.done)
         if self.has_waiters:
             self._slot.open_latches()
@@ -744,6 +768,8 @@ class Invocations(ABC, Generic[T]):
             self._counts.zombies -= invocation.overdue
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
         if self._closed:
             self._end(invocation, self._queue.drop)  # there will be no retry
         else:
@@ -755,10 +781,25 @@ class Invocations(ABC, Generic[T]):
 
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
+        self._count_end(invocation)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.failures:
+            self._fail(invocation)
+        else:
+            if self.tap.is_open:
+                self._tell(invocation, TapOutcome.SUCCEEDED)
+            self._succeed(invocation)
+            self._tell_breaker(invocation, None)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
+    def _count_end(self, invocation: Invocation[T]) -> None:
+        """Count a call that has returned. From here on no timer can make it a zombie."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
         with self._lock:
-            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
             self._duration.add(took)
@@ -774,14 +815,9 @@ class Invocations(ABC, Generic[T]):
             if not invocation.failures:
                 tally.calls += 1
                 counts.succeeded += 1
-        if invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if not invocation.failures:
-            self._succeed(invocation)
-            self._tell_breaker(invocation, None)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
+
+    def _fail(self, invocation: Invocation[T]) -> None:
+        """Retry or give up a change whose call has failed, and tell the breaker of its plugin."""
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
             self._wait_for_sync(invocation, unsynced[0])
@@ -793,9 +829,6 @@ class Invocations(ABC, Generic[T]):
             self._tell_breaker(invocation, what)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
-        return not invocation.overdue
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -827,6 +860,8 @@ class Invocations(ABC, Generic[T]):
             invocation.overdue = True
             self._counts.zombies += 1
             self._queue.exclude_from_limit(invocation.item)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.OVERDUE, why)
         self._log.warning(
             f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
@@ -869,10 +904,15 @@ class Invocations(ABC, Generic[T]):
                 self._counts.failed += 1
         then = self._then if self._closed else ""
         self._failures.failed(invocation, what, delay if again else None, attempt=attempt, then=then)
+        keeps = not again and invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed
+        if self.tap.is_open:
+            given_up = TapOutcome.DEAD_LETTER if keeps else TapOutcome.FAILED
+            outcome = TapOutcome.RETRIED if again else given_up
+            self._tell(invocation, outcome, what, invocation.failures[0], delay if again else None)
         if again:
             self._retry(invocation, delay, self._first_failed(invocation), waits, is_unsynced=False)
             return
-        if invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed:
+        if keeps:
             # Before the end of the item: a newer success of its key, which comes later, forgets the letter.
             self._letters.put(*self._dead_letter(invocation, what, attempt))
         self._end(invocation, self._queue.done)
@@ -913,6 +953,8 @@ class Invocations(ABC, Generic[T]):
             is_due = now >= self._silent_until
             if is_due:
                 self._silent_until = now + _SILENCE
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, what, fault)
         if is_due:
             self._failures.waits(invocation, what)
         if self._closed:
@@ -921,6 +963,38 @@ class Invocations(ABC, Generic[T]):
             longest = WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
             delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
+
+    def _tell(
+        self,
+        invocation: Invocation[T],
+        outcome: TapOutcome,
+        error: str = "",
+        failure: BaseException | None = None,
+        retry_in: float | None = None,
+    ) -> None:
+        """Hand the end of a call to the tap. Called only while somebody listens."""
+        subject, plan = invocation.tap_subject(), invocation.binding.plan
+        self.tap.called(
+            TappedCall(
+                at=self._clock.now(),
+                handler=self._name,
+                resource=plan.resource,
+                key=invocation.item.key,
+                type=subject.type,
+                outcome=outcome,
+                seconds=self._clock.monotonic() - invocation.started,
+                generation=invocation.binding.generation,
+                attempt=invocation.item.attempts + 1 - _waits(invocation.item),
+                reason=subject.reason,
+                causes=subject.causes,
+                error=error,
+                error_type="" if failure is None else _failure_type(failure),
+                retry_in=retry_in,
+                before=subject.before,
+                after=subject.after,
+                is_secret=subject.is_secret,
+            )
+        )
 
     def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
         """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.

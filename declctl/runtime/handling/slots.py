@@ -24,6 +24,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.handling.write_loops import WriteLoop, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
@@ -107,6 +108,7 @@ class Slots:
         self._loop = loop  # the machinery's
         self._clock = clock
         self._log = log
+        self.tap = HandlerTap()  # receives the calls of all handlers
         self._slots: Mapping[str, AnySlot] = {}  # by handler, in manifest order; exchanged by a commit
         self._leaving: list[AnySlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
@@ -483,6 +485,7 @@ class Slots:
     def _make(self, binding: HandlerBinding) -> AnySlot:
         slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
         slot.guard_by(self._loops.guard(slot.name))
+        slot.invocations.tap = self.tap
         return slot
 
 

@@ -424,26 +424,6 @@ WRITE_FIGURES = (
 )
 
 
-PLUGIN_FIGURES = (
-    Figure(
-        "ready",
-        "declctl_plugin_ready",
-        "0 if the plugin could not be loaded, or is suspended.",
-        counts=False,
-        read=lambda plugin: int(plugin.state == READY),
-    ),
-)
-BREAKER_FIGURES = (
-    Figure(
-        "open",
-        "declctl_plugin_circuit_breaker_open",
-        "1 while the plugin is suspended, because its calls have failed.",
-        counts=False,
-        read=lambda breaker: int(breaker.state is not BreakerState.CLOSED),
-    ),
-    Figure("opened", "declctl_plugin_circuit_breaker_opened", "How often the plugin was suspended."),
-    Figure("trials", "declctl_plugin_circuit_breaker_trials", "Calls on trial of a suspended plugin."),
-)
 # Under client-go's name and labels (rest/request.go): code, method and host.
 REQUEST_FIGURES = (
     Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
@@ -630,6 +610,28 @@ class PluginStatus(msgspec.Struct, frozen=True):
     def document(self) -> dict[str, Any]:
         """As JSON has it. The error is in `reason` alone, which not everybody may read."""
         return document_of(self, without=("last_error",))
+
+
+PLUGIN_FIGURES = (
+    Figure(
+        "ready",
+        "declctl_plugin_ready",
+        "0 if it could not be loaded, or is suspended.",
+        counts=False,
+        read=lambda plugin: int(plugin.state == READY),
+    ),
+)
+BREAKER_FIGURES = (
+    Figure(
+        "open",
+        "declctl_plugin_circuit_breaker_open",
+        "1 while the plugin is suspended, because its calls have failed.",
+        counts=False,
+        read=lambda breaker: int(breaker.state is not BreakerState.CLOSED),
+    ),
+    Figure("opened", "declctl_plugin_circuit_breaker_opened", "How often the plugin was suspended."),
+    Figure("trials", "declctl_plugin_circuit_breaker_trials", "Calls on trial of a suspended plugin."),
+)
 
 
 class ControllerStatus(msgspec.Struct, frozen=True):

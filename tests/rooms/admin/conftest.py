@@ -21,6 +21,7 @@ from declctl.objects import ObjectKey
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import (
@@ -216,6 +217,7 @@ class FakeRuntime:
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
+    tap: HandlerTap = field(default_factory=HandlerTap)
     admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
     client: Any = None
     told_history: dict[str, Any] = field(

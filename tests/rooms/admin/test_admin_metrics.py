@@ -75,10 +75,10 @@ TYPES = {
     "declctl_write_retries_total": "counter",
     "declctl_leader": "gauge",
     "declctl_plugin_ready": "gauge",
+    "rest_client_requests_total": "counter",
     "declctl_plugin_circuit_breaker_open": "gauge",
     "declctl_plugin_circuit_breaker_opened_total": "counter",
     "declctl_plugin_circuit_breaker_trials_total": "counter",
-    "rest_client_requests_total": "counter",
 }
 
 
