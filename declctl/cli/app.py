@@ -110,9 +110,9 @@ _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR",
-        help="The admin address of the running process. [default: that of the manifest in the current "
-        "folder, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME",
+        help="The running process: its admin address, or the name of its controller. [default: the process "
+        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[

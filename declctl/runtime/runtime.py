@@ -596,6 +596,12 @@ class Runtime:
         return self._parts.mutations.found if self._parts is not None else ()
 
     @property
+    def generation(self) -> int:
+        """The number of the active generation; 0 before the first. From any thread."""
+        generation = self._reloader.active if self._reloader is not None else None
+        return 0 if generation is None else generation.number
+
+    @property
     def plan(self) -> Plan:
         """The plan of the active generation; before the first one, the plan that was read."""
         generation = self._reloader.active if self._reloader is not None else None

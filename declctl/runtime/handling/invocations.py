@@ -36,6 +36,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.kit.text import exception_text
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
@@ -74,6 +75,7 @@ _LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
+_LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
 _UNREADABLE = "an exception that raises when it is read"
 
 _ImplementationId = tuple[str, str, str]
@@ -143,6 +145,11 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def subject(self) -> str:
         """What the handler is called for, in messages."""
         return self.item.key
+
+    @property
+    def event_id(self) -> str:
+        """The id of what the handler is called for, which its log lines and its writes have, too."""
+        raise NotImplementedError
 
     @property
     def kind(self) -> str:
@@ -275,6 +282,11 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def subject(self) -> str:
         """The type of the change, and its key."""
         return f"{self.change.type} {self.item.key}"
+
+    @property
+    def event_id(self) -> str:
+        """That of the change."""
+        return self.change.id
 
     @property
     def kind(self) -> str:
@@ -491,7 +503,7 @@ class Invocations(ABC, Generic[T]):
         self._loop = loop
         self._clock = clock
         self._log = log
-        self._failures = FailureLog(log, slot.name)
+        self._failures = FailureLog(log, slot.name, clock=clock)
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
@@ -867,6 +879,8 @@ class Invocations(ABC, Generic[T]):
             "its key is held until it returns",
             handler=self._name,
             key=invocation.item.key,
+            generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._slot.wake()  # workers of another pool may wait until they are let in
@@ -1079,17 +1093,28 @@ class EventInvocations(Invocations[Notification]):
         return invocation
 
 
+class _FaultLines(msgspec.Struct):
+    """The lines about one fault within a minute."""
+
+    since: float  # monotonic seconds at which the minute began
+    logged: int = 0
+    left_out: int = 0  # since the last line
+
+
 class FailureLog:
     """The log of the failures of one handler: a traceback for each distinct fault, then a line with a count.
 
     A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
-    remembered; one that was forgotten has its traceback logged again. Used by any worker.
+    remembered; one that was forgotten has its traceback logged again. A fault has at most `_LINES_A_MINUTE`
+    lines each minute; further ones are left out, and the next line has their number. Used by any worker.
     """
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, *, clock: Clock) -> None:
         self._log = log
         self._name = name  # of the handler
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lines: OrderedDict[tuple[object, ...], _FaultLines] = OrderedDict()  # by fault, the newest last
+        self._lock = threading.Lock()  # guards `_lines` and `_times`
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
     def failed(
@@ -1102,11 +1127,13 @@ class FailureLog:
         item, limit = invocation.item, invocation.most_attempts
         sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
+        fault: tuple[object, ...] = (invocation.binding.generation, _UNREADABLE)
         try:
             # The text of an exception is left out, as it may name the object.
             causes = [_raised(failure) for failure in invocation.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
-            times = self.count((invocation.binding.generation, *places))
+            fault = (invocation.binding.generation, *places)
+            times = self.count(fault)
             if times == 1:
                 traces = "".join(readable_traceback(failure) for failure in invocation.failures)
                 fields["traceback"] = traces[:_LONGEST_TRACEBACK]
@@ -1116,6 +1143,13 @@ class FailureLog:
         except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
             times = 1
             fields["traceback"] = _UNREADABLE
+        # The lines about changes that are given up are counted apart: these are lost.
+        left_out = self._admit((*fault, delay is None))
+        if left_out is None:
+            return
+        if left_out:
+            sentence += f" ({left_out:,} lines like this were left out)"
+            fields["left_out"] = left_out
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
         if delay is not None:
             then = f"again in {delay:.3g} s"
@@ -1130,7 +1164,9 @@ class FailureLog:
             handler=self._name,
             key=item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
             error_type=_failure_type(invocation.failures[0]),
+            error=_failure_text(invocation.failures[0]),
             times=times,
             attempt=attempt,
             max_attempts=limit,
@@ -1193,7 +1229,25 @@ class FailureLog:
             handler=self._name,
             key=invocation.item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
+
+    def _admit(self, fault: tuple[object, ...]) -> int | None:
+        """Count a line about a fault. None if it is left out, else how many were left out before it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lines = self._lines.pop(fault, None) or _FaultLines(now)
+            self._lines[fault] = lines
+            if len(self._lines) > 2 * _MOST_FAULTS:
+                self._lines.popitem(last=False)
+            if now - lines.since >= _SILENCE:
+                lines.since, lines.logged = now, 0
+            if lines.logged >= _LINES_A_MINUTE:
+                lines.left_out += 1
+                return None
+            lines.logged += 1
+            left_out, lines.left_out = lines.left_out, 0
+            return left_out
 
     def count(self, fault: tuple[object, ...]) -> int:
         """Count a fault; returns the number of equal ones that are remembered."""
@@ -1262,6 +1316,14 @@ def _failure_type(failure: BaseException) -> str:
         return type(_raised(failure)).__name__
     except BaseException:  # noqa: BLE001 - as above
         return "Exception"
+
+
+def _failure_text(failure: BaseException) -> str:
+    """The text of the failure without its class, of at most 2000 characters."""
+    try:
+        return exception_text(_raised(failure))[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - as above
+        return _UNREADABLE
 
 
 def _raised(failure: BaseException) -> BaseException:
