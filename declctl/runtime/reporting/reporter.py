@@ -124,22 +124,7 @@ class ResourceWarnings:
 def not_synced(resource: ResourceStatus) -> str:
     """The sentence about a resource that has not synced: the reason, and what to do."""
     why = resource.error or f"{resource.items_listed:,} objects so far"
-    return f"has not synced, and reads of it raise NotSynced: {why}; {sync_advice(resource)}"
-
-
-def sync_advice(resource: ResourceStatus) -> str:
-    """What to do about a resource that has not synced, or whose watch fails."""
-    waiting = [part for part in resource.informers if not part.synced]
-    if resource.namespaces is not None and resource.namespaces.error is not None:
-        return "when namespaces can be listed and watched, it goes on by itself"
-    if any(part.forbidden for part in waiting):
-        return (
-            "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
-            "by itself"
-        )
-    if any(part.missing for part in waiting):
-        return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
-    return "it goes on by itself"
+    return f"has not synced, and reads of it raise NotSynced: {why}; {resource.advice}"
 
 
 def _mutated(resource: ResourceStatus) -> str:
