@@ -20,6 +20,7 @@ from packaging.version import Version
 from declctl import __version__
 from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
+from declctl.hooks.plugins import HOOKSPEC_VERSION
 from declctl.kit.files import MANIFEST_BYTES
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import ControllerSpec
@@ -140,12 +141,14 @@ def new_plugin(name: str, folder: str | None) -> None:
         "distribution": distribution,
         "module": module,
         "versions": _versions(),
+        "hookspec": _hookspec_range(),
     }
     files = {
         "pyproject.toml": "pyproject.toml",
         "README.md": "README.md",
         ".gitignore": "gitignore",
         f"src/{module}/__init__.py": "init.py",
+        f"src/{module}/py.typed": "py.typed",
         f"tests/test_{module}.py": "test_plugin.py",
         ".github/workflows/test.yml": "test.yml",
     }
@@ -253,6 +256,11 @@ def _versions() -> str:
     """The versions of declctl that a plugin of today works with, such as `>=0.1,<1`."""
     now = Version(__version__)
     return f">={now.major}.{now.minor},<{now.major + 1}"
+
+
+def _hookspec_range() -> str:
+    """The versions of the hook specification that a plugin of today supports, such as `>=1.0,<2`."""
+    return f">={HOOKSPEC_VERSION},<{Version(HOOKSPEC_VERSION).major + 1}"
 
 
 def _yaml(text: str) -> str:

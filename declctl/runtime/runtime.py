@@ -586,6 +586,11 @@ class Runtime:
         """The status of the whole controller at this moment. From any thread."""
         return replace(self.parts.observer.status(), machinery=self._watchdog.status)
 
+    def wake_workers(self) -> None:
+        """Let the workers look for what is due: its clock was moved. On the machinery loop."""
+        for slot in self.parts.slots.all():
+            slot.wake()
+
     def unfinished(self) -> str:
         """What is unfinished, in words; empty if the controller is at rest."""
         return self.parts.observer.unfinished()

@@ -147,7 +147,11 @@ class Remover:
         grace = 0
         if kind.resource == ("", "pods"):
             grace = deletion.grace
-            grace = grace if grace is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
+            grace = (
+                grace
+                if grace is not None
+                else (obj.get("spec") or {}).get("terminationGracePeriodSeconds", 30)
+            )
         moment = self._clock.now() + dt.timedelta(seconds=grace)
         metadata["deletionTimestamp"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata["deletionGracePeriodSeconds"] = grace

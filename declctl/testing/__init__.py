@@ -13,9 +13,11 @@ The controller is that of `declctl run --sandbox`, in threads of the test's proc
 
 from declctl.kit import ManualClock
 from declctl.testing.bundle import BundleDir, ConfigMapDir, configmap_dir
+from declctl.testing.clock import AdvancingClock
 from declctl.testing.controller import ControllerUnderTest, Line, Logged, running, until
 
 __all__ = [
+    "AdvancingClock",
     "BundleDir",
     "ConfigMapDir",
     "ControllerUnderTest",

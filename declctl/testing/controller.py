@@ -31,6 +31,7 @@ from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
+from declctl.testing.clock import AdvancingClock
 from declctl.transport import Client
 
 T = TypeVar("T")
@@ -71,12 +72,14 @@ class Line:
     level: str  # debug, info, warning, error or critical
     event: str  # the message
     fields: Mapping[str, Any]  # with the bound fields; `traceback` has the text of an exception
+    by_handler: bool = False  # a handler or a hook has written it with `ctx.log`, and not declctl
 
 
 class Logged:
     """A structured logger whose lines a test can read. Used by any thread.
 
-    `lines` has all lines, the oldest first. Loggers that `bind` returns share them.
+    `lines` has all lines, the oldest first. Loggers that `bind` returns share them. `user_logger()` is a
+    `ctx.log` for a test that calls a handler itself.
     """
 
     def __init__(self, lines: list[Line] | None = None, **bound: Any) -> None:
@@ -116,18 +119,34 @@ class Logged:
         """The messages of all lines, or of those with one `level`, the oldest first."""
         return [line.event for line in tuple(self.lines) if level in (None, line.level)]
 
+    def of(self, handler: str | None = None, *, level: str | None = None) -> list[Line]:
+        """The lines that handlers have written with `ctx.log`, the oldest first: no line of declctl.
+
+        - `handler`: the lines of this handler of the manifest, by its name; None: of all.
+        - `level`: `debug`, `info`, `warning`, `error` or `critical`; None: of all.
+
+        A hook of the life cycle has the name of its plugin or entry point as `handler`.
+        """
+        return [
+            line
+            for line in tuple(self.lines)
+            if line.by_handler
+            and handler in (None, line.fields.get("handler"))
+            and level in (None, line.level)
+        ]
+
     def find(self, words: str) -> Line | None:
         """The first line whose message contains `words`; None if there is none."""
         return next((line for line in tuple(self.lines) if words in line.event), None)
 
-    def _keep(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
-        self.lines.append(Line(level, event, {**self._bound, **fields}))
+    def _keep(self, level: str, event: str, fields: Mapping[str, Any], *, by_handler: bool = False) -> None:
+        self.lines.append(Line(level, event, {**self._bound, **fields}, by_handler))
 
     def _keep_entry(self, _logger: object, _method: str, entry: MutableMapping[str, Any]) -> Any:
         fields = dict(entry)
         if "exception" in fields:
             fields["traceback"] = fields.pop("exception")
-        self._keep(fields.pop("level"), str(fields.pop("event")), fields)
+        self._keep(fields.pop("level"), str(fields.pop("event")), fields, by_handler=True)
         raise structlog.DropEvent  # the line is kept, and not written
 
 
@@ -155,7 +174,8 @@ class SharedPreflightPool(PreflightPool):
         """Does nothing: each child ends with its pre-flight, and the next test needs the server."""
 
 
-_CHILDREN = SharedPreflightPool()
+CHILDREN = SharedPreflightPool()
+"""The pre-flight pool of all controllers under test in this process."""
 
 
 class ControllerUnderTest:
@@ -165,7 +185,7 @@ class ControllerUnderTest:
     - `objects`: loaded into the sandbox before the start.
     - `sandbox`: the API server, by default a new one that ends with the controller.
     - `watch`: reload when files change. By default a test calls `reload`.
-    - `clock`: the clock of the runtime, by default the system's.
+    - `clock`: the clock of the runtime, by default one that `advance` can move ahead.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -188,7 +208,7 @@ class ControllerUnderTest:
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread() if sandbox is None else sandbox
         self._watch = watch
-        self._clock = clock
+        self.clock: Clock = AdvancingClock() if clock is None else clock
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -208,8 +228,8 @@ class ControllerUnderTest:
             RunOptions(manifest=self._path(), watch=self._watch, mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
             fronts=[self._front],
-            children=_CHILDREN,
-            clock=self._clock,
+            children=CHILDREN,
+            clock=self.clock,
             log=self.log,
             user_log=self.log.user_logger(),
         )
@@ -247,6 +267,18 @@ class ControllerUnderTest:
         `force` makes a new generation also of unchanged files. Raises TimeoutError after `timeout` seconds.
         """
         return self.on_machinery(self.runtime.reload(asked=True, force=force), timeout)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time of the controller ahead: retries, schedules and resyncs that are due then come now.
+
+        The sandbox and the `timeout` of a call go by the time of this machine. Raises UsageError with a clock
+        that the test has given, which the test moves itself.
+        """
+        if not isinstance(self.clock, AdvancingClock):
+            raise UsageError("the controller has a clock of the test: move that one")
+        self.clock.advance(seconds)
+        # Workers wait by the time of this machine for the next change that is due.
+        self.on_machinery(_called(self.runtime.wake_workers), _LOOK_SECONDS)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Wait until every cache has synced. Raises AssertionError after `timeout` seconds."""
@@ -414,7 +446,10 @@ def running(
     objects: Iterable[KubeObject] = (),
     sandbox: SandboxThread | None = None,
     watch: bool = False,
+    clock: Clock | None = None,
 ) -> Generator[ControllerUnderTest]:
     """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
-    with ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch) as controller:
+    with ControllerUnderTest(
+        manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock
+    ) as controller:
         yield controller

@@ -1,7 +1,8 @@
 """Fixtures for pytest: `pytest_plugins = ["declctl.testing.pytest_plugin"]` in a conftest.
 
 `sandbox` is an API server in memory, `configmap_dir` and `bundle_dir` are folders to run from, and
-`controller(manifest, …)` runs one over that sandbox until the test ends.
+`controller(manifest, …)` runs one over that sandbox until the test ends. `manual_clock` stands still, and
+`handler_log` keeps what a handler writes with its `ctx.log`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +12,11 @@ from typing import Protocol
 
 import pytest
 
+from declctl.kit import ManualClock
 from declctl.objects import KubeObject
 from declctl.sandbox import SandboxThread
 from declctl.testing.bundle import BundleDir, ConfigMapDir
-from declctl.testing.controller import ControllerUnderTest
+from declctl.testing.controller import ControllerUnderTest, Logged
 
 
 class Start(Protocol):
@@ -44,6 +46,18 @@ def configmap_dir(tmp_path: Path) -> ConfigMapDir:
 def bundle_dir(tmp_path: Path) -> BundleDir:
     """An empty folder for a manifest and handlers."""
     return BundleDir(tmp_path / "bundle")
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """A clock that stands still until the test moves it, for code that the test calls itself."""
+    return ManualClock()
+
+
+@pytest.fixture
+def handler_log() -> Logged:
+    """A log for handlers that the test calls itself: `handler_log.user_logger()` is their `ctx.log`."""
+    return Logged()
 
 
 @pytest.fixture

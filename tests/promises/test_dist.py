@@ -30,6 +30,15 @@ def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
         assert first == _build(source, tmp_path / source.name / "second")
 
 
+def test_the_wheel_of_each_plugin_has_its_types(tmp_path: Path) -> None:
+    """A type checker reads the annotations of an installed plugin."""
+    for file in ROOT.glob("plugins/*/pyproject.toml"):
+        _build(file.parent, tmp_path)
+        module = file.parent.name.replace("-", "_")
+        names = zipfile.ZipFile(next(tmp_path.glob(f"{module}-*.whl"))).namelist()
+        assert f"{module}/py.typed" in names
+
+
 def test_the_wheel_runs_without_the_checkout(tmp_path: Path) -> None:
     """The wheel has what declctl reads at run time, and the installed package prints its version."""
     _build(ROOT, tmp_path)

@@ -138,7 +138,6 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
-    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -188,19 +187,17 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
             self.failures.append(fault)
             self.implementations = ()
 
-    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
-        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> float:
+        """Ask the breaker of the plugin, if it has one; returns 0, or the seconds to wait instead of a call.
 
         `name` is that of the handler; `wake` is called when the plugin is called again.
         """
         breaker = self.binding.breaker
         if breaker is None or self.failures:
-            return
-        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
-        if self.suspended_for:
-            self.implementations = ()
-        else:
-            self.entered = breaker
+            return 0.0
+        seconds = breaker.enter(f"{name} {self.item.key}", wake)
+        self.entered = None if seconds else breaker
+        return seconds
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -522,10 +519,8 @@ class Invocations(ABC, Generic[T]):
     def deliver(self, item: QueueItem[T]) -> bool:
         """Process one item in the calling thread. False if the thread was replaced, and has to end."""
         invocation = self._begin(item)
-        if not invocation.select(self._report_expression):
-            return self._leave_out(invocation)
-        invocation.take_snapshots()
-        invocation.enter_breaker(self._name, self._hurry_suspended)
+        if (goes_on := self._without_call(invocation)) is not None:
+            return goes_on
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -540,10 +535,8 @@ class Invocations(ABC, Generic[T]):
     async def deliver_async(self, item: QueueItem[T]) -> bool:
         """Process one item on the loop of its binding; synchronous implementations go to a thread."""
         invocation = self._begin(item)
-        if not invocation.select(self._report_expression):
-            return self._leave_out(invocation)
-        invocation.take_snapshots()
-        invocation.enter_breaker(self._name, self._hurry_suspended)
+        if (goes_on := self._without_call(invocation)) is not None:
+            return goes_on
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -753,6 +746,14 @@ class Invocations(ABC, Generic[T]):
             self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
         return invocation
 
+    def _without_call(self, invocation: Invocation[T]) -> bool | None:
+        """End an invocation without a call; returns as `deliver` does. None if its hooks are to be called."""
+        if not invocation.select(self._report_expression):
+            return self._leave_out(invocation)
+        invocation.take_snapshots()
+        seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
+        return self._put_off(invocation, seconds) if seconds else None
+
     def _leave_out(self, invocation: Invocation[T]) -> bool:
         """End a change without a call. Returns the result of `deliver`."""
         disabled = bool(invocation.binding.target.disabled)
@@ -769,14 +770,33 @@ class Invocations(ABC, Generic[T]):
             self._slot.open_latches()
         return not invocation.overdue
 
+    def _put_off(self, invocation: Invocation[T], seconds: float) -> bool:
+        """Ask again later for a call that the breaker of its plugin has refused. Returns as `deliver`.
+
+        It is no attempt, and no failure.
+        """
+        with self._lock:
+            del self._running[id(invocation)]
+            self._counts.zombies -= invocation.overdue
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+        else:
+            waits, first = _waits(invocation.item) + 1, invocation.first_failed
+            self._retry(invocation, seconds, first, waits, is_unsynced=False, is_suspended=True)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
         self._count_end(invocation)
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if invocation.suspended_for:
-            self._wait_for_plugin(invocation)
-        elif invocation.failures:
+        if invocation.failures:
             self._fail(invocation)
         else:
             if self.tap.is_open:
@@ -804,7 +824,7 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures and not invocation.suspended_for:
+            if not invocation.failures:
                 tally.calls += 1
                 counts.succeeded += 1
 
@@ -989,16 +1009,6 @@ class Invocations(ABC, Generic[T]):
                 is_secret=subject.is_secret,
             )
         )
-
-    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
-        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
-        if self.tap.is_open:
-            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
-        if self._closed:
-            self._end(invocation, self._queue.drop)  # there will be no retry
-            return
-        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
-        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
 
     def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
         """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.

@@ -12,7 +12,10 @@ from declctl import Change, hookimpl
 
 from declctl_changelog.lines import Settings, line_of
 
-__all__ = ["declctl_config_schema", "declctl_event"]
+__all__ = ["declctl_config_schema", "declctl_event", "declctl_hookspec_version"]
+
+declctl_hookspec_version = ">=1.0,<2"
+"""The versions of declctl's hooks that this plugin supports."""
 
 
 class Context(Protocol):
