@@ -632,6 +632,19 @@ def test_the_status_and_the_log_have_the_counts(tmp_path: Path) -> None:
     assert (line.fields["delivered"], line.fields["dead_letters"]) == (1, 1)
 
 
+def test_the_status_has_a_heartbeat(rig: Rig) -> None:
+    """A person, or a probe, tells a process that is idle from one that has ended."""
+
+    async def script() -> None:
+        written: list[str] = []
+        for _ in range(3):
+            await rig.clock.advance(12.0)
+            written.append(json.loads((rig.folder / "status.json").read_text())["writtenAt"])
+        assert len(set(written)) == 3
+
+    rig.play(script)
+
+
 def test_a_flush_ends_early_if_the_receiver_is_down(rig: Rig) -> None:
     """The end of the process is not delayed for events that the spool keeps anyway."""
     rig.always = Unreachable("down")

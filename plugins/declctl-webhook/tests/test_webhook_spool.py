@@ -237,6 +237,26 @@ def test_an_interrupted_acknowledgement_does_not_spoil_later_ones(tmp_path: Path
     assert _left(tmp_path) == [b"1", b"3"]
 
 
+@pytest.mark.parametrize("content", [b"", b"declctl-web", bytes(100)])
+def test_a_segment_without_a_begin_is_ignored(tmp_path: Path, content: bytes) -> None:
+    """The process was killed while it made the file, or the machine crashed."""
+    path = tmp_path / "segment-00000000000000000007.log"
+    path.write_bytes(content)
+    assert _left(tmp_path) == []
+    assert not path.exists()
+
+
+def test_a_segment_of_another_version_is_kept_and_told(tmp_path: Path) -> None:
+    """Going back to an older version of the plugin deletes no events."""
+    path = tmp_path / "segment-00000000000000000007.log"
+    path.write_bytes(b"declctl-webhook spool 2\nevents")
+    with pytest.raises(SettingsError, match="no file of this version"):
+        _spool(tmp_path).open()
+    assert path.read_bytes().endswith(b"events")
+    path.unlink()
+    assert _left(tmp_path) == []  # the folder is free again
+
+
 def test_a_rewrite_that_was_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
     """The segment is whole until the new file takes its place: half of a new one is removed."""
     spool = _spool(tmp_path)

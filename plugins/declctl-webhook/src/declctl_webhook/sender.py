@@ -32,6 +32,7 @@ _HALVED: Final = frozenset({400, 413, 422})  # one event of a batch may be the r
 _HALVED_AFTER: Final = 3  # attempts of a batch that fails while others succeed
 _AGAIN: Final = frozenset({408, 429})
 _TICK_SECONDS: Final = 2.0  # between two looks for files of `requeue`, and two writes of the status
+_STATUS_SECONDS: Final = 10.0  # the longest time between two writes of the status
 _LETTER_LOG_SECONDS: Final = 60.0  # between two log lines about dead letters
 
 Send = Callable[[Mapping[str, str], bytes], Awaitable[Answer]]
@@ -111,6 +112,7 @@ class Sender:
         self._logged_faults = 0  # of the spool
         self._letters_logged_at = float("-inf")
         self._written = ""  # the status in the file
+        self._written_at = float("-inf")
         self._started_at = clock.now()
 
     def configure(self, settings: DeliverySettings, send: Send | None, receiver: str, log: Any) -> None:
@@ -197,12 +199,12 @@ class Sender:
         }
 
     def write_status(self) -> None:
-        """Write the status into its file, if it has changed. Blocks."""
+        """Write the status into its file, if it has changed, or ten seconds after the last time. Blocks."""
         if self._status_file is None:
             return
         document = self.status()
-        text = json.dumps(document, ensure_ascii=False, indent=1)
-        if text == self._written:
+        text, now = json.dumps(document), self._clock.monotonic()
+        if text == self._written and now - self._written_at < _STATUS_SECONDS:
             return
         temporary = self._status_file.with_suffix(".json.new")
         with suppress(OSError):  # the log has the same counts
@@ -210,7 +212,7 @@ class Sender:
                 json.dumps({"writtenAt": _stamp(self._clock.now()), **document}, indent=1), "utf-8"
             )
             temporary.replace(self._status_file)
-            self._written = text
+            self._written, self._written_at = text, now
 
     # What to send next.
 
