@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
@@ -111,9 +110,9 @@ _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR",
-        help="The admin address of the running process. [default: that of the manifest in the current "
-        "folder, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME",
+        help="The running process: its admin address, or the name of its controller. [default: the process "
+        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -130,6 +129,18 @@ _ObjectsOption = Annotated[
 ]
 _OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
+]
+
+_LinesOption = Annotated[
+    Output, typer.Option("--output", "-o", help="text for people, json for a document in each line.")
+]
+_NoPluginsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-plugins",
+        help="Load no plugin: those of the manifest are left out with a warning, and their handlers are not "
+        "called. DECLCTL_LOAD_PLUGINS=a,b loads these alone.",
+    ),
 ]
 
 app = typer.Typer(
@@ -172,8 +183,12 @@ def declctl(
 ) -> None:
     """Kubernetes controllers that are declared, not programmed."""
     if no_plugins:
-        # An environment variable, because the child process of the pre-flight has to know it too.
-        os.environ["DECLCTL_LOAD_PLUGINS"] = ""
+        _load_no_plugins()
+
+
+def _load_no_plugins() -> None:
+    # An environment variable, because the child process of the pre-flight has to know it too.
+    os.environ["DECLCTL_LOAD_PLUGINS"] = ""
 
 
 @app.command()
@@ -238,8 +253,11 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
         ),
     ] = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
+    if no_plugins:
+        _load_no_plugins()
     if sandbox and (kubeconfig or context):
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
@@ -302,8 +320,11 @@ def validate(
     ] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Check manifests; the handlers are imported in a child process, as a reload does."""
+    if no_plugins:
+        _load_no_plugins()
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
     from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -531,6 +552,43 @@ def why(
     from declctl.cli.why import show_reasons
 
     return show_reasons(what, field, admin, as_json=output is Output.JSON)
+
+
+@app.command(epilog="Example: declctl tap notify --namespace demo --failed")
+def tap(  # noqa: PLR0913 - as in `run`
+    of: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HANDLER|RESOURCE]",
+            help="Only calls of this handler, or because of this resource; by default of all handlers.",
+        ),
+    ] = None,
+    *,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="Only objects of this namespace.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Only objects of this name; * and ? stand for any.")
+    ] = "",
+    handler: Annotated[
+        str, typer.Option("--handler", metavar="NAME", help="Only calls of this handler.")
+    ] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed, or are overdue.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after so many calls.")
+    ] = None,
+    output: _LinesOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Show the calls of a running process, live: changes, paths that changed, outcomes, and reloads.
+
+    Values of objects are not shown. It exits 0 at Ctrl-C and when the process ends, 2 if no process answers,
+    if it has no such handler or resource, or if the connection is lost.
+    """
+    from declctl.cli.tap import show_tap
+
+    chosen = {"namespace": namespace, "name": name, "handler": handler, "failed": "true" if failed else ""}
+    return show_tap(of, admin, chosen=chosen, count=count, as_json=output is Output.JSON)
 
 
 @app.command()

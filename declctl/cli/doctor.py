@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from declctl.admin.access import TOKEN_VARIABLE
-from declctl.cli.admin_client import admin_address, ask
+from declctl.cli.admin_client import AdminAddress, ask
 from declctl.cli.host_checks import (
     Check,
     CheckState,
@@ -63,6 +63,7 @@ _SKEW_SECONDS, _LARGE_SKEW_SECONDS = 3.0, 60.0
 _SHORT_TOKEN = 16  # characters
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _MANIFEST = "manifest.yaml"
+_ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _COLOURS = {
     CheckState.OK: "\x1b[32m",
     CheckState.WARNING: "\x1b[33m",
@@ -309,7 +310,7 @@ def check_address(address: Address, name: str | None) -> Check:
     """Who answers at the admin address; if nobody does, whether it can be listened on. Blocks."""
     if not address.port:
         return ok("admin address", f"{address}: any free port is taken, and the log names it")
-    target = admin_address(None, manifest=address)
+    target = AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port))
     try:
         answer = ask(target, "GET", "/status", timeout=_ASK_SECONDS)
     except UsageError as nobody:

@@ -31,11 +31,13 @@ from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
@@ -327,6 +329,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
+        breakers=CircuitBreakers(clock=clock, log=log),
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(log)
@@ -380,6 +383,10 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
+        if slots.tap.is_open and outcome.result is not Result.UNCHANGED:
+            slots.tap.marked(
+                TapMark(clock.now(), str(outcome.result), outcome.generation, outcome.reason, outcome.line)
+            )
         # A retry that is refused for the same reason is not logged again. A user who asks gets a line anyway.
         if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
@@ -565,6 +572,11 @@ class Runtime:
             field=field,
         )
 
+    @property
+    def tap(self) -> HandlerTap:
+        """The calls of all handlers, and the marks of reloads, for those who listen."""
+        return self.parts.slots.tap
+
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
         loaded = self._reloader.loaded if self._reloader is not None else ()
@@ -582,6 +594,12 @@ class Runtime:
     def mutations(self) -> Sequence[Mutation]:
         """The newest changes that readers made to shared objects; they were undone."""
         return self._parts.mutations.found if self._parts is not None else ()
+
+    @property
+    def generation(self) -> int:
+        """The number of the active generation; 0 before the first. From any thread."""
+        generation = self._reloader.active if self._reloader is not None else None
+        return 0 if generation is None else generation.number
 
     @property
     def plan(self) -> Plan:

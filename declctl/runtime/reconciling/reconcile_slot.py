@@ -48,6 +48,7 @@ from declctl.runtime.handling.invocations import (
     ReportOf,
     Retry,
 )
+from declctl.runtime.handling.tap import TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -519,6 +520,11 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
 
     @property
+    def event_id(self) -> str:
+        """That of the request."""
+        return self.request.id
+
+    @property
     def kind(self) -> str:
         """Reconcile: the handler was called for a key."""
         return "Reconcile"
@@ -526,6 +532,10 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     def content(self, state: Retry) -> Causes:  # noqa: ARG002 - the next call reads the newest state
         """Why the key was due."""
         return self.request.causes
+
+    def tap_subject(self) -> TapSubject:
+        """Why the key is due; of its object, only whether it is a Secret."""
+        return TapSubject("Reconcile", causes=self.request.causes, is_secret=is_secret(self.request.obj))
 
     @property
     def most_attempts(self) -> int | None:

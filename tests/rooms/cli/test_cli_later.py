@@ -6,11 +6,9 @@ import pytest
 
 NAMES = [
     "test",
-    "tap",
     "top",
     "record",
     "replay",
-    "generate",
     "fmt",
     "lint",
     "migrate",
