@@ -142,6 +142,22 @@ def test_a_full_spool_refuses_until_there_is_room(tmp_path: Path) -> None:
     assert _left(tmp_path) == [b"x" * 100] + [b"y" * 100] * len(refilled)
 
 
+def test_events_in_the_middle_of_a_rewritten_segment_stay(tmp_path: Path) -> None:
+    """Their place in the file changes; what this process and the next one read does not."""
+    spool = _spool(tmp_path, limit=4096)
+    spool.open()
+    entries = [_append(spool, b"%03d" % number * 30, key=f"k{number}") for number in range(20)]
+    kept = [entries[7], entries[13]]
+    spool.acknowledge(entry for entry in entries if entry not in kept)
+    before = spool.disk_bytes
+    last = [_append(spool, b"z" * 100) for _ in range(15)]
+    assert spool.disk_bytes < before + 15 * 100
+    assert [spool.read(entry) for entry in kept] == [b"007" * 30, b"013" * 30]
+    spool.acknowledge(last)
+    spool.close()
+    assert _left(tmp_path) == [b"007" * 30, b"013" * 30]
+
+
 def test_the_oldest_are_dropped_if_the_policy_says_so(tmp_path: Path) -> None:
     """`DropOldest`: the newest events are kept, and the dropped ones are named."""
     spool = _spool(tmp_path, limit=16384, when_full=WhenFull.DROP_OLDEST)
