@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -41,7 +42,8 @@ Answer = int | str | tuple[int, dict[str, str]] | Callable[[Received], int]
 class Receiver:
     """`answers` are used one by one, and then `always`.
 
-    An answer is a status; a status with headers; `hang`, `reset` or `slow`; or a function of the request.
+    An answer is a status; a status with headers; `hang`, `reset`, `slow` or `endless` (a 200 whose body does
+    not end); or a function of the request.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -122,6 +124,8 @@ class Receiver:
             assert request.transport is not None
             request.transport.abort()
             return web.Response(status=500)
+        if answer == "endless":
+            return await self._stream(request, received)
         if answer == "slow":
             await asyncio.sleep(0.1)
             answer = 200
@@ -129,6 +133,16 @@ class Receiver:
         self.requests.append(Received(headers, received.body, status))
         text = None if status == 204 else f"status {status} for {headers.get('authorization', 'nobody')}"
         return web.Response(status=status, headers=more, text=text)
+
+    async def _stream(self, request: web.Request, received: Received) -> web.StreamResponse:
+        self.requests.append(Received(received.headers, received.body, 200))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):  # the client has had enough
+            while not self._free.is_set():
+                await response.write(b"x" * 16384)
+                await asyncio.sleep(0.001)
+        return response
 
 
 def certificate(folder: Path, name: str = "receiver") -> tuple[Path, ssl.SSLContext]:

@@ -148,6 +148,17 @@ def test_a_redirect_is_not_followed(controller: Controller, receiver: Receiver) 
     assert receiver.statuses == [307, 308, 204]
 
 
+def test_an_answer_without_an_end_is_not_read_to_it(controller: Controller, receiver: Receiver) -> None:
+    """The status is what counts: the event is delivered, and neither memory nor time is spent on the rest."""
+    receiver.answers = ["endless"]
+    controller.start(timeout="20s")
+    began = time.monotonic()
+    controller.change(1)
+    controller.wait_until_delivered()
+    assert time.monotonic() - began < 10.0
+    assert receiver.statuses == [200]
+
+
 def test_a_retry_after_of_a_real_server_is_honoured(controller: Controller, receiver: Receiver) -> None:
     """A second is a second, though the back-off is shorter."""
     receiver.answers = [(429, {"Retry-After": "1"})]
@@ -405,7 +416,7 @@ def test_a_refused_edit_changes_nothing(controller: Controller, receiver: Receiv
 
 def test_the_old_code_drains_with_its_own_fields(controller: Controller, receiver: Receiver) -> None:
     """Changes from before an edit are events of the old config, and go to the new receiver."""
-    controller.start()
+    controller.start(url="http://127.0.0.1:9/")
     second = controller.context(2, data={"include": "Metadata"})
     controller.lifetimes.prepare(second)
     controller.change(2, name="new", ctx=second)
@@ -473,6 +484,10 @@ def test_a_dry_run_sends_nothing_and_leaves_the_spool_alone(
         ({"url": None, "urlFrom": {"env": "SHORT"}}, "SHORT has no URL that begins with"),
         ({"urlFrom": {"env": "SHORT"}}, "there are url and urlFrom"),
         ({"data": {"include": "Fields"}}, "data.paths is empty"),
+        ({"url": "http://host:99999/"}, "url has no URL"),
+        ({"url": "http://[::1/"}, "url has no URL"),
+        ({"tls": {"caFile": "/not/there"}}, "the files of tls (/not/there) can't be used: No such file"),
+        ({"tls": {"caFile": "/etc/hostname"}}, "the files of tls (/etc/hostname) can't be used"),
         ({"timeout": "0s"}, "timeout is 0s, and has to be more than 0"),
         ({"retry": {"initialBackoff": "0ms"}}, "retry.initialBackoff is 0ms"),
         ({"data": {"include": "Fields", "paths": ["a..b"]}}, "is no field path"),

@@ -6,6 +6,7 @@
 import asyncio
 import errno
 import json
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -537,6 +538,35 @@ def test_dropped_events_are_left_out_and_counted(tmp_path: Path) -> None:
     assert rig.sender.counts.damaged == 0
 
 
+def test_dropped_events_leave_the_memory(tmp_path: Path) -> None:
+    """A receiver that is down for days does not make the process grow."""
+    rig = Rig(tmp_path, spool={"path": str(tmp_path), "maxBytes": 8192, "whenFull": "DropOldest"})
+    for number in range(300):
+        rig.add("a", number)
+    batch = rig.backlog.take(10000, 2**20)
+    assert batch is not None
+    assert len(batch.entries) == len(rig.backlog) == 300 - rig.backlog.dropped
+    assert rig.backlog.live(batch.entries) == list(batch.entries)
+    rig.backlog.close()
+
+
+def test_half_a_dead_letter_does_not_hide_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full within a line: the line is taken back."""
+    dead = DeadLetters(tmp_path, max_bytes=2**20)
+    write = os.write
+    event = json.dumps({"id": "a-1", "subject": "a"}).encode()
+
+    def bury() -> None:
+        dead.write(event, reason="Status400", status=400, text="", attempts=1, at=ManualClock().now())
+
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:20]))
+    with pytest.raises(OSError, match="No space left"):
+        bury()
+    monkeypatch.undo()
+    bury()
+    assert [letter and letter["event"]["id"] for letter in letters(tmp_path / FILE)] == ["a-1"]
+
+
 def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     """A receiver that refuses everything does not fill the disk."""
     rig = Rig(tmp_path, deadLetters={"maxBytes": 2048}, circuit={"failures": 1000})
@@ -568,6 +598,24 @@ def test_a_dead_letter_that_can_not_be_written_stays_an_event(rig: Rig) -> None:
 
     rig.play(script)
     assert (rig.dead, len(rig.backlog)) == ([("a-1", "Status400")], 0)
+
+
+def test_an_old_event_whose_dead_letter_can_not_be_written_is_kept(tmp_path: Path) -> None:
+    """It is given up when there is room for its letter, and not before."""
+    rig = Rig(tmp_path, retry={"maxAge": "1m", "maxBackoff": "10s"})
+    rig.always = Unreachable("down")
+    blocker = rig.folder / FILE
+    blocker.mkdir()
+
+    async def script() -> None:
+        rig.add("a")
+        await rig.clock.advance(120.0)
+        assert len(rig.backlog) == 1
+        blocker.rmdir()
+        await rig.clock.advance(30.0)
+
+    rig.play(script)
+    assert (rig.dead, len(rig.backlog)) == ([("a-1", "Expired")], 0)
 
 
 def test_dead_letters_are_sent_again_on_request(rig: Rig) -> None:
@@ -630,6 +678,19 @@ def test_the_status_and_the_log_have_the_counts(tmp_path: Path) -> None:
     line = rig.log.find("counts of events")
     assert line is not None
     assert (line.fields["delivered"], line.fields["dead_letters"]) == (1, 1)
+
+
+def test_the_status_has_a_heartbeat(rig: Rig) -> None:
+    """A person, or a probe, tells a process that is idle from one that has ended."""
+
+    async def script() -> None:
+        written: list[str] = []
+        for _ in range(3):
+            await rig.clock.advance(12.0)
+            written.append(json.loads((rig.folder / "status.json").read_text())["writtenAt"])
+        assert len(set(written)) == 3
+
+    rig.play(script)
 
 
 def test_a_flush_ends_early_if_the_receiver_is_down(rig: Rig) -> None:

@@ -142,6 +142,22 @@ def test_a_full_spool_refuses_until_there_is_room(tmp_path: Path) -> None:
     assert _left(tmp_path) == [b"x" * 100] + [b"y" * 100] * len(refilled)
 
 
+def test_events_in_the_middle_of_a_rewritten_segment_stay(tmp_path: Path) -> None:
+    """Their place in the file changes; what this process and the next one read does not."""
+    spool = _spool(tmp_path, limit=4096)
+    spool.open()
+    entries = [_append(spool, b"%03d" % number * 30, key=f"k{number}") for number in range(20)]
+    kept = [entries[7], entries[13]]
+    spool.acknowledge(entry for entry in entries if entry not in kept)
+    before = spool.disk_bytes
+    last = [_append(spool, b"z" * 100) for _ in range(15)]
+    assert spool.disk_bytes < before + 15 * 100
+    assert [spool.read(entry) for entry in kept] == [b"007" * 30, b"013" * 30]
+    spool.acknowledge(last)
+    spool.close()
+    assert _left(tmp_path) == [b"007" * 30, b"013" * 30]
+
+
 def test_the_oldest_are_dropped_if_the_policy_says_so(tmp_path: Path) -> None:
     """`DropOldest`: the newest events are kept, and the dropped ones are named."""
     spool = _spool(tmp_path, limit=16384, when_full=WhenFull.DROP_OLDEST)
@@ -235,6 +251,26 @@ def test_an_interrupted_acknowledgement_does_not_spoil_later_ones(tmp_path: Path
     again.acknowledge(found[1:2])
     again.close()
     assert _left(tmp_path) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("content", [b"", b"declctl-web", bytes(100)])
+def test_a_segment_without_a_begin_is_ignored(tmp_path: Path, content: bytes) -> None:
+    """The process was killed while it made the file, or the machine crashed."""
+    path = tmp_path / "segment-00000000000000000007.log"
+    path.write_bytes(content)
+    assert _left(tmp_path) == []
+    assert not path.exists()
+
+
+def test_a_segment_of_another_version_is_kept_and_told(tmp_path: Path) -> None:
+    """Going back to an older version of the plugin deletes no events."""
+    path = tmp_path / "segment-00000000000000000007.log"
+    path.write_bytes(b"declctl-webhook spool 2\nevents")
+    with pytest.raises(SettingsError, match="no file of this version"):
+        _spool(tmp_path).open()
+    assert path.read_bytes().endswith(b"events")
+    path.unlink()
+    assert _left(tmp_path) == []  # the folder is free again
 
 
 def test_a_rewrite_that_was_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ class Batch:
     entries: Sequence[Entry]
     rest: Sequence[Entry] = ()  # of the same, only, key; they are sent after `entries`
     attempts: int = 0  # that have failed
-    due: float = 0.0  # on the monotonic clock: not before
+    due: float = 0.0  # on the monotonic clock: not before, unless it probes the receiver
+    held_until: float = 0.0  # not before, even as a probe: the disk has failed, and not the receiver
     keys: frozenset[str] = field(default_factory=frozenset[str])
 
     def __post_init__(self) -> None:

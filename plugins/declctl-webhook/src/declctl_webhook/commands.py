@@ -37,7 +37,8 @@ Output = Annotated[OutputForm, typer.Option("-o", "--output", help="text, or jso
 def status(folder: Folder, output: Output = OutputForm.TEXT) -> None:
     """Print the counts and the state of the circuit.
 
-    The process writes them every two seconds. Exits with 1 if there are none, or the circuit is not closed.
+    The process writes them when they change, and every ten seconds: an old `writtenAt` means that it has
+    ended, or hangs. Exits with 1 if there are none, or the circuit is not closed.
 
     Example: declctl-webhook status /var/spool/declctl-webhook
     """

@@ -101,9 +101,9 @@ class Endpoint:
 
     async def _current_session(self) -> aiohttp.ClientSession:
         """A session with the TLS files as they are now."""
-        stamp = tuple(_stamp(name) for name in self._tls_files())
+        stamp = tuple(_stamp(name) for name in _tls_files(self._settings))
         if self._session is None or stamp != self._tls_stamp:
-            context = self._tls()
+            context = tls_context(self._settings)
             await self.close()
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=context, keepalive_timeout=_IDLE_SECONDS),
@@ -114,24 +114,27 @@ class Endpoint:
             self._tls_stamp = stamp
         return self._session
 
-    def _tls_files(self) -> list[str]:
-        settings = self._settings
-        return [
-            name for name in (settings.ca_file, settings.cert_file, settings.key_file) if name is not None
-        ]
 
-    def _tls(self) -> ssl.SSLContext | bool:
-        if not self._tls_files():
-            return True
-        try:
-            context = ssl.create_default_context(cafile=self._settings.ca_file)
-            if self._settings.cert_file is not None:
-                # Without a password: OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(self._settings.cert_file, self._settings.key_file, lambda: "")
-        except (OSError, ValueError) as error:
-            names = ", ".join(self._tls_files())
-            raise SettingsError(f"the files of tls ({names}) can't be used: {_reason(error)}") from error
-        return context
+def tls_context(settings: EndpointSettings) -> ssl.SSLContext | bool:
+    """The TLS context of the files; True for that of the system. Blocks. Raises SettingsError."""
+    files = _tls_files(settings)
+    if not files:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+        if settings.cert_file is not None:
+            # Without a password: OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(settings.cert_file, settings.key_file, lambda: "")
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"the files of tls ({', '.join(files)}) can't be used: {_reason(error)}"
+        ) from error
+    return context
+
+
+def _tls_files(settings: EndpointSettings) -> list[str]:
+    names = (settings.ca_file, settings.cert_file, settings.key_file)
+    return [name for name in names if name is not None]
 
 
 def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from declctl_webhook.backlog import Backlog
 from declctl_webhook.dead_letters import DeadLetters
-from declctl_webhook.endpoint import Endpoint
+from declctl_webhook.endpoint import Endpoint, tls_context
 from declctl_webhook.events import Event, EventError, EventMaker, ObjectChange
 from declctl_webhook.sender import Clock, Sender, SystemClock
 from declctl_webhook.settings import Settings, SettingsError
@@ -227,6 +227,7 @@ class Lifetimes:
         settings = Settings.of(ctx.config)
         prepared = Prepared(settings, ctx.log, _maker(settings))
         settings.check()
+        tls_context(settings.endpoint)
         with self._lock:
             if self._pipeline is None and not ctx.dry_run:
                 self._pipeline = self._open(settings, ctx.log)

@@ -32,6 +32,7 @@ _HALVED: Final = frozenset({400, 413, 422})  # one event of a batch may be the r
 _HALVED_AFTER: Final = 3  # attempts of a batch that fails while others succeed
 _AGAIN: Final = frozenset({408, 429})
 _TICK_SECONDS: Final = 2.0  # between two looks for files of `requeue`, and two writes of the status
+_STATUS_SECONDS: Final = 10.0  # the longest time between two writes of the status
 _LETTER_LOG_SECONDS: Final = 60.0  # between two log lines about dead letters
 
 Send = Callable[[Mapping[str, str], bytes], Awaitable[Answer]]
@@ -111,6 +112,7 @@ class Sender:
         self._logged_faults = 0  # of the spool
         self._letters_logged_at = float("-inf")
         self._written = ""  # the status in the file
+        self._written_at = float("-inf")
         self._started_at = clock.now()
 
     def configure(self, settings: DeliverySettings, send: Send | None, receiver: str, log: Any) -> None:
@@ -197,12 +199,12 @@ class Sender:
         }
 
     def write_status(self) -> None:
-        """Write the status into its file, if it has changed. Blocks."""
+        """Write the status into its file, if it has changed, or ten seconds after the last time. Blocks."""
         if self._status_file is None:
             return
         document = self.status()
-        text = json.dumps(document, ensure_ascii=False, indent=1)
-        if text == self._written:
+        text, now = json.dumps(document), self._clock.monotonic()
+        if text == self._written and now - self._written_at < _STATUS_SECONDS:
             return
         temporary = self._status_file.with_suffix(".json.new")
         with suppress(OSError):  # the log has the same counts
@@ -210,7 +212,7 @@ class Sender:
                 json.dumps({"writtenAt": _stamp(self._clock.now()), **document}, indent=1), "utf-8"
             )
             temporary.replace(self._status_file)
-            self._written = text
+            self._written, self._written_at = text, now
 
     # What to send next.
 
@@ -244,10 +246,9 @@ class Sender:
 
     def _retry(self, now: float) -> Batch | None:
         """The batch that is due first. A probe of an open circuit does not wait for the time of its batch."""
-        first = min(self._waiting, key=lambda batch: batch.due, default=None)
-        if first is None or (first.due > now and self.circuit.state is CircuitState.CLOSED):
-            return None
-        return first
+        is_closed = self.circuit.state is CircuitState.CLOSED
+        ready = (each for each in self._waiting if (each.due if is_closed else each.held_until) <= now)
+        return min(ready, key=lambda batch: batch.due, default=None)
 
     def _ripe_in(self) -> float | None:
         settings = self._settings
@@ -265,8 +266,8 @@ class Sender:
         if len(self._tasks) >= self._settings.concurrency:
             return max(0.0, tick)
         is_closed = self.circuit.state is CircuitState.CLOSED
-        # An open circuit is probed with any batch, and by one request at a time, whose end wakes the loop.
-        times = [batch.due - now if is_closed else 0.0 for batch in self._waiting]
+        # An open circuit is probed by one request at a time, whose end wakes the loop.
+        times = [(batch.due if is_closed else batch.held_until) - now for batch in self._waiting]
         if (ripe := self._ripe_in()) is not None:
             times.append(ripe)
         if not times or (self._tasks and not is_closed):
@@ -299,7 +300,7 @@ class Sender:
         except OSError as error:
             self._note_error(f"the spool can't be read: {error.strerror}")
             batch.attempts += 1
-            self._later(batch, settings)
+            self._hold(batch, settings)
         except Exception as error:
             self.log.error("a request has failed by a fault of the plugin", exc_info=error)
             self._failed(batch, settings, f"a fault of the plugin ({type(error).__name__})", None)
@@ -362,7 +363,8 @@ class Sender:
             if body is not None and not self._bury(
                 entry, body, "Expired", None, self.last_error, batch.attempts
             ):
-                self._later(batch, settings)
+                batch.attempts += 1
+                self._hold(batch, settings)
                 return False
         batch.entries = self._backlog.live(batch.entries)
         return True
@@ -411,7 +413,8 @@ class Sender:
             attempts = batch.attempts + 1
             if not self._bury(entry, body, f"Status{answer.status}", answer.status, answer.text, attempts):
                 # The next attempt leaves out those that are dead letters already.
-                self._later(batch, settings)
+                batch.attempts += 1
+                self._hold(batch, settings)
                 return
         self._finished(batch)
 
@@ -455,6 +458,11 @@ class Sender:
         batch.due = self._clock.monotonic() + max(least, self._delay(settings, max(1, batch.attempts)))
         self._waiting.append(batch)
         self._wake.set()
+
+    def _hold(self, batch: Batch, settings: DeliverySettings) -> None:
+        """Try a batch again later, after a fault of the disk; not before, even as a probe."""
+        self._later(batch, settings)
+        batch.held_until = batch.due
 
     def _finished(self, batch: Batch) -> None:
         if batch.rest:

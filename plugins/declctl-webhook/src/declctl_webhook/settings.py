@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 _LONGEST_SECRET = 64 * 1024  # bytes of a file with a secret
 _SECRET_BYTES = range(24, 65)  # Standard Webhooks: 192 to 512 bits
@@ -530,8 +531,11 @@ class Settings:
 
     def check(self) -> None:
         """Read every secret and file once. Blocks. Raises SettingsError for the first that can't be used."""
-        if isinstance(self.endpoint.url, ValueSource):
-            check_url(self.endpoint.url.read(), str(self.endpoint.url))
+        url = self.endpoint.url
+        if isinstance(url, ValueSource):
+            check_url(url.read(), str(url))
+        else:
+            check_url(url, "url")
         for name, source in self.endpoint.secret_headers:
             check_header(source.read(), f"the value of the header {name} in {source}")
         if self.delivery.signature is not None:
@@ -540,8 +544,13 @@ class Settings:
 
 def check_url(url: str, name: str) -> None:
     """Raise SettingsError, without the URL, for a text that is none."""
-    if re.match(r"^https?://[^/?#\s]+(?:[/?][^#\s]*)?$", url) is None:
-        raise SettingsError(f"{name} has no URL that begins with http:// or https://")
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or brackets without an address
+        is_url = False
+    if not is_url or re.search(r"[\s#]", url):
+        raise SettingsError(f"{name} has no URL that begins with http:// or https:// and names a host")
 
 
 def check_header(value: str, name: str) -> None:

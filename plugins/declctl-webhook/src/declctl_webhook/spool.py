@@ -130,6 +130,9 @@ class Spool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return self._recover(folder)
+        except SettingsError:
+            self._unlock()
+            raise
         except BlockingIOError as error:
             self._unlock()
             raise SettingsError(
@@ -236,8 +239,8 @@ class Spool:
             segment.size = len(content)
             self._segments[segment.number] = segment
             self._next = max(self._next, segment.number + 1)
-            end = len(_MAGIC) if content.startswith(_MAGIC) else 0
-            for record in _records(content, end) if end else ():
+            end = _begin(content, path)
+            for record in _records(content, end):
                 end = record.end
                 self._next = max(self._next, record.sequence + 1)
                 if record.body is None:
@@ -421,6 +424,19 @@ def _records(content: bytes, offset: int) -> Iterator[_Found]:
                 rest[key_end:],
             )
         offset = end
+
+
+def _begin(content: bytes, path: Path) -> int:
+    """Where the records of a segment begin. Raises SettingsError for a file of another version."""
+    if content.startswith(_MAGIC):
+        return len(_MAGIC)
+    # The process was killed while it made the file, or the machine crashed and left zeros.
+    if _MAGIC.startswith(content) or not content.strip(b"\0"):
+        return len(content)
+    raise SettingsError(
+        f"{path} is no file of this version of declctl-webhook: use the version that has written it until "
+        "its events are sent, or move the file away"
+    )
 
 
 def _checksum(sequence: int, at: float, rest: bytes) -> int:
