@@ -25,6 +25,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from declctl.cli.terminal import has_colour
+from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
 from declctl.kit.text import escaped, exception_text, one_line, visible
 from declctl.manifest import render_json, render_text
@@ -282,6 +283,7 @@ def _shown(value: object) -> str:
 _LINE = "declctl.informer"
 _NOTICES = "declctl.informer.notices"  # what the runtime does not log by itself
 _WATCHER = "watchfiles"  # it logs how many files have changed; declctl logs the outcome
+_WARNINGS = "py.warnings"  # of the module warnings; its messages end with a line end
 _GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # the package of the handler modules of a generation
 
 
@@ -340,7 +342,16 @@ class LibraryLogs(logging.Handler):
                 fields["exc_info"] = record.exc_info
             if record.stack_info:
                 fields["stack"] = record.stack_info
-            getattr(self._log, _standard(record.levelno))(record.getMessage(), **fields)
+            # A library does not know for which event it is called.
+            arguments = current_arguments() or {}
+            subject: Any = arguments.get("change") or arguments.get("request")
+            if subject is not None:
+                fields.setdefault("key", str(subject.key))
+                fields.setdefault("event_id", subject.id)
+            message = record.getMessage()
+            if record.name == _WARNINGS:
+                message = message.rstrip("\n")
+            getattr(self._log, _standard(record.levelno))(message, **fields)
         except Exception:  # noqa: BLE001 - arguments that a library, or a handler, formats wrongly
             self.handleError(record)
 
