@@ -20,7 +20,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from importlib import metadata
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -37,9 +37,6 @@ _KINDS = frozenset(
 )
 _GROUPS = frozenset({"", "apps", "batch", "autoscaling"})  # of these kinds
 _SHORT = {"HorizontalPodAutoscaler": "hpa"}
-
-UNTRACED: AbstractContextManager[None] = nullcontext()
-"""The scope of a call without a trace."""
 
 
 class TracedCall(NamedTuple):

@@ -55,7 +55,7 @@ from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
-from declctl.runtime.tracing import UNTRACED, CallTrace, TracedCall, tracing
+from declctl.runtime.tracing import CallTrace, TracedCall, tracing
 from declctl.writes import CallScope
 
 T = TypeVar("T")
@@ -522,11 +522,11 @@ class Invocations(ABC, Generic[T]):
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
-                with UNTRACED if trace is None else trace.hook(implementation.hook):
-                    if implementation.is_async:
-                        invocation.take(invocation.call_on_loop(implementation, arguments))
-                    else:
-                        invocation.take(call(implementation, arguments))
+                if trace is None:
+                    self._call(invocation, implementation, arguments)
+                else:
+                    with trace.hook(implementation.hook):
+                        self._call(invocation, implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - user code: kept for the log and the retry
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
@@ -544,8 +544,11 @@ class Invocations(ABC, Generic[T]):
             try:
                 if len(invocation.implementations) > 1:
                     await settle_cancellation()  # of the call before
-                with UNTRACED if trace is None else trace.hook(implementation.hook):
+                if trace is None:
                     await self._call_async(invocation, implementation, arguments)
+                else:
+                    with trace.hook(implementation.hook):
+                        await self._call_async(invocation, implementation, arguments)
             except BaseException as failure:
                 if ends_worker(failure):
                     if trace is not None:
@@ -555,6 +558,16 @@ class Invocations(ABC, Generic[T]):
                     failure = _cancelled(invocation, implementation, failure)
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
+
+    @staticmethod
+    def _call(
+        invocation: Invocation[T], implementation: Implementation, arguments: Mapping[str, object]
+    ) -> None:
+        """Call one implementation in this thread, or on the handlers' loop."""
+        if implementation.is_async:
+            invocation.take(invocation.call_on_loop(implementation, arguments))
+        else:
+            invocation.take(call(implementation, arguments))
 
     async def _call_async(
         self, invocation: Invocation[T], implementation: Implementation, arguments: Mapping[str, object]

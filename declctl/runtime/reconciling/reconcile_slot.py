@@ -88,6 +88,11 @@ class ReconcileBinding(HandlerBinding):
     finalizer: HandlerFinalizer | None = None
 
     @property
+    def object_kind(self) -> tuple[str, str] | None:
+        """The group and the kind of the objects that it reconciles."""
+        return self.sources[0].informers[0].identity.group_kind
+
+    @property
     def reconciles(self) -> bool:
         """True."""
         return True
