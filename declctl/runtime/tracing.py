@@ -30,6 +30,7 @@ T = TypeVar("T")
 _API = "opentelemetry.trace"
 _SCHEMA = "https://opentelemetry.io/schemas/1.37.0"  # of the names of attributes
 _REMEMBERED_WRITES = 1000  # whose events may still come
+_LOOK_SECONDS = 1.0  # between two looks for a provider: the API reads the environment each time
 # The kinds that the semantic conventions have names for (`k8s.pod.name`); others have declctl's names.
 _KINDS = frozenset(
     {"Pod", "Node", "Namespace", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"}
@@ -200,11 +201,17 @@ class _HookScope(AbstractContextManager[None]):
 
 
 def tracing() -> Tracing | None:
-    """The traces of the tracer provider that is configured now; None without one."""
-    global _known  # noqa: PLW0603 - OpenTelemetry has one provider in a process
+    """The traces of the tracer provider that is configured; None without one.
+
+    A provider that is configured while handlers run is found within a second.
+    """
+    global _known, _idle_until  # noqa: PLW0603 - OpenTelemetry has one provider in a process
     api = sys.modules.get(_API)
     if api is None:
         return None  # no code has imported it, so there is no provider
+    now = time.monotonic()
+    if now < _idle_until:
+        return None
     try:
         provider = api.get_tracer_provider()
         if provider is not _known[0]:
@@ -213,10 +220,20 @@ def tracing() -> Tracing | None:
             _known = (provider, None if idle else Tracing(provider, api))
     except AttributeError:  # another thread imports it at this moment
         return None
-    return _known[1]
+    found = _known[1]
+    if found is None:
+        _idle_until = now + _LOOK_SECONDS
+    return found
+
+
+def look_for_provider() -> None:
+    """Let the next call of `tracing` look for a provider, as code has run that may have configured one."""
+    global _idle_until  # noqa: PLW0603 - as above
+    _idle_until = 0.0
 
 
 _known: tuple[Any, Tracing | None] = (None, None)  # the newest provider, and its traces
+_idle_until = 0.0  # monotonic seconds until which no provider is looked for
 
 
 def current_ids() -> dict[str, str]:

@@ -6,6 +6,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from declctl.runtime.tracing import look_for_provider
 from declctl.testing import until
 
 CODE = """
@@ -26,6 +27,7 @@ def _finished(monkeypatch):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    look_for_provider()
     yield lambda name: [span for span in exporter.get_finished_spans() if span.name == name]
     provider.shutdown()
 
@@ -33,7 +35,7 @@ def _finished(monkeypatch):
 def test_a_change_leads_to_a_write_and_that_to_other_handlers(rig, config_map, finished) -> None:
     """Event → hook → write is one trace; what the written object leads to has a link to the write."""
     rig.handler("copies")
-    rig.handler("keys", rest="mode: Reconcile, debounce: 300ms, retry: {maxAttempts: 1}")
+    rig.handler("keys", rest="mode: Reconcile, debounce: 1s, retry: {maxAttempts: 1}")
     runs = rig.run(CODE)
     runs.sandbox.create(config_map("first"))
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from declctl.manifest.model import RetrySpec
 from declctl.objects import ChangeReason, GroupVersionKind, ObjectKey
-from declctl.runtime.tracing import TracedCall, current_ids, tracing
+from declctl.runtime.tracing import TracedCall, current_ids, look_for_provider, tracing
 from declctl.writes import WriteVerb, Written
 from tests.rooms.runtime.conftest import implementation
 
@@ -45,6 +45,7 @@ def spans(monkeypatch):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    look_for_provider()
     yield Spans(exporter)
     provider.shutdown()
 
@@ -222,6 +223,16 @@ def test_without_a_provider_nothing_is_made(bench, added) -> None:
     slot.add_all([added("a", reason=ChangeReason.WATCH)])
     bench.work()
     assert slot.statistics().succeeded == 1
+
+
+def test_a_provider_that_comes_late_is_found(monkeypatch) -> None:
+    """A hook `declctl_startup` may configure it: the first call of a handler has its spans."""
+    assert tracing() is None
+    provider = TracerProvider()
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    look_for_provider()
+    assert tracing() is not None
+    provider.shutdown()
 
 
 def test_without_the_package_nothing_is_imported() -> None:
