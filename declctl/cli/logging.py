@@ -25,11 +25,13 @@ from typing import Any, TextIO, cast
 import structlog
 
 from declctl.cli.terminal import has_colour
+from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
 from declctl.kit.text import escaped, exception_text, one_line, visible
 from declctl.manifest import render_json, render_text
 from declctl.runtime.reporting.status import ResourceStatus
 from declctl.runtime.runtime import Runtime
+from declctl.runtime.tracing import current_ids
 
 Entry = MutableMapping[str, Any]
 
@@ -45,8 +47,11 @@ _OUR_OWN = frozenset(
 )
 """The fields of declctl's own lines. Most of their sentences contain these values already."""
 
-# Not among the fields of a line of text: an `event_id` is for programs, which read JSON.
-_BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics", "event_id")
+# Not among the fields of a line of text: ids are for programs, which read JSON.
+_BESIDE = (
+    *("level", "event", "timestamp", "traceback", "diagnostics"),
+    *("event_id", "trace_id", "span_id"),
+)
 OWN_LOGGER = "declctl"
 """The field `logger` of declctl's own lines; a library has its name there, and `ctx.log` has none."""
 
@@ -134,7 +139,8 @@ class TextLines:
 
     A line has the time, the level unless it is `info`, the sentence, and the fields. A field of declctl's own
     lines is left out if its value is None or stands in the sentence; a line of a handler or a library has all
-    of its fields, but for the event id. A `traceback` follows below, with handler and key in its head.
+    of its fields, but for ids of events and traces. A `traceback` follows below, with handler and key in its
+    head.
 
     `local_time`: the hour of this machine, for people at a terminal; else the moment in UTC (RFC 3339).
     """
@@ -277,6 +283,7 @@ def _shown(value: object) -> str:
 _LINE = "declctl.informer"
 _NOTICES = "declctl.informer.notices"  # what the runtime does not log by itself
 _WATCHER = "watchfiles"  # it logs how many files have changed; declctl logs the outcome
+_WARNINGS = "py.warnings"  # of the module warnings; its messages end with a line end
 _GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # the package of the handler modules of a generation
 
 
@@ -335,7 +342,16 @@ class LibraryLogs(logging.Handler):
                 fields["exc_info"] = record.exc_info
             if record.stack_info:
                 fields["stack"] = record.stack_info
-            getattr(self._log, _standard(record.levelno))(record.getMessage(), **fields)
+            # A library does not know for which event it is called.
+            arguments = current_arguments() or {}
+            subject: Any = arguments.get("change") or arguments.get("request")
+            if subject is not None:
+                fields.setdefault("key", str(subject.key))
+                fields.setdefault("event_id", subject.id)
+            message = record.getMessage()
+            if record.name == _WARNINGS:
+                message = message.rstrip("\n")
+            getattr(self._log, _standard(record.levelno))(message, **fields)
         except Exception:  # noqa: BLE001 - arguments that a library, or a handler, formats wrongly
             self.handleError(record)
 
@@ -393,6 +409,7 @@ def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:
         structlog.stdlib.add_log_level,
         stamp,
         _error_fields,
+        _trace_fields,
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         _traceback,
@@ -415,6 +432,13 @@ def _error_fields(_logger: object, _method: str, entry: Entry) -> Entry:
     if isinstance(error, BaseException):
         entry.setdefault("error_type", type(error).__name__)
         entry.setdefault("error", exception_text(error))
+    return entry
+
+
+def _trace_fields(_logger: object, _method: str, entry: Entry) -> Entry:
+    """Add the ids of the current span, so that a trace leads to its lines and back."""
+    for name, value in current_ids().items():
+        entry.setdefault(name, value)
     return entry
 
 

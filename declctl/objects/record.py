@@ -573,7 +573,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.fromtimestamp(self.received, UTC)
 
 
-def event_id_of(obj: ObjectView) -> str:
+def event_id_of(obj: "ObjectView | Record") -> str:
     """The id of the event that has brought an object into this state: `uid@resourceVersion`."""
     return f"{obj.uid}@{obj.resource_version}"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer.main
 
+from declctl.admin.metrics import catalog
 from declctl.cli.app import app
 from declctl.manifest import Explanation, explain
 
@@ -33,7 +34,19 @@ def commands() -> str:
     return "\n\n".join(_command(name, command) for name, command in _commands("declctl", group))
 
 
-PARTS: Mapping[str, Callable[[], str]] = MappingProxyType({"manifest.md": fields, "cli.md": commands})
+def metrics() -> str:
+    """Every metric, in the order of a scrape."""
+    lines = ["| metric | type | labels | |", "|---|---|---|---|"]
+    for info in catalog():
+        labels = ", ".join(f"`{label}`" for label in info.labels)
+        only = f" Only {info.only}." if info.only else ""
+        lines.append(f"| `{info.name}` | {info.type} | {labels} | {_cell(info.help)}{only} |")
+    return "\n".join(lines)
+
+
+PARTS: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {"manifest.md": fields, "cli.md": commands, "observability.md": metrics}
+)
 
 
 def rendered(page: str) -> str:

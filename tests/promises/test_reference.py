@@ -8,6 +8,7 @@ import reference
 from markdown import ROOT
 
 import declctl
+from declctl.admin.metrics import catalog
 from declctl.hooks import specs
 
 
@@ -17,6 +18,18 @@ def test_the_generated_part_of_a_page_is_current(page: str) -> None:
     expected = reference.rendered(page)
     told = f"run `python tests/promises/reference.py` to renew docs/{page}"
     assert (reference.DOCS / page).read_text("utf-8") == expected, told
+
+
+@pytest.mark.parametrize("page", ["observability.md", "operations.md"])
+def test_metrics_that_a_page_names_exist(page: str) -> None:
+    """A query that is copied from docs/ finds its metric, with the labels that it names."""
+    known = {info.name: set(info.labels) for info in catalog()}
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    named = re.findall(r"`((?:declctl|workqueue|rest_client|leader_election)_[a-z_]+)(?:\{([^}`]*)\})?", text)
+    found = {(name, label) for name, labels in named for label in re.findall(r"(\w+)(?:=~?\"|,|$)", labels)}
+    hooks = {name for name, _ in named if name in _hooks()}
+    assert {name for name, _ in named} - hooks <= known.keys()
+    assert [(name, label) for name, label in found if label not in known[name]] == []
 
 
 def _hooks() -> dict[str, str]:
@@ -52,7 +65,12 @@ def test_every_dependency_has_a_reason() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["cel"]]
+    extras = {
+        name: each
+        for name, each in project["optional-dependencies"].items()
+        if name not in ("dev", "browser")
+    }
+    wanted = [*project["dependencies"], *(one for each in extras.values() for one in each)]
     for plugin in ROOT.glob("plugins/*/pyproject.toml"):
         needs = tomllib.loads(plugin.read_text("utf-8"))["project"]["dependencies"]
         wanted += [one for one in needs if not one.startswith("declctl")]

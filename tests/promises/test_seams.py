@@ -26,6 +26,7 @@ ALLOWED = {
     "_sock": "asyncio: the socket under a transport, to cut it",
     "_ready": "asyncio: whether any task of the loop can run",
     "_continue": "kubernetes: the field `continue` of a list",
+    "_TRACER_PROVIDER": "opentelemetry: the provider of the process, which can be set only once",
     "_": "gettext's function among the builtins",
     "_body": "transport: which of two readers has read a body is seen nowhere else",
 }

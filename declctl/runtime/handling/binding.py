@@ -374,6 +374,11 @@ class CallBinding:
     policy: DeliveryPolicy = field(init=False, compare=False)
     backoff: Backoff = field(init=False, compare=False)  # of changes that have failed
 
+    @property
+    def object_kind(self) -> tuple[str, str] | None:
+        """The group and the kind of the handler's objects; None if they are not known."""
+        return None
+
     def __post_init__(self) -> None:
         """Derive the policy and the back-off from the plan."""
         plan, retry = self.plan, self.plan.retry

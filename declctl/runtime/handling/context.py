@@ -29,6 +29,7 @@ from declctl.kit import running_loop
 from declctl.kit.callbacks import user_code_place
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind
+from declctl.runtime.tracing import tracing
 from declctl.transport import Client
 from declctl.writes import (
     AppliedSet,
@@ -393,32 +394,38 @@ class HandlerWrites:
 
     def apply(self, obj: object) -> Future[Written]:
         """See `HandlerContext.apply`."""
-        return self._submit(self._writer.apply(document_of(obj), self._scope))
+        return self._submit("apply", self._writer.apply(document_of(obj), self._scope))
 
     def apply_set(self, objects: Iterable[object]) -> Future[AppliedSet]:
         """See `HandlerContext.apply_set`."""
         parent = object_of(self._scope, "apply_set")
-        return self._submit(self._writer.apply_set(parent, documents_of(objects), self._scope))
+        return self._submit("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
     ) -> Future[Written]:
         """See `HandlerContext.patch_status`."""
         change = status_change(self._scope, conditions, fields)
-        return self._submit(self._writer.patch_status(change, self._scope))
+        return self._submit("patch_status", self._writer.patch_status(change, self._scope))
 
     def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, *, adds: bool, reads_first: bool
     ) -> Future[Written | None]:
         """Add the finalizer of the handler to the object of the call, or remove it."""
         return self._submit(
-            self._writer.change_finalizer(kind, finalizer, self._scope, adds=adds, reads_first=reads_first)
+            "change_finalizer",
+            self._writer.change_finalizer(kind, finalizer, self._scope, adds=adds, reads_first=reads_first),
         )
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, verb: str, work: Coroutine[Any, Any, T]) -> Future[T]:
+        traces, sent = tracing(), work
+        if traces is not None:
+            # The task has the context of this thread or task, and with it the span of the hook.
+            sent = traces.write(verb, work, {"declctl.event.id": self._scope.event_id})
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(sent, self._loop)
         except RuntimeError as error:  # the loop is closed
+            sent.close()
             work.close()
             raise WriteError("the write was not sent: the process ends") from error
 

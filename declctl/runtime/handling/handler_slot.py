@@ -53,6 +53,11 @@ class HandlerBinding(CallBinding):
     informers: Sequence[ManagedInformer] = ()  # to which the handler listens
 
     @property
+    def object_kind(self) -> tuple[str, str] | None:
+        """The group and the kind of the handler's objects."""
+        return self.informers[0].identity.group_kind if self.informers else None
+
+    @property
     def reconciles(self) -> bool:
         """Whether it belongs to `mode: Reconcile`."""
         return False

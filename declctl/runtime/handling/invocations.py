@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -56,6 +57,7 @@ from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
+from declctl.runtime.tracing import CallTrace, TracedCall, tracing
 from declctl.writes import CallScope
 
 T = TypeVar("T")
@@ -96,6 +98,7 @@ class Retry(NamedTuple):
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
     is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
+    span: Any = None  # the context of the span of the last attempt, if there are traces
 
 
 class GivenUp(NamedTuple):
@@ -133,6 +136,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     # Seconds for which the oldest live change has waited for this call; None if no live change led to it, and
     # for a retry.
     lag: float | None = None
+    trace: CallTrace | None = None  # None without a tracer provider
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
@@ -150,6 +154,14 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def event_id(self) -> str:
         """The id of what the handler is called for, which its log lines and its writes have, too."""
         raise NotImplementedError
+
+    def traced(self) -> TracedCall:
+        """What the span of the call says."""
+        raise NotImplementedError
+
+    def events(self) -> Sequence[str]:
+        """The ids of the events that have led to the call, as far as they are known."""
+        return (self.event_id,)
 
     @property
     def kind(self) -> str:
@@ -287,6 +299,24 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def event_id(self) -> str:
         """That of the change."""
         return self.change.id
+
+    def traced(self) -> TracedCall:
+        """What the span of the call says."""
+        change, binding, obj = self.change, self.binding, self.change.obj
+        return TracedCall(
+            binding.plan.name,
+            binding.generation,
+            change.resource,
+            self.event_id,
+            self.item.attempts + 1,
+            binding.object_kind,
+            obj.namespace,
+            obj.name,
+            obj.uid,
+            type=str(change.type),
+            reason=str(change.reason),
+            waited=self.lag or 0.0,
+        )
 
     @property
     def kind(self) -> str:
@@ -521,13 +551,15 @@ class Invocations(ABC, Generic[T]):
         invocation = self._begin(item)
         if (goes_on := self._without_call(invocation)) is not None:
             return goes_on
+        trace = self._trace(invocation)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
-                if implementation.is_async:
-                    invocation.take(invocation.call_on_loop(implementation, arguments))
+                if trace is None:
+                    self._call(invocation, implementation, arguments)
                 else:
-                    invocation.take(call(implementation, arguments))
+                    with trace.hook(implementation.hook):
+                        self._call(invocation, implementation, arguments)
             except BaseException as failure:  # noqa: BLE001 - user code: kept for the log and the retry
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
@@ -537,46 +569,69 @@ class Invocations(ABC, Generic[T]):
         invocation = self._begin(item)
         if (goes_on := self._without_call(invocation)) is not None:
             return goes_on
+        trace = self._trace(invocation)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
             try:
                 if len(invocation.implementations) > 1:
                     await settle_cancellation()  # of the call before
-                if not implementation.is_async:
-                    # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
-                    name = f"declctl-handler-{self._name}"
-                    invocation.take(await in_thread(partial(call, implementation, arguments), name=name))
-                    continue
-                rest, result = begin_async(implementation, arguments)
-                if rest is None:
-                    invocation.take(result)  # it ended without an await
-                    continue
-                invocation.loop = asyncio.get_running_loop()
-                # A call that exceeded its timeout before its first await is cancelled there.
-                timeout = 0.0 if invocation.overdue else invocation.binding.plan.timeout
-                timer = None
-                if timeout is not None:
-                    # A call may suppress its cancellation, and go on.
-                    why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-                    timer = invocation.loop.call_later(
-                        timeout + CANCEL_SECONDS, self._time_out, invocation, why
-                    )
-                try:
-                    async with asyncio.timeout(timeout) as invocation.scope:
-                        invocation.take(await rest)
-                except TimeoutError as error:  # of the scope, as above
-                    raise invocation.exceeded(error) from None
-                finally:
-                    if timer is not None:
-                        timer.cancel()
+                if trace is None:
+                    await self._call_async(invocation, implementation, arguments)
+                else:
+                    with trace.hook(implementation.hook):
+                        await self._call_async(invocation, implementation, arguments)
             except BaseException as failure:
                 if ends_worker(failure):
+                    if trace is not None:
+                        trace.end([failure])
                     raise
                 if isinstance(failure, asyncio.CancelledError):
                     failure = _cancelled(invocation, implementation, failure)
                 invocation.fail(implementation, failure)
         return self._finish(invocation)
+
+    @staticmethod
+    def _call(
+        invocation: Invocation[T], implementation: Implementation, arguments: Mapping[str, object]
+    ) -> None:
+        """Call one implementation in this thread, or on the handlers' loop."""
+        if implementation.is_async:
+            invocation.take(invocation.call_on_loop(implementation, arguments))
+        else:
+            invocation.take(call(implementation, arguments))
+
+    async def _call_async(
+        self, invocation: Invocation[T], implementation: Implementation, arguments: Mapping[str, object]
+    ) -> None:
+        """Call one implementation on this loop, within its timeout."""
+        if not implementation.is_async:
+            # A thread can't be cancelled: after its timeout it is a zombie, as in a pool of threads.
+            name = f"declctl-handler-{self._name}"
+            context = copy_context()  # the thread has the context of this task, as with `asyncio.to_thread`
+            result = await in_thread(lambda: context.run(call, implementation, arguments), name=name)
+            invocation.take(result)
+            return
+        rest, result = begin_async(implementation, arguments)
+        if rest is None:
+            invocation.take(result)  # it ended without an await
+            return
+        invocation.loop = asyncio.get_running_loop()
+        # A call that exceeded its timeout before its first await is cancelled there.
+        timeout = 0.0 if invocation.overdue else invocation.binding.plan.timeout
+        timer = None
+        if timeout is not None:
+            # A call may suppress its cancellation, and go on.
+            why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
+            timer = invocation.loop.call_later(timeout + CANCEL_SECONDS, self._time_out, invocation, why)
+        try:
+            async with asyncio.timeout(timeout) as invocation.scope:
+                invocation.take(await rest)
+        except TimeoutError as error:  # of the scope, as above
+            raise invocation.exceeded(error) from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def recover(self, item: QueueItem[T], fault: BaseException) -> bool:
         """End the call for an item after a fault of declctl itself; returns whether the worker goes on.
@@ -607,6 +662,8 @@ class Invocations(ABC, Generic[T]):
                 again = False
         if item.taken:
             self._queue.done(item)
+        if invocation is not None and invocation.trace is not None:
+            invocation.trace.end([fault])
         what, tally = f"internal fault of declctl: {describe_failure(fault)}", binding.tally
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
@@ -728,6 +785,16 @@ class Invocations(ABC, Generic[T]):
         self._letters.succeeded(invocation.item.key)
         self._end(invocation, self._queue.done)
 
+    @staticmethod
+    def _trace(invocation: Invocation[T]) -> CallTrace | None:
+        """Begin the trace of a call; None if there is no tracer provider."""
+        traces = tracing()
+        if traces is not None:
+            retry: Retry | None = invocation.item.retry_state
+            before = None if retry is None else retry.span
+            invocation.trace = traces.begin(invocation.traced(), before=before, events=invocation.events())
+        return invocation.trace
+
     def _begin(self, item: QueueItem[T]) -> Invocation[T]:
         binding = self._slot.binding_of(item)
         invocation = self._make(item, binding)
@@ -796,6 +863,8 @@ class Invocations(ABC, Generic[T]):
         self._count_end(invocation)
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.trace is not None:
+            invocation.trace.end(invocation.failures)
         if invocation.failures:
             self._fail(invocation)
         else:
@@ -1049,7 +1118,10 @@ class Invocations(ABC, Generic[T]):
         since = _failing_since(invocation.item)
         if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        invocation.item.retry_state = state._replace(failing_since=since, is_suspended=is_suspended)
+        span = None if invocation.trace is None else invocation.trace.context
+        invocation.item.retry_state = state._replace(
+            failing_since=since, is_suspended=is_suspended, span=span
+        )
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -1150,6 +1222,8 @@ class FailureLog:
         if left_out:
             sentence += f" ({left_out:,} lines like this were left out)"
             fields["left_out"] = left_out
+        if invocation.trace is not None:
+            fields |= invocation.trace.ids()
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
         if delay is not None:
             then = f"again in {delay:.3g} s"

@@ -35,6 +35,7 @@ from declctl.objects import (
     Record,
     Request,
     Requeue,
+    event_id_of,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
@@ -56,6 +57,7 @@ from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
 from declctl.runtime.reconciling.resting_keys import RestingKeys
 from declctl.runtime.reconciling.unseen_writes import UnseenWrite, UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
+from declctl.runtime.tracing import TracedCall, tracing
 from declctl.workqueue import (
     BucketRateLimiter,
     Priority,
@@ -85,6 +87,11 @@ class ReconcileBinding(HandlerBinding):
     sources: Sequence[KeySource] = ()  # what leads to keys; the reconciler's own resource comes first
     lister: Lister | None = None  # of the objects that it reconciles; never None
     finalizer: HandlerFinalizer | None = None
+
+    @property
+    def object_kind(self) -> tuple[str, str] | None:
+        """The group and the kind of the objects that it reconciles."""
+        return self.sources[0].informers[0].identity.group_kind
 
     @property
     def reconciles(self) -> bool:
@@ -175,6 +182,7 @@ class ReconcileQueue:
         self._reasons: dict[str, list[VersionId] | None] = {}
         self._own_writes = 0  # keys that were not taken, as they were due because of their own writes
         self._changed: dict[str, float] = {}  # by key: monotonic time of its oldest change without a call
+        self._events: dict[str, list[str]] = {}  # by key: the ids of these changes, if there are traces
 
     def add(
         self,
@@ -184,16 +192,20 @@ class ReconcileQueue:
         *,
         rests: bool = True,
         reason: VersionId | None = None,
+        event_id: str = "",
     ) -> None:
         """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
 
-        `reason` is the version of an object whose change is the cause; None for any other cause.
+        `reason` is the version of an object whose change is the cause; None for any other cause. `event_id`
+        is the id of the change, for traces.
         """
         with self._lock:
             self._adds += 1
             self._note_reason(key, reason)
             if cause.reason in _LIVE:
                 self._changed.setdefault(key, self._clock.monotonic())
+            if event_id and len(known := self._events.setdefault(key, [])) < _MOST_REASONS:
+                known.append(event_id)
             if rests and self.debounce:
                 self._merged += not self._resting.add(key, cause, priority, self.debounce)
             else:
@@ -253,6 +265,7 @@ class ReconcileQueue:
                 self._own_writes += 1
                 self._reasons.pop(key, None)
                 self._changed.pop(key, None)
+                self._events.pop(key, None)
                 self._queue.done(key)
                 continue
             writes, delay = self.unseen.before(key), self.guard.delay(key)
@@ -298,13 +311,14 @@ class ReconcileQueue:
                 return key
         return None
 
-    def changed_at(self, key: str) -> float | None:
-        """When the oldest change came that no call was made for, on the clock; None if there is none.
+    def changes_of(self, key: str) -> tuple[float | None, Sequence[str]]:
+        """When the oldest change came that no call was made for, on the clock, and the ids of all of them.
 
-        For the call that begins now, which will read all changes that have come.
+        For the call that begins now, which will read all changes that have come. None if there is no change;
+        ids are noted only while there are traces.
         """
         with self._lock:
-            return self._changed.pop(key, None)
+            return self._changed.pop(key, None), self._events.pop(key, ())
 
     def done(self, item: QueueItem[Causes]) -> bool:
         """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
@@ -367,6 +381,7 @@ class ReconcileQueue:
             self._held.clear()
             self._reasons.clear()
             self._changed.clear()
+            self._events.clear()
             while len(self._queue):
                 self._queue.done(self._queue.get_nowait())
                 dropped += 1
@@ -511,6 +526,7 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
     adds: bool = False  # it adds the finalizer; the hooks are called later, or now in a dry run
     requeue: Requeue | None = None  # the earliest that the hooks have returned
+    caused_by: Sequence[str] = ()  # ids of events; empty without traces
 
     @property
     def subject(self) -> str:
@@ -523,6 +539,27 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     def event_id(self) -> str:
         """That of the request."""
         return self.request.id
+
+    def traced(self) -> TracedCall:
+        """What the span of the call says."""
+        request, binding = self.request, self.binding
+        return TracedCall(
+            binding.plan.name,
+            binding.generation,
+            binding.plan.resource,
+            request.id,
+            request.attempt,
+            binding.object_kind,
+            request.namespace,
+            request.name,
+            "" if request.obj is None else request.obj.uid,
+            causes=tuple(map(str, request.causes)),
+            waited=self.lag or 0.0,
+        )
+
+    def events(self) -> Sequence[str]:
+        """The ids of changes that have led to the key, which are noted while there are traces."""
+        return self.caused_by
 
     @property
     def kind(self) -> str:
@@ -614,7 +651,9 @@ class Reconciliations(Invocations[Causes]):
         obj = unread = None
         in_scope, undecided = True, False
         snapshots = own = None
-        changed_at = self._keys.changed_at(item.key)  # before the object is read: this call has seen them
+        changed_at, events = self._keys.changes_of(
+            item.key
+        )  # before the object is read: this call has seen them
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.
@@ -648,6 +687,7 @@ class Reconciliations(Invocations[Causes]):
             unread=unread,
             snapshots=snapshots,
             lag=None if changed_at is None else began - changed_at,
+            caused_by=events,
         )
         if undecided:
             # The handler would take it for one that is gone. If it is, its key is queued again.
@@ -958,10 +998,11 @@ class ReconcileSlot(HandlerSlot[Causes]):
         mapped = source.keys(notification, report)
         if mapped.keys:
             cause, priority = source.cause(notification), _priority(notification)
+            event_id = "" if tracing() is None else event_id_of(notification.record)
             for key in mapped.keys:
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
-                self._keys.add(key, cause, priority, reason=reason)
+                self._keys.add(key, cause, priority, reason=reason, event_id=event_id)
         if source.keys_of is not None and notification.type in source.types and not mapped.failures:
             self._count(source, mapped)
         if mapped.no_keys:

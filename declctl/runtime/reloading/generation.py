@@ -30,6 +30,7 @@ from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
+from declctl.runtime.tracing import look_for_provider
 from declctl.writes import DeclaredWrites
 
 _CANCELLED_SECONDS = 5.0
@@ -254,6 +255,7 @@ class PluginLifetimes:
         """
         if replaced is None:
             await self._call_all(generation, "declctl_startup", "StartupFailed")
+            look_for_provider()  # a hook may have configured one
         await self._call_all(
             generation, "declctl_prepare", "PrepareFailed", but=self._prepared(generation, replaced)
         )

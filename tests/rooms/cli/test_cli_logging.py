@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from declctl.cli.logging import Screen, set_up_logs
+from declctl.hooks.calls import Implementation, call
 from declctl.kit import ManualClock
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
@@ -138,6 +140,21 @@ def test_an_exception_has_its_traceback():
         assert line["level"] == "error"
         assert line["traceback"].endswith("KeyError: 'x'")
         assert (line["error_type"], line["error"]) == ("KeyError", "'x'")
+
+
+def test_a_library_that_a_hook_calls_logs_with_its_key_and_event():
+    """Lines of a client library lead to the object for which the handler has called it."""
+    _, stream = logs()
+
+    def hook(change):
+        logging.getLogger("lib").info("connected")
+
+    change = SimpleNamespace(key="default/web", id="uid-1@7")
+    call(Implementation("declctl_event", "p", hook, ("change",), is_async=False), {"change": change})
+    logging.getLogger("lib").info("idle")
+    inside, outside = lines(stream)
+    assert (inside["key"], inside["event_id"]) == ("default/web", "uid-1@7")
+    assert "event_id" not in outside
 
 
 def test_warnings_of_python_are_lines_of_the_log():

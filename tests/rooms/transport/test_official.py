@@ -429,6 +429,7 @@ def test_each_write_passes_the_gate_once(serving, kubeconfig):
     ]
 
 
+@pytest.mark.client_go("Probes & metrics")
 def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
     """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
 
