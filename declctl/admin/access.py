@@ -45,7 +45,7 @@ from declctl.runtime.log import Log
 _log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value}, /deadletters, "
+    "/index/{resource}/{index}/{value}, /deadletters, /events, "
     "POST /-/reload, POST /-/rollback, POST /-/trigger and POST /-/requeue"
 )
 _QUIET_SECONDS = 60.0
@@ -54,7 +54,7 @@ _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 # Names of the manifest, words of declctl, and classes of errors.
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
-    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType"}
+    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType", "lastErrorTime"}
     | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class

@@ -22,6 +22,7 @@ from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
@@ -30,7 +31,7 @@ from declctl.runtime.scheduling.schedules import TriggerResult
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
-_GET = ("/queue/{handler}", "/events")
+_GET = ("/queue/{handler}",)
 _POST = ("/-/loglevel",)
 
 
@@ -93,6 +94,11 @@ class ControlledRuntime(Protocol):
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, as JSON has them."""
+        ...
+
+    @property
+    def tap(self) -> HandlerTap:
+        """The calls of all handlers, for those who listen."""
         ...
 
 

@@ -1,38 +1,109 @@
 """`GET /metrics`: the status in the format of Prometheus, under the names of the contract.
 
 Nothing is counted here. A private registry leaves out the metrics that handlers register globally. It reads
-the status at each scrape.
+the status at each scrape. `catalog` lists the metrics without a process, for the dashboard, for alert rules
+and for the documentation.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from declctl import __version__
 from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import ControlledRuntime
-from declctl.runtime.checking.loaded_code import READY
+from declctl.kit.histogram import HistogramFigures
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import (
+    BREAKER_FIGURES,
     DECODING_FIGURES,
     ELECTION_FIGURES,
     HANDLER_FIGURES,
+    LAG_FIGURES,
+    PLUGIN_FIGURES,
     PROCESS_FIGURES,
+    REQUEST_FIGURES,
     RESOURCE_FIGURES,
     SCHEDULE_FIGURES,
     WORKQUEUE_FIGURES,
     WRITE_FIGURES,
     ControllerStatus,
     Figure,
-    Histogram,
 )
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_UNITS = ("seconds", "bytes", "ratio")  # base units of Prometheus, as the names of metrics end
+
+
+class MetricInfo(NamedTuple):
+    """One metric, as `catalog` lists it."""
+
+    name: str  # as in queries: that of a counter ends in `_total`, that of a histogram has no suffix
+    type: str  # counter, gauge, histogram or info
+    labels: tuple[str, ...]
+    help: str
+    only: str = ""  # when it is there, in words; empty for always
+
+
+class _FigureGroup(NamedTuple):
+    """Figures that are read from the same statistics."""
+
+    figures: Sequence[Figure]
+    labels: tuple[str, ...] = ()  # whose values come with the statistics
+    only: str = ""  # as in MetricInfo; the metrics have no HELP and TYPE lines without statistics then
+
+
+_REFUSED = (
+    Figure(
+        "reason",
+        "declctl_admin_refused",
+        "Requests and connections that the admin address refused.",
+        label="reason",
+        read=lambda refused: {str(reason): count for reason, count in refused.items()},
+    ),
+)
+_PROCESS = _FigureGroup(PROCESS_FIGURES)
+_RESOURCES = _FigureGroup(RESOURCE_FIGURES, ("resource",))
+_DECODING = _FigureGroup(DECODING_FIGURES, ("resource",))
+_HANDLERS = _FigureGroup(HANDLER_FIGURES, ("handler",))
+_LAGS = _FigureGroup(LAG_FIGURES, ("resource", "handler"))
+_WORKQUEUES = _FigureGroup(WORKQUEUE_FIGURES, ("name",), "of `mode: Reconcile`")
+_SCHEDULES = _FigureGroup(SCHEDULE_FIGURES, ("schedule",), "with `schedules`")
+_WRITES = _FigureGroup(WRITE_FIGURES, ("handler", "verb", "result"))
+_ELECTION = _FigureGroup(ELECTION_FIGURES, ("name",), "with `leaderElection`")
+_PLUGINS = _FigureGroup(PLUGIN_FIGURES, ("plugin",))
+_BREAKERS = _FigureGroup(BREAKER_FIGURES, ("plugin",), "of plugins with `onError: Disable`")
+_REQUESTS = _FigureGroup(REQUEST_FIGURES, ("code", "method", "host"))
+_ADMIN = _FigureGroup(_REFUSED)
+_GROUPS = (
+    *(_PROCESS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
+    *(_SCHEDULES, _WRITES, _ELECTION, _PLUGINS, _BREAKERS, _REQUESTS, _ADMIN),
+)
+_BUILD = MetricInfo(
+    "declctl_build_info", "info", ("version", "python"), "1, with the versions of declctl and of Python."
+)
+_CONTROLLER = MetricInfo(
+    "declctl_controller_info",
+    "info",
+    ("controller",),
+    "1, with the name of the controller that this process runs.",
+)
+_SELECTED = "declctl_selected_namespaces"
 
 
 class Metrics:
@@ -41,9 +112,10 @@ class Metrics:
     def __init__(self, runtime: ControlledRuntime, refused: Mapping[Reason, int]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatusCollector(runtime.status, refused))
+        ProcessCollector(registry=self._registry)  # `process_*`, where there is a /proc
 
     async def scrape(self, request: web.Request) -> web.StreamResponse:
-        """All metrics, in the format that the scraper accepts."""
+        """All metrics, in the format that the scraper accepts: OpenMetrics, or the text format."""
         accept = request.headers.get("Accept", "")
         try:
             encode, content_type = choose_encoder(accept)
@@ -62,64 +134,82 @@ class StatusCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All metrics of this version."""
         status = self._status()
-        yield from _families(PROCESS_FIGURES, [((), status)])
+        yield _info(_BUILD, {"version": __version__, "python": platform.python_version()})
+        yield _info(_CONTROLLER, {"controller": status.name})
+        yield from _families(_PROCESS, [((), status)])
         resources = [((resource.name,), resource) for resource in status.resources]
-        yield from _families(RESOURCE_FIGURES, resources, by=("resource",))
-        decoding = [(name, resource.decoding) for name, resource in resources]
-        yield from _families(DECODING_FIGURES, decoding, by=("resource",))
+        yield from _families(_RESOURCES, resources)
+        yield from _families(_DECODING, [(name, resource.decoding) for name, resource in resources])
         yield from _handlers(status.handlers, status.removed)
+        yield from _families(_LAGS, [((h.resource, h.name), h) for h in status.handlers])
         queues = [((handler.name,), handler.workqueue) for handler in status.handlers if handler.workqueue]
-        if queues:  # of reconcilers
-            yield from _families(WORKQUEUE_FIGURES, queues, by=("name",))
-        schedules = [((schedule.name,), schedule) for schedule in status.schedules]
-        if schedules:  # most controllers have none
-            yield from _families(SCHEDULE_FIGURES, schedules, by=("schedule",))
+        yield from _families(_WORKQUEUES, queues)
+        yield from _families(_SCHEDULES, [((schedule.name,), schedule) for schedule in status.schedules])
         writes = [((total.handler, total.verb, total.result), total) for total in status.writes]
-        yield from _families(WRITE_FIGURES, writes, by=("handler", "verb", "result"))
-        if status.leader_election is not None:
-            name = status.leader_election.lease.partition("/")[2]
-            yield from _families(ELECTION_FIGURES, [((name,), status.leader_election)], by=("name",))
-        ready = GaugeMetricFamily(
-            "declctl_plugin_ready", "0 if it could not be loaded and is disabled.", labels=("plugin",)
-        )
-        for plugin in status.plugins:
-            ready.add_metric((plugin.name,), int(plugin.state == READY))
-        yield ready
-        refused = CounterMetricFamily(
-            "declctl_admin_refused",
-            "Requests and connections that the admin address refused.",
-            labels=("reason",),
-        )
-        for reason, count in self._refused.items():
-            refused.add_metric((str(reason),), count)
-        yield refused
+        yield from _families(_WRITES, writes)
+        election = status.leader_election
+        elections = [] if election is None else [((election.lease.partition("/")[2],), election)]
+        yield from _families(_ELECTION, elections)
+        plugins = [((plugin.name,), plugin) for plugin in status.plugins]
+        yield from _families(_PLUGINS, plugins)
+        breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]
+        yield from _families(_BREAKERS, breakers)
+        # One process has one API server, so this label has one value; client-go's dashboards have it.
+        host = urlsplit(status.server.url).netloc
+        requests = [((total.code, total.method, host), total) for total in status.client_requests]
+        yield from _families(_REQUESTS, requests)
+        yield from _families(_ADMIN, [((), self._refused)])
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the names are known only at a scrape."""
         return ()
 
 
+def catalog() -> Sequence[MetricInfo]:
+    """Every metric of this version, in the order of a scrape; of `process_*`, those of this system."""
+    found: dict[str, MetricInfo] = {_BUILD.name: _BUILD, _CONTROLLER.name: _CONTROLLER}
+    for group in _GROUPS:
+        for figure in group.figures:
+            if figure.metric:
+                family = _family(group, figure)
+                only = "with a selector of namespaces" if figure.metric == _SELECTED else group.only
+                info = MetricInfo(_name_of(family), family.type, _labels(group, figure), figure.help, only)
+                found.setdefault(info.name, info)
+    for family in ProcessCollector(registry=None).collect():
+        name = _name_of(family)
+        found[name] = MetricInfo(name, family.type, (), family.documentation)
+    return tuple(found.values())
+
+
+def _name_of(family: Metric) -> str:
+    """The name in queries; prometheus-client keeps that of a counter without its suffix."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def _info(info: MetricInfo, values: Mapping[str, str]) -> Metric:
+    return InfoMetricFamily(info.name.removesuffix("_info"), info.help, value=dict(values))
+
+
 def _handlers(handlers: Sequence[HandlerStatistics], removed: Mapping[str, int]) -> Iterable[Metric]:
     # The counter of dropped changes goes on after the removal of a handler, and when it is added again.
     figures = [((h.name,), replace(h, dropped=h.dropped + removed.get(h.name, 0))) for h in handlers]
     here = {handler.name for handler in handlers}
-    for family in _families(HANDLER_FIGURES, figures, by=("handler",)):
+    for family in _families(_HANDLERS, figures):
         if isinstance(family, CounterMetricFamily) and family.name == "declctl_handler_dropped":
             for name in removed.keys() - here:
                 family.add_metric((name,), removed[name])
         yield family
 
 
-def _families(
-    figures: Iterable[Figure], found: Sequence[tuple[tuple[str, ...], object]], *, by: tuple[str, ...] = ()
-) -> Iterable[_Family]:
-    """The metrics of these figures. `found` has statistics, each with the values of the labels `by`."""
-    measured = [figure for figure in figures if figure.metric]
+def _families(group: _FigureGroup, found: Sequence[tuple[tuple[str, ...], object]]) -> Iterator[_Family]:
+    """The metrics of a group. `found` has statistics, each with the values of the labels of the group."""
+    if group.only and not found:
+        return  # most controllers have none
+    measured = [figure for figure in group.figures if figure.metric]
     families = dict[str, _Family]()
     for figure in measured:
         if figure.metric not in families:
-            labels = (*by, figure.label) if figure.label else by
-            families[figure.metric] = _kind_of(figure)(figure.metric, figure.help, labels=labels)
+            families[figure.metric] = _family(group, figure)
     for labels, statistics in found:
         for figure in measured:
             family, value = families[figure.metric], figure.of(statistics)
@@ -134,16 +224,23 @@ def _families(
                     family.add_metric((*labels, each), count)
             else:
                 family.add_metric(labels, value)
-    return families.values()
+    yield from families.values()
 
 
-def _kind_of(figure: Figure) -> Callable[..., _Family]:
+def _family(group: _FigureGroup, figure: Figure) -> _Family:
+    kind = CounterMetricFamily if figure.counts else GaugeMetricFamily
     if figure.histogram:
-        return HistogramMetricFamily
-    return CounterMetricFamily if figure.counts else GaugeMetricFamily
+        kind = HistogramMetricFamily
+    unit = figure.metric.rpartition("_")[2]
+    labels = _labels(group, figure)
+    return kind(figure.metric, figure.help, labels=labels, unit=unit if unit in _UNITS else "")
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+def _labels(group: _FigureGroup, figure: Figure) -> tuple[str, ...]:
+    return (*group.labels, figure.label) if figure.label else group.labels
+
+
+def _buckets(histogram: HistogramFigures) -> list[tuple[str, float]]:
     """The bounds as texts, with the number of durations up to each."""
     bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
     return [(bound, float(number)) for bound, number in zip(bounds, histogram.cumulative, strict=True)]

@@ -31,6 +31,7 @@ from declctl.admin.endpoints import (
 )
 from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
+from declctl.admin.tap import TapStreams
 from declctl.admin.tls import KeyPair, ServerCertificate, TlsHandshake
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
@@ -502,7 +503,7 @@ def application(
     app = web.Application(
         middlewares=[connections.watch, as_sentences, access.check_sender, access.check_controller]
     )
-    app.router.add_get("/", access.open(page(runtime.status)))
+    app.router.add_get("/", access.open(page(runtime)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))
@@ -518,6 +519,9 @@ def application(
     app.router.add_get("/why/{resource}/{key:.+}", access.guarded(WriteReasons(runtime).why))
     app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
     app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
+    streams = TapStreams(runtime)
+    app.router.add_get("/events", access.guarded(streams.stream))
+    app.on_shutdown.append(streams.close)
     not_yet(app.router)
     return app
 

@@ -11,7 +11,8 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -31,6 +32,8 @@ from declctl.manifest.values import Address, BadValue, parse_address
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _TOKEN, _TOKEN_FILE = "DECLCTL_ADMIN_TOKEN", "DECLCTL_ADMIN_TOKEN_FILE"
 _SECONDS = 10.0
+_SILENCE_SECONDS = 30.0  # of a stream, which has a comment every 10 s
+_EVENT_STREAM = "text/event-stream"
 _LARGEST_ANSWER = 64 << 20  # bytes
 _OK = 200
 _WITHOUT_TOKEN = (401, 403)
@@ -205,44 +208,86 @@ def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECON
     `timeout` is in seconds. Raises UsageError if no process answers, if another controller answers than the
     one that has to, if the answer is not one of declctl, or if a token is needed that was not sent.
     """
-    address, token = target.address, _token(target)
+    try:
+        with _answer(target, method, path, timeout) as answer:
+            return _read(target, answer)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise UsageError(_nobody(target, error)) from error
+
+
+def follow(
+    target: AdminAddress, path: str, *, silence: float = _SILENCE_SECONDS
+) -> Generator[dict[str, Any]]:
+    """The documents of an event stream, as they arrive, until the process ends the stream.
+
+    The stream of a living process has a comment now and then. After `silence` seconds without a byte, and
+    for everything that `ask` refuses, it raises UsageError. Close the generator to end the request.
+    """
+    try:
+        with _answer(target, "GET", path, silence) as answer:
+            if answer.headers.get_content_type() != _EVENT_STREAM:
+                expect(_read(target, answer), "events")  # raises: no such document has a stream
+            while line := answer.readline(_LARGEST_ANSWER):
+                name, _, value = line.partition(b": ")
+                if name == b"data":
+                    document = _object(value)
+                    if document is not None:
+                        yield document
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise UsageError(_nobody(target, error)) from error
+
+
+@contextmanager
+def _answer(
+    target: AdminAddress, method: str, path: str, timeout: float
+) -> Generator[http.client.HTTPResponse]:
+    """The answer to one request, with its body still to be read, inside a `with` block."""
+    token = _token(target) if target.gets_token else None
     # http.client and not urllib: it knows no proxies, so that the token never goes to one.
     connection = _connection(target, timeout)
-    shown = token if target.gets_token else None
     headers = {"Accept": "application/json"}
-    if shown:
-        headers["Authorization"] = f"Bearer {shown}"
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     if target.controller:
         headers[CONTROLLER_HEADER] = target.controller  # another one refuses the request, and does nothing
     try:
         connection.connect()
         _require_certificate(target, connection)  # before the token is sent
         connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read(_LARGEST_ANSWER + 1)
+        with connection.getresponse() as answer:
+            _require_controller(target, answer)
+            yield answer
     except ssl.SSLError as error:
         raise UsageError(
             f"There is no TLS with {target}: {error.reason or error}. {_CA_FILE} names the file of the "
             "certificate authority that it is to be verified with."
         ) from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise UsageError(_nobody(target, error)) from error
     finally:
         connection.close()
-    _require_controller(target, answer)
-    try:
-        document = json.loads(body) if len(body) <= _LARGEST_ANSWER else None
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise UsageError(f"What answers at {address} is not declctl; name another address with --admin.")
+
+
+def _read(target: AdminAddress, answer: http.client.HTTPResponse) -> AdminAnswer:
+    """The JSON of an answer; raises UsageError if it has none, or if a token is needed that was not sent."""
+    body = answer.read(_LARGEST_ANSWER + 1)
+    document = _object(body) if len(body) <= _LARGEST_ANSWER else None
+    if document is None:
+        raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
     # The user has a token and wonders why it does not help: say why it stayed here.
-    if answer.status in _WITHOUT_TOKEN and token and shown is None:
+    if answer.status in _WITHOUT_TOKEN and _token(target) and not target.gets_token:
         raise UsageError(
-            f"{address} asks for a token. It was not sent, as only a manifest names it: write "
-            f"--admin {address} if it may have the token."
+            f"{target} asks for a token. It was not sent, as only a manifest names it: write "
+            f"--admin {target} if it may have the token."
         )
-    return AdminAnswer(answer.status, cast("dict[str, Any]", document))
+    return AdminAnswer(answer.status, document)
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    """A JSON object; None for anything else."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else None
 
 
 def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:

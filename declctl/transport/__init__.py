@@ -8,13 +8,14 @@ list, when to watch again and how long to back off is decided by other rooms.
 from declctl.transport.client import Client
 from declctl.transport.config import Identity
 from declctl.transport.health import ServerHealth, ServerStatus
-from declctl.transport.messages import TransportStatistics
+from declctl.transport.messages import RequestTotal, TransportStatistics
 from declctl.transport.source import LineSplitter, ResourceSource
 
 __all__ = [
     "Client",
     "Identity",
     "LineSplitter",
+    "RequestTotal",
     "ResourceSource",
     "ServerHealth",
     "ServerStatus",

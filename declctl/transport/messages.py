@@ -4,8 +4,9 @@ Nothing here has a socket or imports aiohttp: `wire` sends requests, reads bodie
 connections without an answer.
 """
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -183,6 +184,18 @@ def _reason(code: int) -> str:
         return "Unknown"
 
 
+NO_ANSWER = "<error>"
+"""The code of a request without an answer in `rest_client_requests_total`, as in client-go."""
+
+
+class RequestTotal(msgspec.Struct, frozen=True):
+    """The number of requests with one HTTP method and one result."""
+
+    method: str
+    code: str  # of the answer; `<error>` for none, as in client-go
+    count: int
+
+
 class TransportStatistics(msgspec.Struct, frozen=True):
     """The figures of one client."""
 
@@ -190,16 +203,27 @@ class TransportStatistics(msgspec.Struct, frozen=True):
     bytes_in: int  # of bodies of LISTs, WATCHes and other successful answers
     open_watches: int  # now
     last_error: str | None  # as a sentence
+    totals: Sequence[RequestTotal] = ()  # also of the requests of official clients
 
 
 class TransportCounters:
-    """The figures while they grow. Only this package writes them, on the client's loop."""
+    """The figures while they grow. Only this package writes them: on the client's loop, but for `sent`."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.bytes_in = 0
         self.open_watches = 0
         self.last_error: str | None = None
+        self._lock = threading.Lock()  # guards `_sent`
+        self._sent: Counter[tuple[str, int]] = Counter()  # by HTTP method and status, 0 for no answer
+
+    def sent(self, method: str, status: int) -> None:
+        """Count a request that was sent, once: by the status of its answer, or 0 if none came.
+
+        A repetition after a login, and each page of a list, is a request of its own. From any thread.
+        """
+        with self._lock:
+            self._sent[method, status] += 1
 
     def answered(self, verb: str, status: int) -> None:
         """Count an answer when its head has come."""
@@ -212,4 +236,9 @@ class TransportCounters:
 
     def frozen(self) -> TransportStatistics:
         """The figures of this moment."""
-        return TransportStatistics(dict(self.requests), self.bytes_in, self.open_watches, self.last_error)
+        with self._lock:
+            sent = sorted(self._sent.items())
+        totals = [RequestTotal(method, str(code) if code else NO_ANSWER, n) for (method, code), n in sent]
+        return TransportStatistics(
+            dict(self.requests), self.bytes_in, self.open_watches, self.last_error, totals
+        )

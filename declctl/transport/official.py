@@ -82,17 +82,25 @@ class OfficialClients:
     """Makes official clients and closes them.
 
     `given` is a client of the caller: handlers get it as it is, and it is never closed here. There is one
-    asyncio client for each loop, made on that loop; the synchronous client is for any thread.
+    asyncio client for each loop, made on that loop; the synchronous client is for any thread. `count` takes
+    the method and the status of each request, 0 for no answer, in the thread or task that has sent it.
     """
 
-    def __init__(self, credentials: Credentials, *, given: Any, user_agent: str) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        given: Any,
+        user_agent: str,
+        count: Callable[[str, int], None] = lambda _method, _status: None,
+    ) -> None:
         self._credentials = credentials
         self._given = given
         self._user_agent = user_agent
         self._by_loop: dict[asyncio.AbstractEventLoop, Any] = {}
         self._synchronous: Any = None
         self._home: asyncio.AbstractEventLoop | None = None  # the loop on which credentials are renewed
-        self.guard = WriteGuard()
+        self.guard = WriteGuard(count)
         if given is None:
             # In the configuration, so that it also holds for clients that a handler makes from it.
             ours = credentials.configuration
@@ -213,7 +221,9 @@ async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -
 
 
 class WriteGuard:
-    """A middleware of aiohttp for the writes of handlers, and the same for urllib3. From any thread.
+    """A middleware of aiohttp for the requests of handlers, and the same for urllib3. From any thread.
+
+    It counts all requests by `count`, and guards writes:
 
     - `may_write`: False while this process does not lead; writes raise NotLeader then.
     - `dry_run`: writes have `dryRun=All`.
@@ -222,7 +232,8 @@ class WriteGuard:
     Websockets (`kubernetes.stream`), which open with a GET, are not guarded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[str, int], None]) -> None:
+        self._count = count
         self.may_write: Callable[[], bool] = _always
         self.dry_run = False
         self.gate: ClientGate | None = None
@@ -230,7 +241,7 @@ class WriteGuard:
     async def __call__(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         """Check a request of aiohttp, and send it."""
         if request.method in _READS:
-            return await send(request)
+            return await self._counted(request, send)
         if self.gate is None:
             return await self._send(request, send)
         gate, began, headers = self.gate, self.gate.begin(), request.headers
@@ -257,7 +268,7 @@ class WriteGuard:
         """Send a request of urllib3, with all its attempts. `options` are those of `PoolManager.urlopen`."""
         gate = self.gate
         if method in _READS or gate is None:
-            return send()
+            return self._counted_sync(method, send)
         began, headers = gate.begin(), options.get("headers") or {}
         write = ClientWrite(
             method,
@@ -270,7 +281,7 @@ class WriteGuard:
         try:
             if self.may_write():
                 gate.wait()
-            response = send()
+            response = self._counted_sync(method, send)
         except BaseException as error:
             gate.add(replace(write, error=error), began)
             raise
@@ -284,7 +295,27 @@ class WriteGuard:
                 body = request.body  # as above
                 given = body if isinstance(body, bytes) else await body.as_bytes()
                 await request.update_body(_dry_options(given))
-        return await send(request)
+        return await self._counted(request, send)
+
+    async def _counted(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        try:
+            response = await send(request)
+        except BaseException:
+            self._count(request.method, 0)
+            raise
+        self._count(request.method, response.status)
+        return response
+
+    def _counted_sync(self, method: str, send: Callable[[], Any]) -> Any:
+        try:
+            response = send()
+        except NotLeader:
+            raise  # nothing was sent
+        except BaseException:
+            self._count(method, 0)
+            raise
+        self._count(method, response.status)
+        return response
 
     def dry(self, method: str, url: str, body: Any) -> tuple[str, Any]:
         """Check a request; returns the URL and the body to send."""

@@ -10,17 +10,16 @@ event loop. `delay` adds delays and back-off.
 
 import asyncio
 import threading
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import accumulate
 from typing import Generic, TypeVar
 
 import msgspec
 
 from declctl.kit import Clock, SystemClock
+from declctl.kit.histogram import Histogram
 from declctl.objects import Cause
 
 K = TypeVar("K", bound=Hashable)
@@ -35,25 +34,6 @@ class Priority(IntEnum):
 
     LIVE = 0  # something has changed
     BACKGROUND = 1  # a first sync, a resync or a reload: nothing is known to have changed
-
-
-class _Durations:
-    """The durations of a histogram: how many there were up to each bound, and their sum."""
-
-    __slots__ = ("_counts", "sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(DURATION_BOUNDS) + 1)  # by the first bound that is not below
-        self.sum = 0.0  # seconds
-
-    def add(self, seconds: float) -> None:
-        self._counts[bisect_left(DURATION_BOUNDS, seconds)] += 1
-        self.sum += seconds
-
-    @property
-    def cumulative(self) -> tuple[int, ...]:
-        """For each bound, and for no bound, the number of durations up to it."""
-        return tuple(accumulate(self._counts))
 
 
 class QueueEmpty(Exception):
@@ -165,7 +145,8 @@ class WorkQueue(Generic[K]):
         self._draining = False  # `shut_down_with_drain` waits
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []  # woken by a change
         self._adds = self._retries = 0  # counts of items
-        self._waited, self._worked = _Durations(), _Durations()  # of items that were taken; that are done
+        self._waited = Histogram(DURATION_BOUNDS)  # of items that were taken
+        self._worked = Histogram(DURATION_BOUNDS)  # of items that are done
 
     def add(self, item: K, *, priority: Priority = Priority.LIVE, cause: Cause | None = None) -> bool:
         """Queue an item. An item that is queued already gets the cause, and the priority if that is higher.
@@ -303,17 +284,17 @@ class WorkQueue(Generic[K]):
         with self._lock:
             now = self._clock.monotonic()
             running = [now - request.since for request in self._processing.values()]
-            waited, worked = self._waited.cumulative, self._worked.cumulative
+            waited, worked = self._waited.figures(), self._worked.figures()
             return QueueStatistics(
                 depth=len(self._dirty),
                 adds_total=self._adds,
                 retries_total=self._retries,
-                queue_duration_seconds_count=waited[-1],
-                queue_duration_seconds_sum=self._waited.sum,
-                queue_duration_seconds_bucket=waited,
-                work_duration_seconds_count=worked[-1],
-                work_duration_seconds_sum=self._worked.sum,
-                work_duration_seconds_bucket=worked,
+                queue_duration_seconds_count=waited.total,
+                queue_duration_seconds_sum=waited.sum,
+                queue_duration_seconds_bucket=tuple(waited.cumulative),
+                work_duration_seconds_count=worked.total,
+                work_duration_seconds_sum=worked.sum,
+                work_duration_seconds_bucket=tuple(worked.cumulative),
                 unfinished_work_seconds=sum(running),
                 longest_running_processor_seconds=max(running, default=0.0),
             )

@@ -8,12 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from declctl.hooks.calls import HookTarget
 from declctl.kit import LoopThread
+from declctl.kit.histogram import HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import (
@@ -29,6 +31,7 @@ from declctl.objects import (
 )
 from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
 from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
@@ -36,6 +39,8 @@ from declctl.writes import CallScope
 Accepts = Callable[[ObjectView], bool]
 SLOW_EVALUATION = 0.1  # seconds of an evaluation above which it is reported
 
+# Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
+HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _DURATIONS_KEPT = 512
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 _RESYNC = ChangeType.RESYNC
@@ -93,6 +98,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     last_error: str | None
     replayed: int = 0
     last_error_type: str | None = None
+    last_error_time: datetime | None = None  # of the newest failure, also if it was retried
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
     slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
@@ -111,6 +117,9 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     mode: str = ""  # as in the manifest
     watches: Sequence[WatchStatistics] = ()
     leftovers: int = 0  # objects outside of the scope of the handler that have it
+    resource: str = ""  # its name in the manifest
+    lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
+    duration: HistogramFigures | None = None  # of calls, with their filters
 
 
 @dataclass(slots=True)
@@ -128,6 +137,7 @@ class HandlerCounts:
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
+    last_error_time: datetime | None = None
     # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
@@ -358,6 +368,7 @@ class CallBinding:
     loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
     snapshots: SnapshotSource | None = None  # None for a handler that includes none
+    breaker: CircuitBreaker | None = field(default=None, compare=False)  # of a plugin with onError: Disable
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)

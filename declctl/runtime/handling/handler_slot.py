@@ -33,6 +33,7 @@ from declctl.runtime.handling.invocations import (
     Invocation,
     Invocations,
     SlotQueue,
+    is_suspended,
     is_unsynced,
 )
 from declctl.runtime.handling.write_loops import CallGuard
@@ -281,6 +282,11 @@ class HandlerSlot(ABC, Generic[T]):
         if self.queue.hurry(is_unsynced):
             self.wake()
 
+    def end_suspension(self) -> None:
+        """Call at once for what waits for a suspended plugin: another config of it may work."""
+        if self.queue.hurry(is_suspended):
+            self.wake()
+
     @property
     def has_received_all(self) -> bool:
         """Whether the slot has received the first objects of all its caches."""
@@ -376,6 +382,7 @@ class HandlerSlot(ABC, Generic[T]):
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
+        lag, duration = self.invocations.histograms()
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
@@ -395,6 +402,7 @@ class HandlerSlot(ABC, Generic[T]):
             last_error=counts.last_error,
             replayed=self.replayed,
             last_error_type=counts.last_error_type,
+            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
             slow_expressions=counts.slow_expressions,
@@ -402,6 +410,9 @@ class HandlerSlot(ABC, Generic[T]):
             terminal_failures=counts.terminal_failures,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
+            resource=binding.plan.resource,
+            lag=lag,
+            duration=duration,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:

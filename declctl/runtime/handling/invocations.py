@@ -34,13 +34,16 @@ from declctl.hooks.calls import (
     readable_traceback,
 )
 from declctl.kit import Clock
+from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
 from declctl.kit.secret_values import secret_values
+from declctl.kit.text import exception_text
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
-from declctl.objects import Cause, Change, ChangeType, Notification, ObjectView, Request
+from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView, Request
 from declctl.runtime.handling.binding import (
+    HANDLER_BOUNDS,
     CallBinding,
     EvaluationReport,
     FilterOutcome,
@@ -48,8 +51,10 @@ from declctl.runtime.handling.binding import (
     SlowEvaluation,
     entering_or_leaving,
 )
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
+from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
@@ -57,7 +62,9 @@ from declctl.writes import CallScope
 T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
-_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+_RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType.MODIFIED
+# Changes that nobody has made just now; how long they wait says nothing about the delay of events.
+_NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
@@ -69,6 +76,7 @@ _LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
+_LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
 _UNREADABLE = "an exception that raises when it is read"
 
 _ImplementationId = tuple[str, str, str]
@@ -83,11 +91,12 @@ class Retry(NamedTuple):
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    waits: int  # how many of its retries were for a cache that had not synced
+    waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
     is_unsynced: bool  # the newest was
     failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
+    is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
 
 
 class GivenUp(NamedTuple):
@@ -122,10 +131,15 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
+    # Seconds for which the oldest live change has waited for this call; None if no live change led to it, and
+    # for a retry.
+    lag: float | None = None
     timer: asyncio.TimerHandle | None = None  # for its timeout, on the machinery loop
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
+    entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
+    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -135,12 +149,21 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         return self.item.key
 
     @property
+    def event_id(self) -> str:
+        """The id of what the handler is called for, which its log lines and its writes have, too."""
+        raise NotImplementedError
+
+    @property
     def kind(self) -> str:
         """The type of the change, for a dead letter."""
         raise NotImplementedError
 
     def content(self, state: Retry) -> object:
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
+        raise NotImplementedError
+
+    def tap_subject(self) -> TapSubject:
+        """What `declctl tap` shows of the item."""
         raise NotImplementedError
 
     @property
@@ -165,6 +188,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         except NotSynced as fault:
             self.failures.append(fault)
             self.implementations = ()
+
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
+        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+
+        `name` is that of the handler; `wake` is called when the plugin is called again.
+        """
+        breaker = self.binding.breaker
+        if breaker is None or self.failures:
+            return
+        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
+        if self.suspended_for:
+            self.implementations = ()
+        else:
+            self.entered = breaker
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -251,6 +288,11 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
         return f"{self.change.type} {self.item.key}"
 
     @property
+    def event_id(self) -> str:
+        """That of the change."""
+        return self.change.id
+
+    @property
     def kind(self) -> str:
         """The type of the change that the handler has received."""
         return str(self.change.type)
@@ -258,6 +300,19 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def content(self, state: Retry) -> tuple["GivenUp", ...]:
         """The notification, and what its next attempt needs."""
         return (GivenUp(self.item.value, state),)
+
+    def tap_subject(self) -> TapSubject:
+        """The change; with both states, if one has replaced the other."""
+        notification = self.item.value
+        # The `old` of a Deleted is older than the state before it.
+        before = notification.old if notification.type is _MODIFIED else None
+        return TapSubject(
+            str(self.change.type),
+            str(self.change.reason),
+            before=before,
+            after=notification.record,
+            is_secret=is_secret(notification.record),
+        )
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The change, its objects, and the context."""
@@ -452,13 +507,15 @@ class Invocations(ABC, Generic[T]):
         self._loop = loop
         self._clock = clock
         self._log = log
-        self._failures = FailureLog(log, slot.name)
+        self._failures = FailureLog(log, slot.name, clock=clock)
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
-        self._lock = threading.Lock()  # guards `_running`, `_counts` and the tallies of bindings
+        self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
+        self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
+        self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
         self._silent_until = float("-inf")  # monotonic time of the next log line about a wait for a cache
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
@@ -469,6 +526,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -486,6 +544,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -541,9 +600,14 @@ class Invocations(ABC, Generic[T]):
             if invocation is not None:
                 del self._running[id(invocation)]
                 self._counts.zombies -= invocation.overdue
-        if invocation is not None and invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation is not None:
+            self._tell_breaker(invocation, None, left=True)
+            if invocation.timer is not None:
+                self._loop.call_soon_threadsafe(invocation.timer.cancel)
         again = item.taken and not self._closed
+        if invocation is not None and self.tap.is_open:
+            outcome = TapOutcome.RETRIED if again else TapOutcome.FAILED
+            self._tell(invocation, outcome, f"internal fault of declctl: {describe_failure(fault)}", fault)
         if again:
             try:
                 self._queue.retry(item, self._delay(binding, item.attempts + 1 - _waits(item)))
@@ -555,6 +619,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
             self._counts.last_error_type = _failure_type(fault)
+            self._counts.last_error_time = self._clock.now()
             if invocation is not None:  # it is counted once: `_finish` has counted any other one
                 tally.calls += 1
                 tally.failed += 1
@@ -614,6 +679,11 @@ class Invocations(ABC, Generic[T]):
         """A copy of the counts of this moment."""
         with self._lock:
             return replace(self._counts, durations=self._counts.durations.copy())
+
+    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
+        """The lags of live changes, and the durations of all calls, since the process started."""
+        with self._lock:
+            return self._lag.figures(), self._duration.figures()
 
     def time_out_blocked(self) -> None:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
@@ -693,6 +763,8 @@ class Invocations(ABC, Generic[T]):
             self._counts.zombies -= invocation.overdue
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.FILTERED)
         self._end(invocation, self._queue.drop if disabled else self._queue.done)
         if self.has_waiters:
             self._slot.open_latches()
@@ -700,12 +772,32 @@ class Invocations(ABC, Generic[T]):
 
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
+        self._count_end(invocation)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.suspended_for:
+            self._wait_for_plugin(invocation)
+        elif invocation.failures:
+            self._fail(invocation)
+        else:
+            if self.tap.is_open:
+                self._tell(invocation, TapOutcome.SUCCEEDED)
+            self._succeed(invocation)
+            self._tell_breaker(invocation, None)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
+    def _count_end(self, invocation: Invocation[T]) -> None:
+        """Count a call that has returned. From here on no timer can make it a zombie."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
         with self._lock:
-            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
+            self._duration.add(took)
+            if invocation.lag is not None:
+                self._lag.add(invocation.lag)
             if invocation.overdue:
                 counts.zombies -= 1
             elif took > tally.longest:
@@ -713,26 +805,23 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures:
+            if not invocation.failures and not invocation.suspended_for:
                 tally.calls += 1
                 counts.succeeded += 1
-        if invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if not invocation.failures:
-            self._succeed(invocation)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
+
+    def _fail(self, invocation: Invocation[T]) -> None:
+        """Retry or give up a change whose call has failed, and tell the breaker of its plugin."""
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
             self._wait_for_sync(invocation, unsynced[0])
+            self._tell_breaker(invocation, None, left=True)
         else:
+            # A Terminal is a decision about one object, and no fault of the plugin.
+            what = None if self._is_final(invocation.failures) else describe_failure(invocation.failures[0])
             self._retry_or_give_up(invocation)
+            self._tell_breaker(invocation, what)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
-        return not invocation.overdue
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -749,6 +838,7 @@ class Invocations(ABC, Generic[T]):
             invocation.timed_out = message
             self._counts.timeouts += 1
             self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
+        self._tell_breaker(invocation, f"TimeoutError: {message}")
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
             give_up = partial(self._give_up_waiting, invocation, message)
@@ -763,11 +853,15 @@ class Invocations(ABC, Generic[T]):
             invocation.overdue = True
             self._counts.zombies += 1
             self._queue.exclude_from_limit(invocation.item)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.OVERDUE, why)
         self._log.warning(
             f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
             handler=self._name,
             key=invocation.item.key,
+            generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._slot.wake()  # workers of another pool may wait until they are let in
@@ -777,6 +871,7 @@ class Invocations(ABC, Generic[T]):
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
         tally.calls += 1
         tally.failed += 1
         if first is not None and first != invocation.binding.generation:
@@ -804,10 +899,15 @@ class Invocations(ABC, Generic[T]):
                 self._counts.failed += 1
         then = self._then if self._closed else ""
         self._failures.failed(invocation, what, delay if again else None, attempt=attempt, then=then)
+        keeps = not again and invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed
+        if self.tap.is_open:
+            given_up = TapOutcome.DEAD_LETTER if keeps else TapOutcome.FAILED
+            outcome = TapOutcome.RETRIED if again else given_up
+            self._tell(invocation, outcome, what, invocation.failures[0], delay if again else None)
         if again:
             self._retry(invocation, delay, self._first_failed(invocation), waits, is_unsynced=False)
             return
-        if invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed:
+        if keeps:
             # Before the end of the item: a newer success of its key, which comes later, forgets the letter.
             self._letters.put(*self._dead_letter(invocation, what, attempt))
         self._end(invocation, self._queue.done)
@@ -843,10 +943,13 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:
                 self._silent_until = now + _SILENCE
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, what, fault)
         if is_due:
             self._failures.waits(invocation, what)
         if self._closed:
@@ -856,6 +959,70 @@ class Invocations(ABC, Generic[T]):
             delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 
+    def _tell(
+        self,
+        invocation: Invocation[T],
+        outcome: TapOutcome,
+        error: str = "",
+        failure: BaseException | None = None,
+        retry_in: float | None = None,
+    ) -> None:
+        """Hand the end of a call to the tap. Called only while somebody listens."""
+        subject, plan = invocation.tap_subject(), invocation.binding.plan
+        self.tap.called(
+            TappedCall(
+                at=self._clock.now(),
+                handler=self._name,
+                resource=plan.resource,
+                key=invocation.item.key,
+                type=subject.type,
+                outcome=outcome,
+                seconds=self._clock.monotonic() - invocation.started,
+                generation=invocation.binding.generation,
+                attempt=invocation.item.attempts + 1 - _waits(invocation.item),
+                reason=subject.reason,
+                causes=subject.causes,
+                error=error,
+                error_type="" if failure is None else _failure_type(failure),
+                retry_in=retry_in,
+                before=subject.before,
+                after=subject.after,
+                is_secret=subject.is_secret,
+            )
+        )
+
+    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
+        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+            return
+        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
+        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
+
+    def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
+        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
+
+        `left`: it has ended without a verdict on the plugin.
+        """
+        with self._lock:
+            breaker, invocation.entered = invocation.entered, None
+        if breaker is None:
+            return
+        subject = f"{self._name} {invocation.item.key}"
+        if left:
+            breaker.left(subject)
+        elif failure is None:
+            breaker.succeeded(subject)
+        else:
+            breaker.failed(subject, failure)
+
+    def _hurry_suspended(self) -> None:
+        """The plugin is called again: end the waits for it. From any thread."""
+        if self._queue.hurry(is_suspended):
+            self._slot.wake()
+
     def _retry(
         self,
         invocation: Invocation[T],
@@ -864,12 +1031,16 @@ class Invocations(ABC, Generic[T]):
         waits: int,
         *,
         is_unsynced: bool,
+        is_suspended: bool = False,
     ) -> None:
         state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        before: Retry | None = invocation.item.retry_state
+        if is_suspended and before is not None:
+            state = state._replace(failed=before.failed)  # nothing was called: the same hooks are due
         since = _failing_since(invocation.item)
-        if since is None and not is_unsynced:
+        if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        invocation.item.retry_state = state._replace(failing_since=since)
+        invocation.item.retry_state = state._replace(failing_since=since, is_suspended=is_suspended)
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -904,22 +1075,37 @@ class EventInvocations(Invocations[Notification]):
         )
         selected = _event_target(binding).select(kind)
         began = self._clock.monotonic()
-        return EventInvocation(
+        invocation = EventInvocation(
             item, binding, began, selected, self.replace_worker, change=change, outcome=outcome
         )
+        if retry is None and not item.attempts and notification.reason not in _NOT_LIVE:
+            # A change that was merged with older ones has waited since the oldest of them.
+            invocation.lag = began - item.added_at
+        return invocation
+
+
+class _FaultLines(msgspec.Struct):
+    """The lines about one fault within a minute."""
+
+    since: float  # monotonic seconds at which the minute began
+    logged: int = 0
+    left_out: int = 0  # since the last line
 
 
 class FailureLog:
     """The log of the failures of one handler: a traceback for each distinct fault, then a line with a count.
 
     A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
-    remembered; one that was forgotten has its traceback logged again. Used by any worker.
+    remembered; one that was forgotten has its traceback logged again. A fault has at most `_LINES_A_MINUTE`
+    lines each minute; further ones are left out, and the next line has their number. Used by any worker.
     """
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, *, clock: Clock) -> None:
         self._log = log
         self._name = name  # of the handler
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lines: OrderedDict[tuple[object, ...], _FaultLines] = OrderedDict()  # by fault, the newest last
+        self._lock = threading.Lock()  # guards `_lines` and `_times`
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
     def failed(
@@ -932,11 +1118,13 @@ class FailureLog:
         item, limit = invocation.item, invocation.most_attempts
         sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
+        fault: tuple[object, ...] = (invocation.binding.generation, _UNREADABLE)
         try:
             # The text of an exception is left out, as it may name the object.
             causes = [_raised(failure) for failure in invocation.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
-            times = self.count((invocation.binding.generation, *places))
+            fault = (invocation.binding.generation, *places)
+            times = self.count(fault)
             if times == 1:
                 traces = "".join(readable_traceback(failure) for failure in invocation.failures)
                 fields["traceback"] = traces[:_LONGEST_TRACEBACK]
@@ -946,6 +1134,13 @@ class FailureLog:
         except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
             times = 1
             fields["traceback"] = _UNREADABLE
+        # The lines about changes that are given up are counted apart: these are lost.
+        left_out = self._admit((*fault, delay is None))
+        if left_out is None:
+            return
+        if left_out:
+            sentence += f" ({left_out:,} lines like this were left out)"
+            fields["left_out"] = left_out
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
         if delay is not None:
             then = f"again in {delay:.3g} s"
@@ -960,7 +1155,9 @@ class FailureLog:
             handler=self._name,
             key=item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
             error_type=_failure_type(invocation.failures[0]),
+            error=_failure_text(invocation.failures[0]),
             times=times,
             attempt=attempt,
             max_attempts=limit,
@@ -1023,7 +1220,25 @@ class FailureLog:
             handler=self._name,
             key=invocation.item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
+
+    def _admit(self, fault: tuple[object, ...]) -> int | None:
+        """Count a line about a fault. None if it is left out, else how many were left out before it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lines = self._lines.pop(fault, None) or _FaultLines(now)
+            self._lines[fault] = lines
+            if len(self._lines) > 2 * _MOST_FAULTS:
+                self._lines.popitem(last=False)
+            if now - lines.since >= _SILENCE:
+                lines.since, lines.logged = now, 0
+            if lines.logged >= _LINES_A_MINUTE:
+                lines.left_out += 1
+                return None
+            lines.logged += 1
+            left_out, lines.left_out = lines.left_out, 0
+            return left_out
 
     def count(self, fault: tuple[object, ...]) -> int:
         """Count a fault; returns the number of equal ones that are remembered."""
@@ -1066,6 +1281,12 @@ def is_unsynced(item: QueueItem[Any]) -> bool:
     return retry is not None and retry.is_unsynced
 
 
+def is_suspended(item: QueueItem[Any]) -> bool:
+    """Whether a change waits because the breaker of its plugin has refused its call."""
+    retry: Retry | None = item.retry_state
+    return retry is not None and retry.is_suspended
+
+
 def _not_synced(failure: BaseException) -> NotSynced | None:
     error: BaseException | None = failure
     # Not `__context__`: an error that is raised while a NotSynced is handled is another failure.
@@ -1086,6 +1307,14 @@ def _failure_type(failure: BaseException) -> str:
         return type(_raised(failure)).__name__
     except BaseException:  # noqa: BLE001 - as above
         return "Exception"
+
+
+def _failure_text(failure: BaseException) -> str:
+    """The text of the failure without its class, of at most 2000 characters."""
+    try:
+        return exception_text(_raised(failure))[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - as above
+        return _UNREADABLE
 
 
 def _raised(failure: BaseException) -> BaseException:

@@ -48,6 +48,7 @@ from declctl.runtime.handling.invocations import (
     ReportOf,
     Retry,
 )
+from declctl.runtime.handling.tap import TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -73,6 +74,8 @@ _LONGEST_TRACEBACK = 20_000  # characters
 _MOST_REASONS = 16  # versions of one key that are compared with its own writes
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
 _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
+# The reasons of changes that were made just now, in contrast to first syncs, resyncs, replays and requeues.
+_LIVE = frozenset(map(str, (ChangeReason.WATCH, ChangeReason.RELIST, ChangeReason.OUT_OF_SCOPE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ class ReconcileQueue:
         # By key: the versions that it was added for since it was taken; None if anything else was a cause.
         self._reasons: dict[str, list[VersionId] | None] = {}
         self._own_writes = 0  # keys that were not taken, as they were due because of their own writes
+        self._changed: dict[str, float] = {}  # by key: monotonic time of its oldest change without a call
 
     def add(
         self,
@@ -188,6 +192,8 @@ class ReconcileQueue:
         with self._lock:
             self._adds += 1
             self._note_reason(key, reason)
+            if cause.reason in _LIVE:
+                self._changed.setdefault(key, self._clock.monotonic())
             if rests and self.debounce:
                 self._merged += not self._resting.add(key, cause, priority, self.debounce)
             else:
@@ -246,6 +252,7 @@ class ReconcileQueue:
             if self._is_own(key):
                 self._own_writes += 1
                 self._reasons.pop(key, None)
+                self._changed.pop(key, None)
                 self._queue.done(key)
                 continue
             writes, delay = self.unseen.before(key), self.guard.delay(key)
@@ -290,6 +297,14 @@ class ReconcileQueue:
                 self._queue.take_again(key)  # this call reads what was added meanwhile
                 return key
         return None
+
+    def changed_at(self, key: str) -> float | None:
+        """When the oldest change came that no call was made for, on the clock; None if there is none.
+
+        For the call that begins now, which will read all changes that have come.
+        """
+        with self._lock:
+            return self._changed.pop(key, None)
 
     def done(self, item: QueueItem[Causes]) -> bool:
         """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
@@ -351,6 +366,7 @@ class ReconcileQueue:
                 self._queue.done(key)
             self._held.clear()
             self._reasons.clear()
+            self._changed.clear()
             while len(self._queue):
                 self._queue.done(self._queue.get_nowait())
                 dropped += 1
@@ -504,6 +520,11 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
 
     @property
+    def event_id(self) -> str:
+        """That of the request."""
+        return self.request.id
+
+    @property
     def kind(self) -> str:
         """Reconcile: the handler was called for a key."""
         return "Reconcile"
@@ -511,6 +532,10 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
     def content(self, state: Retry) -> Causes:  # noqa: ARG002 - the next call reads the newest state
         """Why the key was due."""
         return self.request.causes
+
+    def tap_subject(self) -> TapSubject:
+        """Why the key is due; of its object, only whether it is a Secret."""
+        return TapSubject("Reconcile", causes=self.request.causes, is_secret=is_secret(self.request.obj))
 
     @property
     def most_attempts(self) -> int | None:
@@ -589,6 +614,7 @@ class Reconciliations(Invocations[Causes]):
         obj = unread = None
         in_scope, undecided = True, False
         snapshots = own = None
+        changed_at = self._keys.changed_at(item.key)  # before the object is read: this call has seen them
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.
@@ -611,15 +637,17 @@ class Reconciliations(Invocations[Causes]):
             causes=causes,
             id=before.id if before is not None and same else f"{getrandbits(128):032x}",
         )
+        began = self._clock.monotonic()
         invocation = Reconciliation(
             item,
             binding,
-            self._clock.monotonic(),
+            began,
             reconcile_target(binding).reconciling,
             self.replace_worker,
             request=request,
             unread=unread,
             snapshots=snapshots,
+            lag=None if changed_at is None else began - changed_at,
         )
         if undecided:
             # The handler would take it for one that is gone. If it is, its key is queued again.
@@ -684,6 +712,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{place}: {what}"
             self._counts.last_error_type = kind
+            self._counts.last_error_time = self._clock.now()
             tally.calls += 1
             tally.failed += 1
             if first_failed is not None and first_failed != binding.generation:
@@ -722,6 +751,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = f"{key}: {fault}"
             self._counts.last_error_type = type(fault).__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:

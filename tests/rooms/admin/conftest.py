@@ -13,19 +13,27 @@ from msgspec.structs import replace
 from declctl.admin import StaticToken, serve
 from declctl.errors import UnknownIndex
 from declctl.informer import RelistDifferences
+from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
-from declctl.runtime.checking.loaded_code import LoadedPlugin
-from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
+from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
+from declctl.runtime.reporting.status import (
+    Condition,
+    ControllerStatus,
+    DecodingStatus,
+    PluginStatus,
+    ResourceStatus,
+)
 from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import TriggerResult
-from declctl.transport import ServerStatus
+from declctl.transport import RequestTotal, ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -59,6 +67,15 @@ PODS = ResourceStatus(
         dictionaries=1,
     ),
 )
+
+
+def _histogram(*seconds: float) -> HistogramFigures:
+    histogram = Histogram(HANDLER_BOUNDS)
+    for each in seconds:
+        histogram.add(each)
+    return histogram.figures()
+
+
 NOTIFY = HandlerStatistics(
     name="notify",
     generation=6,
@@ -78,6 +95,9 @@ NOTIFY = HandlerStatistics(
     replayed=7,
     timeouts=5,
     terminal_failures=6,
+    resource="pods",
+    lag=_histogram(0.002, 2.0),
+    duration=_histogram(0.2),
 )
 STATUS = ControllerStatus(
     name="pod-guard",
@@ -89,18 +109,28 @@ STATUS = ControllerStatus(
     conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
-    plugins=(LoadedPlugin("slack", "1.2.0", "Ready"),),
+    plugins=(
+        PluginStatus("slack", "1.2.0", "Ready"),
+        PluginStatus(
+            "pager",
+            "0.3",
+            "Suspended",
+            "OSError: down",
+            BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down"),
+        ),
+    ),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
     reload_plan_mismatches=3,
     removed={"audit": 25},
-    server=ServerStatus("https://there", datetime(2026, 1, 1, tzinfo=UTC), "connection refused", 4, 1),
+    server=ServerStatus("https://there:6443", datetime(2026, 1, 1, tzinfo=UTC), "connection refused", 4, 1),
     recorded_events=RecordedEvents(posted=20, repeated=7, failed=3, dropped=500),
     writes=(
         WriteTotal("notify", "apply", "succeeded", 12),
         WriteTotal("notify", "patch_status", "skipped", 4),
     ),
     write_retries={"too_many_requests": 2, "conflict": 1},
+    client_requests=(RequestTotal("GET", "200", 31), RequestTotal("PATCH", "<error>", 2)),
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
@@ -187,6 +217,7 @@ class FakeRuntime:
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
+    tap: HandlerTap = field(default_factory=HandlerTap)
     admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
     client: Any = None
     told_history: dict[str, Any] = field(

@@ -1,21 +1,25 @@
 """The metrics, under the names and types of the contract."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from declctl.admin import StaticToken, serve
-from declctl.admin.metrics import StatusCollector
+from declctl.admin.metrics import MetricInfo, StatusCollector, catalog
 from declctl.kit import ManualClock
 from declctl.workqueue import RateLimitingQueue
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS
 
 TYPES = {
     "declctl_admin_refused_total": "counter",
+    "declctl_build_info": "gauge",
+    "declctl_controller_info": "gauge",
     "declctl_generation": "gauge",
     "declctl_generations_alive": "gauge",
     "declctl_reloads_total": "counter",
@@ -23,6 +27,7 @@ TYPES = {
     "declctl_reload_retries_total": "counter",
     "declctl_reload_seconds": "gauge",
     "declctl_cache_objects": "gauge",
+    "declctl_synced": "gauge",
     "declctl_cache_bytes": "gauge",
     "declctl_cache_mutations_total": "counter",
     "declctl_decoded_objects_total": "counter",
@@ -35,6 +40,12 @@ TYPES = {
     "declctl_watches_total": "counter",
     "declctl_relist_differences_total": "counter",
     "declctl_watch_events_total": "counter",
+    "declctl_event_lag_seconds_bucket": "histogram",
+    "declctl_event_lag_seconds_count": "histogram",
+    "declctl_event_lag_seconds_sum": "histogram",
+    "declctl_handler_duration_seconds_bucket": "histogram",
+    "declctl_handler_duration_seconds_count": "histogram",
+    "declctl_handler_duration_seconds_sum": "histogram",
     "declctl_handler_results_total": "counter",
     "declctl_handler_unmapped": "gauge",
     "declctl_handler_no_keys_total": "counter",
@@ -65,6 +76,10 @@ TYPES = {
     "declctl_write_retries_total": "counter",
     "declctl_leader": "gauge",
     "declctl_plugin_ready": "gauge",
+    "rest_client_requests_total": "counter",
+    "declctl_plugin_circuit_breaker_open": "gauge",
+    "declctl_plugin_circuit_breaker_opened_total": "counter",
+    "declctl_plugin_circuit_breaker_trials_total": "counter",
 }
 
 
@@ -80,7 +95,8 @@ def _samples(ask: Callable) -> tuple[dict[str, str], dict[tuple[str, ...], float
 @pytest.mark.guarantee("G25")
 def test_names_and_types_are_those_of_the_contract(samples):
     """Dashboards and alerts find every metric under its documented name and type, and no others."""
-    assert samples[0] == TYPES
+    of_process = {name for name in samples[0] if name.startswith("process_")}  # as the system has them
+    assert {name: kind for name, kind in samples[0].items() if name not in of_process} == TYPES
 
 
 @pytest.mark.client_go("Probes & metrics")
@@ -89,6 +105,10 @@ def test_names_and_types_are_those_of_the_contract(samples):
     [
         (("declctl_generation",), 6),
         (("declctl_plugin_ready", "slack"), 1),
+        (("declctl_plugin_ready", "pager"), 0),
+        (("declctl_plugin_circuit_breaker_open", "pager"), 1),
+        (("declctl_plugin_circuit_breaker_opened_total", "pager"), 2),
+        (("declctl_plugin_circuit_breaker_trials_total", "pager"), 3),
         (("declctl_handler_dropped_total", "notify"), 0),
         (("declctl_handler_dropped_total", "audit"), 25),  # a handler that was removed
         (("declctl_generations_alive",), 2),
@@ -140,6 +160,16 @@ def test_names_and_types_are_those_of_the_contract(samples):
         (("declctl_write_retries_total", "too_many_requests"), 2),
         (("declctl_write_retries_total", "conflict"), 1),
         (("declctl_leader",), 1),
+        (("declctl_controller_info", "pod-guard"), 1),
+        (("declctl_event_lag_seconds_bucket", "notify", "0.0025", "pods"), 1),
+        (("declctl_event_lag_seconds_bucket", "notify", "+Inf", "pods"), 2),
+        (("declctl_event_lag_seconds_count", "notify", "pods"), 2),
+        (("declctl_event_lag_seconds_sum", "notify", "pods"), 2.002),
+        (("declctl_handler_duration_seconds_count", "notify"), 1),
+        (("declctl_handler_duration_seconds_bucket", "notify", "0.1"), 0),
+        (("declctl_handler_duration_seconds_bucket", "notify", "0.25"), 1),
+        (("rest_client_requests_total", "200", "there:6443", "GET"), 31),
+        (("rest_client_requests_total", "<error>", "there:6443", "PATCH"), 2),
     ],
 )
 def test_values_are_those_of_the_status(samples, sample: tuple[str, ...], value: float):
@@ -229,3 +259,111 @@ def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
     assert found["workqueue_queue_duration_seconds_bucket", name, ("le", "10.0")] == 2
     assert found["workqueue_work_duration_seconds_bucket", name, ("le", "+Inf")] == 1
     assert {family.type for family in families if family.name.endswith("duration_seconds")} == {"histogram"}
+
+
+def _scraped(ask: Callable, accept: str) -> str:
+    return ask("/metrics", Accept=accept).text
+
+
+def test_the_catalog_has_what_is_scraped(ask: Callable):
+    """The dashboard, alert rules and the documentation are made from the catalog: it lists each metric."""
+    known = {info.name: info for info in catalog()}
+    help_lines = dict(re.findall(r"^# HELP (\S+) (.*)$", _scraped(ask, "text/plain"), re.MULTILINE))
+    assert help_lines.items() <= {name: info.help for name, info in known.items()}.items()
+    assert help_lines.keys() >= {name for name, info in known.items() if not info.only}
+    assert {info.only for info in known.values() if info.name.startswith("workqueue_")} == {
+        "of `mode: Reconcile`"
+    }
+    for family in text_string_to_metric_families(_scraped(ask, "text/plain")):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        # The text format has no type for an info.
+        assert family.type == known[name].type.replace("info", "gauge"), name
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(known[name].labels), name
+
+
+def test_both_formats_have_the_same_values(ask: Callable):
+    """What a scraper reads does not depend on the format that it asks for."""
+    text = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(_scraped(ask, "text/plain"))
+        for sample in family.samples
+        if not family.name.startswith("process_")
+    }
+    openmetrics = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in openmetrics_families(_scraped(ask, "application/openmetrics-text; version=1.0.0"))
+        for sample in family.samples
+        if not family.name.startswith("process_")
+    }
+    assert text == openmetrics
+    assert len(text) > 100
+
+
+def test_openmetrics_has_units(ask: Callable):
+    """A scraper learns that lags are in seconds."""
+    families = openmetrics_families(_scraped(ask, "application/openmetrics-text; version=1.0.0"))
+    units = {family.name: family.unit for family in families if family.unit}
+    assert units["declctl_event_lag_seconds"] == "seconds"
+    assert units["declctl_cache_bytes"] == "bytes"
+
+
+# The rules of promlint (prometheus/client_golang, testutil/promlint/validations), which `promtool check
+# metrics` applies.
+_TYPE_NAMES = ("gauge", "counter", "summary", "histogram")
+_ABBREVIATIONS = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"}
+_OTHER_UNITS = {
+    *("milliseconds", "microseconds", "nanoseconds", "minutes", "hours", "days", "weeks"),
+    *("kilobytes", "megabytes", "gigabytes", "kibibytes", "mebibytes", "gibibytes", "bits", "percent"),
+}
+
+
+def _complaints(info: MetricInfo) -> list[str]:
+    words = info.name.split("_")
+    found = {
+        "no help text": not info.help.strip(),
+        "its help is no sentence": info.name.startswith("declctl_") and not info.help.endswith("."),
+        "its help does not begin like a sentence": not (info.help[:1].isupper() or info.help[:1].isdigit()),
+        "its name is not in snake case": not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", info.name),
+        "a counter ends in _total": info.type == "counter" and words[-1] != "total",
+        "only a counter ends in _total": info.type != "counter" and words[-1] == "total",
+        "only an info ends in _info": (info.type == "info") != (words[-1] == "info"),
+        "the suffix belongs to a histogram": words[-1] in ("bucket", "count", "sum"),
+        "its name has its type": any(word in _TYPE_NAMES for word in words),
+        "its unit is abbreviated": any(word in _ABBREVIATIONS for word in words),
+        "its unit is no base unit": any(word in _OTHER_UNITS for word in words),
+        "the unit comes last": any(
+            word in ("seconds", "bytes") for word in words[: -2 if info.type == "counter" else -1]
+        ),
+        "a histogram has a unit": info.type == "histogram" and words[-1] not in ("seconds", "bytes"),
+        "a label is not in snake case": not all(re.fullmatch(r"[a-z][a-z0-9_]*", n) for n in info.labels),
+        "a label is reserved": bool({"le", "quantile", "job", "instance"} & set(info.labels)),
+        "a label repeats the name": bool(set(info.labels) & {info.name}),
+    }
+    return [complaint for complaint, holds in found.items() if holds]
+
+
+def test_each_metric_follows_the_conventions():
+    """Promtool has nothing to say about any metric, also of those that most controllers do not have."""
+    assert {info.name: _complaints(info) for info in catalog() if _complaints(info)} == {}
+
+
+@pytest.mark.parametrize(
+    ("info", "complaint"),
+    [
+        (MetricInfo("declctl_lists", "counter", (), "Lists."), "a counter ends in _total"),
+        (MetricInfo("declctl_queue_total", "gauge", (), "Keys."), "only a counter ends in _total"),
+        (MetricInfo("declctl_lag_ms", "histogram", (), "Lag."), "its unit is abbreviated"),
+        (MetricInfo("declctl_seconds_lag", "gauge", (), "Lag."), "the unit comes last"),
+        (MetricInfo("declctl_x", "gauge", (), ""), "no help text"),
+    ],
+)
+def test_the_check_of_conventions_finds_faults(info: MetricInfo, complaint: str):
+    """A name that promtool would refuse is refused here."""
+    assert complaint in _complaints(info)
+
+
+def test_no_two_metrics_share_a_sample(ask: Callable):
+    """A scrape with a duplicate is thrown away as a whole by Prometheus."""
+    lines = [line.rpartition(" ")[0] for line in _scraped(ask, "").splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))

@@ -75,6 +75,7 @@ def _logging_restored() -> Iterator[None]:
     before = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = before[0], before[1]
+    logging.captureWarnings(capture=False)
     for name in ("kubernetes", "declctl.informer", "declctl.informer.notices", "watchfiles"):
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()

@@ -311,3 +311,30 @@ def test_a_retry_that_is_hurried_is_made_once(queue):
     clock.set(31.0)
     assert keys.take() is None
     assert keys.next_due() is None
+
+
+def test_a_call_knows_how_long_its_oldest_change_has_waited(queue):
+    """The lag of a reconciler: several changes lead to one call, which is late by the oldest of them."""
+    keys, clock, _ = queue
+    keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    clock.set(10.0)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    clock.set(2.0)
+    keys.add("a/web", CHANGED, Priority.LIVE)
+    item = keys.take()
+    assert clock.monotonic() - keys.changed_at("a/web") == pytest.approx(2.0)
+    assert keys.changed_at("a/web") is None  # a retry of this call is late by nothing
+    keys.retry(item, 1.0)
+    clock.set(5.0)
+    assert keys.take() is not None
+    assert keys.changed_at("a/web") is None
+
+
+def test_what_nobody_has_changed_has_no_lag(queue):
+    """First syncs, resyncs and a `Requeue` of the reconciler are due by themselves."""
+    keys, _, _ = queue
+    keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    keys.add("a/web", Cause("Resync", "pods", "a/web", "Resync"), Priority.BACKGROUND)
+    keys.add("a/web", Cause("Requeue", "pods", "a/web", "DeadLetter"), Priority.LIVE)
+    keys.take()
+    assert keys.changed_at("a/web") is None

@@ -4,12 +4,13 @@ import asyncio
 import copy
 import json
 import threading
+from contextlib import suppress
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration, VersionApi
 
-from declctl.errors import NotLeader
+from declctl.errors import NotLeader, Unreachable
 from declctl.kit import ManualClock
 from declctl.transport import Client
 from declctl.transport.credentials import Credentials
@@ -426,3 +427,41 @@ def test_each_write_passes_the_gate_once(serving, kubeconfig):
         ("PATCH", b'{"a": 1}', None, "NotLeader", True, 7.0),
         ("DELETE", None, None, "NotLeader", True, 7.0),
     ]
+
+
+def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
+    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
+
+    async def answer(request):
+        return web.json_response({}, status=404 if request.path == "/none" else 200)
+
+    async def go():
+        from kubernetes.aio.client import ApiException
+        from kubernetes.client import ApiException as SyncApiException
+
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+            await client.version()
+            headers = {"Content-Type": "application/json"}
+            for method, path in (("GET", "/"), ("PATCH", "/"), ("GET", "/none")):
+                call = (method, f"{url}{path}", headers)
+                with suppress(ApiException, SyncApiException):
+                    await client.api_client().call_api(*call, body={})
+                with suppress(ApiException, SyncApiException):
+                    await asyncio.to_thread(client.sync_api_client().call_api, *call, body={})
+            client.guard_writes(lambda: False, dry_run=False)
+            with pytest.raises(NotLeader):
+                await client.api_client().call_api("DELETE", f"{url}/", headers)
+            with pytest.raises(NotLeader):
+                client.sync_api_client().call_api("DELETE", f"{url}/", headers)
+            counted = {(each.method, each.code): each.count for each in client.statistics().totals}
+        # The server is gone.
+        with pytest.raises(Unreachable):
+            await client.version()
+        after = {(each.method, each.code): each.count for each in client.statistics().totals}
+        await client.close()
+        return counted, after
+
+    counted, after = asyncio.run(go())
+    assert counted == {("GET", "200"): 3, ("GET", "404"): 2, ("PATCH", "200"): 2}
+    assert after == {**counted, ("GET", "<error>"): 1}
