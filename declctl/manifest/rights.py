@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -27,6 +28,10 @@ NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
 METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
 """The methods and properties of `ctx` on which rights depend."""
+_REVIEWS: Final = (
+    ("authentication.k8s.io", "tokenreviews", "whose token it is"),
+    ("authorization.k8s.io", "subjectaccessreviews", "what the user of a token may do"),
+)
 _EVENTS_OF_CLUSTER = "default"  # the namespace of Events about objects that are in none
 
 
@@ -123,6 +128,8 @@ def rights_of(
         yield _right(LEASES, ("create",), where, "the first leader creates the Lease", path)
         reason = f"leaders take and renew the Lease {name}"
         yield replace(_right(LEASES, ("get", "update"), where, reason, path), names=(name,))
+    if plan.admin.authorization is AdminAuthorization.KUBERNETES:
+        yield from _reviewing()
 
 
 def _watching(resource: ResourcePlan, kinds: Kinds, *, everything: bool) -> Iterator[Right]:
@@ -193,6 +200,13 @@ def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path
             scopes[Scope(_EVENTS_OF_CLUSTER)] = None
     for scope in scopes:
         yield replace(_right(EVENTS, APPLY, scope, reason, path), declared=False)
+
+
+def _reviewing() -> Iterator[Right]:
+    """The rights to ask the API server about tokens of the admin address, as system:auth-delegator has."""
+    path = ("spec", "admin", "authorization")
+    for group, plural, what in _REVIEWS:
+        yield Right(group, plural, ("create",), Scope(), f"the admin address asks {what}", path)
 
 
 def _right(kind: Resource, verbs: tuple[str, ...], scope: Scope, reason: str, path: Path) -> Right:
