@@ -104,10 +104,12 @@ def restart_digest(plan: Plan) -> str:
     """A digest of what a running process can't take over: with another one, the pod is replaced."""
     election = msgspec.to_builtins({name: getattr(plan.leader_election, name) for name in _ELECTION})
     startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
-    fields = [plan.name, str(plan.admin.bind_address), election, startup]
+    admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in _ADMIN})
+    fields = [plan.name, str(plan.admin.bind_address), admin, election, startup]
     return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
 
 
+_ADMIN: Final = ("token_file", "authorization", "tls")
 _ELECTION: Final = (
     "enabled",
     "lease_duration",
@@ -126,6 +128,12 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
         return address.port, []
     port = address.port or _PORT
     return port, [f"--admin=0.0.0.0:{port}"]
+
+
+def _probe(plan: Plan, path: str) -> dict[str, Any]:
+    """A request of the kubelet to the admin address; it does not verify a certificate."""
+    scheme = {"scheme": "HTTPS"} if plan.admin.tls is not None else {}
+    return {"path": path, "port": "admin", **scheme}
 
 
 def _deployment(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> Document:
@@ -171,12 +179,12 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         **({"env": env} if env else {}),
         "ports": [{"name": "admin", "containerPort": port}],
         "startupProbe": {
-            "httpGet": {"path": "/healthz", "port": "admin"},
+            "httpGet": _probe(plan, "/healthz"),
             "periodSeconds": 1,
             "failureThreshold": 30,
         },
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "admin"}, "periodSeconds": 10},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "admin"}, "periodSeconds": 5},
+        "livenessProbe": {"httpGet": _probe(plan, "/healthz"), "periodSeconds": 10},
+        "readinessProbe": {"httpGet": _probe(plan, "/readyz"), "periodSeconds": 5},
         "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": _RESTRICTED,
         "volumeMounts": mounts,
