@@ -257,7 +257,7 @@ class Access:
             host = Authority("localhost", None)
         elif len(given) != 1 or (host := parse_authority(given[0])) is None:
             return self._refuse(request, Reason.HOST, 400, "A request needs one Host header, host:port.")
-        elif not self._is_ours(host, _port(request)):
+        elif not self._is_ours(host, _port(request), default=443 if request.secure else 80):
             return self._refuse(request, Reason.HOST, 403, self._names_wrong(given[0]))
         origins = request.headers.getall("Origin", [])
         if origins and (not given or not all(is_same_origin(origin, host) for origin in origins)):
@@ -302,11 +302,11 @@ class Access:
 
         return show
 
-    def _is_ours(self, host: Authority, port: int | None) -> bool:
+    def _is_ours(self, host: Authority, port: int | None, *, default: int) -> bool:
         if host.host in self._allowed():
             return True
         if self.is_loopback:
-            return (host.port or 80) == port and is_loopback(host.host)
+            return (host.port or default) == port and is_loopback(host.host)
         # An address literal can't be rebound. The port may be another one, as of a Service or a port-forward.
         return is_literal(host.host) or host.host in self._names
 

@@ -17,6 +17,7 @@ from declctl.admin.reviews import ReviewSender
 from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
 from declctl.kit.documents import document_of
+from declctl.kit.secret_values import is_secret, without_values
 from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
@@ -171,7 +172,7 @@ class CacheReads:
         return answer({"resource": name, "count": len(found), "keys": found})
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """One cached object, by its key."""
+        """One cached object, by its key; a Secret without its values."""
         name, key = request.match_info["resource"], request.match_info["key"]
         lister = self._runtime.lister(name)
         if lister is None:
@@ -179,7 +180,7 @@ class CacheReads:
         found = await asyncio.to_thread(lister.get, key)
         if found is None:
             return refusal(404, f"The cache of {name} has no {key}; a key is namespace/name, or name.")
-        return answer(await asyncio.to_thread(found.to_dict))
+        return answer(await asyncio.to_thread(lambda: without_values(found.to_dict())))
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         """The keys under a value of an index; without a value, all values of the index."""
@@ -188,11 +189,18 @@ class CacheReads:
         if lister is None:
             return self._no_resource(name)
         head = {"resource": name, "index": index}
+        if not value and self._is_of_secrets(name):
+            # An index may be by any field. Who knows a value may ask for it.
+            return refusal(403, f"The values of an index of Secrets are not listed; ask for {index}/VALUE.")
         if not value:
             values = await asyncio.to_thread(lambda: sorted(lister.index_values(index)))
             return answer({**head, "values": values})
         found = await asyncio.to_thread(lambda: _sorted(v.key for v in lister.by_index(index, value)))
         return answer({**head, "value": value, "count": len(found), "keys": found})
+
+    def _is_of_secrets(self, name: str) -> bool:
+        found = next((each for each in self._runtime.plan.resources if each.name == name), None)
+        return found is not None and any(is_secret(each.api_version, each.kind) for each in found.watches)
 
     def _no_resource(self, name: str) -> web.Response:
         known = ", ".join(resource.name for resource in self._runtime.status().resources)

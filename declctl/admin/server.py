@@ -32,6 +32,7 @@ from declctl.admin.endpoints import (
 from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
 from declctl.admin.tap import TapStreams
+from declctl.admin.tls import KeyPair, ServerCertificate, TlsHandshake
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
 from declctl.kit.running_processes import (
@@ -41,6 +42,7 @@ from declctl.kit.running_processes import (
     running_processes,
     start_time,
 )
+from declctl.kit.text import excerpt
 from declctl.kit.token_bucket import TokenBucket
 from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import Address
@@ -52,7 +54,7 @@ MOST_CONNECTIONS = 64
 MOST_REQUESTS = 16  # at a time, besides the probes
 REQUESTS_PER_SECOND, BURST = 100, 400  # of one client, besides the probes
 MOST_BODY_BYTES = 64 << 10  # that a head may announce; no path reads a body
-MOST_BYTES = 16 << 20  # of one request, with a body of any length that is read only to be thrown away
+MOST_BYTES = 1 << 20  # of one request, with a body that is read only to be thrown away
 SWEEP_SECONDS = 1.0
 PROBES = ("/healthz", "/readyz")
 _SHUTDOWN_SECONDS = 1.0
@@ -152,9 +154,9 @@ class ConnectionTable:
             one.deadline = self._clock.monotonic() + HEAD_SECONDS
         return True
 
-    def closed(self, transport: Transport) -> None:
-        """Remove a closed connection."""
-        self._open.pop(transport, None)
+    def closed(self, transport: Transport) -> bool:
+        """Remove a closed connection; returns whether it was there."""
+        return self._open.pop(transport, None) is not None
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -246,9 +248,8 @@ class TrackedConnection(asyncio.Protocol):
         """Add the connection to the table."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        peer = transport.get_extra_info("peername")
         self._inner.connection_made(transport)
-        self._table.opened(transport, str(peer[0]) if peer else "an unknown peer")
+        self._table.opened(transport, _peer(transport))
 
     def data_received(self, data: bytes) -> None:
         """Note the bytes, and pass them on."""
@@ -268,22 +269,52 @@ def accounted(make: Callable[[], asyncio.Protocol], table: ConnectionTable) -> C
     return lambda: TrackedConnection(make(), table)
 
 
+def encrypted(
+    make: Callable[[], asyncio.Protocol],
+    certificate: ServerCertificate,
+    table: ConnectionTable,
+    refusals: Refusals,
+    tasks: set[asyncio.Task[None]],
+) -> Callable[[], asyncio.Protocol]:
+    """A factory of protocols with TLS, whose connections are listed from their first byte on."""
+
+    def closed(transport: asyncio.Transport, fault: str | None) -> None:
+        # A connection that the table itself has closed is not in it any more, and counts there.
+        if table.closed(transport) and fault is not None:
+            refusals.add(Reason.MALFORMED, f"no TLS with {_peer(transport)}: {excerpt(fault, most=200)}")
+
+    return lambda: TlsHandshake(
+        make, certificate, opened=lambda raw: table.opened(raw, _peer(raw)), closed=closed, tasks=tasks
+    )
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else "an unknown peer"
+
+
 @asynccontextmanager
 async def serve(
     runtime: ControlledRuntime,
     address: Address,
     *,
     authorizer: Authorizer | None = None,
+    tls: KeyPair | None = None,
     log: Log | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Address, None]:
     """Listen on `address` inside an `async with` block; gives the address with its real port.
 
-    `authorizer` decides about guarded requests; None if the process has no token. `access` has the rules.
-    Raises UsageError if the address can't be used.
+    - `authorizer`: decides about guarded requests; None if the process has no token. `access` has the rules.
+    - `tls`: the files of the certificate; None for plain HTTP.
+
+    Raises UsageError if the address or the certificate can't be used.
     """
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
+    certificate = None if tls is None else ServerCertificate(tls, log)
+    if certificate is not None:
+        await certificate.load()
     connections = ConnectionTable(clock, refusals)
     name = runtime.plan.name  # a reload does not change it
     access = Access(
@@ -311,19 +342,27 @@ async def serve(
     assert runner.server is not None
     # aiohttp has no hook before its check of Expect.
     runner.server.request_handler = _refusing_early(runner.server.request_handler, refusals)
-    sweeper = asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")
+    tasks = {asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")}
+    make = accounted(runner.server, connections)
+    if certificate is not None:
+        tasks.add(asyncio.create_task(certificate.follow(clock), name="admin certificate"))
+        make = encrypted(make, certificate, connections, refusals, tasks)
     try:
-        listening = await listen(runner, connections, address)
+        listening = await listen(make, address)
         try:
             bound = Address(address.host, int(listening.sockets[0].getsockname()[1]))
             if log is not None:
                 paths = "/status, /metrics, /healthz, /readyz"
-                log.info(f"admin address http://{bound}: {paths}", admin=str(bound))
+                scheme = "http" if certificate is None else "https"
+                log.info(f"admin address {scheme}://{bound}: {paths}", admin=str(bound))
             yield bound
         finally:
             listening.close()
     finally:
-        sweeper.cancel()
+        ending = tuple(tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         refusals.sum_up()
         await reloads.close()
         await runner.cleanup()
@@ -383,7 +422,10 @@ def front(
         spec, clock = runtime.plan.admin, SystemClock()
         authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
         where = address or spec.bind_address
-        async with serve(runtime, where, authorizer=authorizer, log=log, clock=clock) as bound:
+        tls = None
+        if spec.tls is not None:
+            tls = KeyPair(*((folder / name).absolute() for name in (spec.tls.cert_file, spec.tls.key_file)))
+        async with serve(runtime, where, authorizer=authorizer, tls=tls, log=log, clock=clock) as bound:
             entry = RunningProcess(
                 controller=runtime.plan.name,
                 pid=os.getpid(),
@@ -391,6 +433,7 @@ def front(
                 address=str(bound),
                 manifest=manifest,
                 token_file=str(authorizer.path) if isinstance(authorizer, TokenFile) else None,
+                cert_file=None if tls is None else str(tls.cert_file),
             )
             async with _registered(entry, log):
                 yield
@@ -497,13 +540,11 @@ def _metrics(runtime: ControlledRuntime, refusals: Refusals) -> Handler:
     return scrape
 
 
-async def listen(runner: web.AppRunner, connections: ConnectionTable, address: Address) -> asyncio.Server:
+async def listen(make: Callable[[], asyncio.Protocol], address: Address) -> asyncio.Server:
     """Accept connections at an address. Raises UsageError if that fails."""
-    assert runner.server is not None
-    factory = accounted(runner.server, connections)
     try:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(factory, address.host or None, address.port, backlog=_BACKLOG)
+        return await loop.create_server(make, address.host or None, address.port, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             others = await asyncio.to_thread(running_processes)

@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 import yaml
 
 from declctl.errors import ManifestErrors, UsageError
-from declctl.kit.files import TOKEN_BYTES, read_file_in_time
+from declctl.kit.files import CONFIG_BYTES, TOKEN_BYTES, read_file_in_time
 from declctl.kit.files import shown as shown_path
 from declctl.kit.hosts import is_loopback
 from declctl.kit.running_processes import CONTROLLER_HEADER, RunningProcess, running_processes
@@ -38,6 +39,9 @@ _OK = 200
 _WITHOUT_TOKEN = (401, 403)
 _MISDIRECTED = 421
 _API_GROUP = b"declctl.dev/"
+_HTTPS = "https://"
+_CA_FILE = "DECLCTL_ADMIN_CA_FILE"
+_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class AdminAddress(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ class AdminAddress(msgspec.Struct, frozen=True):
     named: bool = False  # by --admin
     controller: str | None = None  # that has to answer; None for whatever answers
     process: RunningProcess | None = None  # whose file names the address
+    encrypted: bool = False  # it speaks HTTPS
 
     @property
     def gets_token(self) -> bool:
@@ -59,7 +64,7 @@ class AdminAddress(msgspec.Struct, frozen=True):
         return self.named or self.process is not None or is_loopback(self.address.host)
 
     def __str__(self) -> str:
-        return str(self.address)
+        return f"https://{self.address}" if self.encrypted else str(self.address)
 
 
 class LocalManifest(NamedTuple):
@@ -69,11 +74,14 @@ class LocalManifest(NamedTuple):
     name: str | None = None  # of its controller
     address: Address | None = None  # of its controller
     exists: bool = True  # False for a folder without a manifest
+    encrypted: bool = False  # the address speaks HTTPS
 
     @classmethod
     def of(cls, path: str, controller: ControllerSpec) -> "LocalManifest":
         """A manifest that was read from `path`, which is `-` for standard input."""
-        return cls(None if path == "-" else Path(path), controller.name, controller.admin.bind_address)
+        admin = controller.admin
+        at = None if path == "-" else Path(path)
+        return cls(at, controller.name, admin.bind_address, encrypted=admin.tls is not None)
 
 
 class AdminAnswer(msgspec.Struct, frozen=True):
@@ -122,17 +130,19 @@ def admin_address(given: str | None, *, manifest: LocalManifest | None = None) -
             f"user runs. {_those_running(running)} Otherwise, say with --admin which port it is: the log of "
             "`declctl run` names it."
         )
-    return AdminAddress(_reachable(address), controller=manifest.name)
+    return AdminAddress(_reachable(address), controller=manifest.name, encrypted=manifest.encrypted)
 
 
 def _named(given: str) -> AdminAddress:
     if ":" in given:
-        address = parse_admin(given)
+        encrypted = given.lower().startswith(_HTTPS)
+        address = parse_admin(given[len(_HTTPS) :].removesuffix("/") if encrypted else given)
         if not address.port:
             raise UsageError(f"--admin {given}: port 0 is no port that can be asked; write the real one.")
         reachable = _reachable(address)
-        known = (each for each in running_processes() if _at(each).address == reachable)
-        return AdminAddress(reachable, named=True, process=next(known, None))
+        known = next((each for each in running_processes() if _at(each).address == reachable), None)
+        encrypted = encrypted or (known is not None and known.cert_file is not None)
+        return AdminAddress(reachable, named=True, process=known, encrypted=encrypted)
     running = running_processes()
     found = [each for each in running if each.controller == given]
     if len(found) == 1:
@@ -169,7 +179,8 @@ def _is_of(process: RunningProcess, path: Path | None) -> bool:
 
 def _at(process: RunningProcess) -> AdminAddress:
     address = _reachable(parse_address(process.address))
-    return AdminAddress(address, controller=process.controller, process=process)
+    encrypted = process.cert_file is not None
+    return AdminAddress(address, controller=process.controller, process=process, encrypted=encrypted)
 
 
 def _reachable(address: Address) -> Address:
@@ -201,7 +212,7 @@ def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECON
         with _answer(target, method, path, timeout) as answer:
             return _read(target, answer)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise UsageError(_nobody(target.address, error)) from error
+        raise UsageError(_nobody(target, error)) from error
 
 
 def follow(
@@ -223,7 +234,7 @@ def follow(
                     if document is not None:
                         yield document
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise UsageError(_nobody(target.address, error)) from error
+        raise UsageError(_nobody(target, error)) from error
 
 
 @contextmanager
@@ -233,17 +244,24 @@ def _answer(
     """The answer to one request, with its body still to be read, inside a `with` block."""
     token = _token(target) if target.gets_token else None
     # http.client and not urllib: it knows no proxies, so that the token never goes to one.
-    connection = http.client.HTTPConnection(target.address.host, target.address.port, timeout=timeout)
+    connection = _connection(target, timeout)
     headers = {"Accept": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     if target.controller:
         headers[CONTROLLER_HEADER] = target.controller  # another one refuses the request, and does nothing
     try:
+        connection.connect()
+        _require_certificate(target, connection)  # before the token is sent
         connection.request(method, path, headers=headers)
         with connection.getresponse() as answer:
             _require_controller(target, answer)
             yield answer
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"There is no TLS with {target}: {error.reason or error}. {_CA_FILE} names the file of the "
+            "certificate authority that it is to be verified with."
+        ) from error
     finally:
         connection.close()
 
@@ -278,6 +296,46 @@ def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
         return answer.document
     error = answer.document.get("error")
     raise UsageError(str(error) if error else f"What answers is not declctl: its status is {answer.status}.")
+
+
+def _connection(target: AdminAddress, timeout: float) -> http.client.HTTPConnection:
+    """A connection that is not open yet, with the trust that this target has."""
+    host, port = target.address.host, target.address.port
+    if not target.encrypted:
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+    authority = os.environ.get(_CA_FILE)
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"{_CA_FILE} names {shown_path(authority or '')}, which is no CA file: {error}"
+        ) from error
+    if authority is None and target.process is not None:
+        # It may have a certificate for another name. `_require_certificate` compares it with its file.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+
+def _require_certificate(target: AdminAddress, connection: http.client.HTTPConnection) -> None:
+    """Raise UsageError unless a process of this user shows the certificate that its file has."""
+    tls, process = connection.sock, target.process
+    if process is None or process.cert_file is None or not isinstance(tls, ssl.SSLSocket):
+        return
+    if tls.context.verify_mode is not ssl.CERT_NONE:
+        return  # verified with the authority that the user has named
+    try:
+        text = read_file_in_time(Path(process.cert_file), most=CONFIG_BYTES, name="declctl-certificate")
+        pem = text.decode("ascii", "replace")
+        end = pem.index(_PEM_END) + len(_PEM_END)
+        expected = ssl.PEM_cert_to_DER_cert(pem[pem.index(_PEM_BEGIN) : end])
+    except (OSError, ValueError) as error:
+        name = shown_path(process.cert_file)
+        raise UsageError(f"The certificate file {name} of {target} can't be read: {error}.") from error
+    if tls.getpeercert(binary_form=True) != expected:
+        raise UsageError(
+            f"{target} shows another certificate than its file {shown_path(process.cert_file)} has. If the "
+            "file was replaced just now, ask again in a moment."
+        )
 
 
 def _require_controller(target: AdminAddress, answer: http.client.HTTPResponse) -> None:
@@ -317,7 +375,7 @@ def _token(target: AdminAddress) -> str | None:
     return token or None
 
 
-def _nobody(address: Address, error: Exception) -> str:
+def _nobody(address: AdminAddress, error: Exception) -> str:
     if isinstance(error, ConnectionResetError):  # http.client.RemoteDisconnected is one
         return f"The process at {address} has closed the connection without an answer: it ends, or has ended."
     why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
@@ -360,6 +418,7 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
         names.pop() if len(names) == 1 else None,
         addresses.pop() if len(addresses) == 1 else None,
         exists=any(_API_GROUP in file.data for file in source.files),
+        encrypted=any(_value(each, "spec", "admin", "tls") is not None for each in documents),
     )
 
 

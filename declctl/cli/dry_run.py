@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from declctl.cli.terminal import block
+from declctl.kit.secret_values import hide_last_applied
 from declctl.objects import KubeObject
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
@@ -69,6 +70,8 @@ def _shown(obj: KubeObject | None) -> KubeObject | None:
 
 def _mask(before: KubeObject | None, after: KubeObject | None) -> None:
     """Replace the values of a Secret; the masks tell whether a value changes."""
+    for obj in (before, after):
+        hide_last_applied(obj or {})
     for field in ("data", "stringData"):
         old, new = (dict((obj or {}).get(field) or {}) for obj in (before, after))
         for name in old.keys() | new.keys():

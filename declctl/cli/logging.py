@@ -27,6 +27,7 @@ import structlog
 from declctl.cli.terminal import has_colour
 from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
+from declctl.kit.secret_values import secret_values
 from declctl.kit.text import escaped, exception_text, one_line, visible
 from declctl.manifest import render_json, render_text
 from declctl.runtime.reporting.status import ResourceStatus
@@ -413,6 +414,7 @@ def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         _traceback,
+        _hide_secrets,
         renderer,
     ]
 
@@ -446,6 +448,20 @@ def _traceback(_logger: object, _method: str, entry: Entry) -> Entry:
     """Rename the field of an exception from structlog's `exception` to `traceback`."""
     if "exception" in entry:
         entry.setdefault("traceback", entry.pop("exception"))
+    return entry
+
+
+def _hide_secrets(_logger: object, _method: str, entry: Entry) -> Entry:
+    """Hide values of Secrets in the texts of a line, those of handlers included."""
+    for name, value in entry.items():
+        if isinstance(value, str):
+            entry[name] = secret_values.hide(value)
+        elif isinstance(value, dict | list | tuple | set | BaseException | Mapping):
+            # Such a field is shown as its text. It stays as it is unless the text has a secret.
+            text = str(value)
+            hidden = secret_values.hide(text)
+            if hidden != text:
+                entry[name] = hidden
     return entry
 
 

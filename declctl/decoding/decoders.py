@@ -23,6 +23,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.kit.callbacks import must_propagate, refuse_async
+from declctl.kit.secret_values import is_secret, secret_values
 from declctl.kit.text import exception_text
 from declctl.objects.answers import decoded, identity_of, mapping, named_object
 from declctl.objects.fields import ALL, FieldPath, PathStruct, Step, Wildcard, outermost, scalars
@@ -349,6 +350,8 @@ class TransformRunner:
         except BaseException as fault:  # user code: the object is left out, counted and reported
             if must_propagate(fault):
                 raise
+            if is_secret(str(obj.get("apiVersion")), str(obj.get("kind"))):
+                secret_values.remember(obj)  # the exception may quote it
             raised = f"{type(fault).__name__} on {name}: {exception_text(fault)}"
             return self.failure(f"the transform raised {raised}")
         if not written.startswith(b"{"):

@@ -20,6 +20,7 @@ import msgspec
 
 from declctl.errors import FilterFailed, HandlerFailed, MappingFailed
 from declctl.kit.callbacks import must_propagate
+from declctl.kit.secret_values import secret_values
 from declctl.kit.text import exception_text
 from declctl.objects import ChangeType, ObjectView
 
@@ -411,7 +412,7 @@ def readable_traceback(error: BaseException) -> str:
         trace = trace.tb_next
     try:
         _show_lines_of(cause)
-        return "".join(traceback.format_exception(type(cause), cause, trace))
+        return secret_values.hide("".join(traceback.format_exception(type(cause), cause, trace)))
     except BaseException:  # noqa: BLE001 - user code: an exception may be broken; then its lines are shown
         head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
         return "".join([head, *traceback.format_tb(trace), what])

@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any
 
+from declctl.kit.secret_values import secret_values
+
 _MARK = "\N{REPLACEMENT CHARACTER}"
 # Beyond ASCII only: json.dumps itself escapes what is unprintable of ASCII, but for DEL.
 _NOT_PLAIN = re.compile(r"[^\x0a\x20-\x7e]")
@@ -29,9 +31,13 @@ def one_line(text: str) -> str:
 
 
 def exception_text(error: BaseException) -> str:
-    """The `str` of an exception. If that raises, as in a broken class of user code, a fixed text."""
+    """The `str` of an exception, without values of Secrets.
+
+    If it raises, as in a broken class of user code, it is a fixed text.
+    """
     try:
-        return "".join([str(error)])  # a plain str, because a subclass of str may be broken, too
+        # A plain str, because a subclass of str may be broken, too.
+        return secret_values.hide("".join([str(error)]))
     except BaseException:  # noqa: BLE001 - even SystemExit
         return "(its text can't be shown)"
 

@@ -26,14 +26,12 @@ MARK: Final = ("get", "patch")  # of an object that gets a finalizer, or becomes
 EVENTS: Final = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
-TOKEN_REVIEWS: Final = Resource(
-    GroupVersionKind.of("authentication.k8s.io/v1", "TokenReview"), "tokenreviews", False
-)
-ACCESS_REVIEWS: Final = Resource(
-    GroupVersionKind.of("authorization.k8s.io/v1", "SubjectAccessReview"), "subjectaccessreviews", False
-)
 METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
 """The methods and properties of `ctx` on which rights depend."""
+_REVIEWS: Final = (
+    ("authentication.k8s.io", "tokenreviews", "whose token it is"),
+    ("authorization.k8s.io", "subjectaccessreviews", "what the user of a token may do"),
+)
 _EVENTS_OF_CLUSTER = "default"  # the namespace of Events about objects that are in none
 
 
@@ -131,9 +129,7 @@ def rights_of(
         reason = f"leaders take and renew the Lease {name}"
         yield replace(_right(LEASES, ("get", "update"), where, reason, path), names=(name,))
     if plan.admin.authorization is AdminAuthorization.KUBERNETES:
-        path = ("spec", "admin", "authorization")
-        yield _right(TOKEN_REVIEWS, ("create",), Scope(), "whose token a request has is reviewed", path)
-        yield _right(ACCESS_REVIEWS, ("create",), Scope(), "whether they may do it is reviewed", path)
+        yield from _reviewing()
 
 
 def _watching(resource: ResourcePlan, kinds: Kinds, *, everything: bool) -> Iterator[Right]:
@@ -204,6 +200,13 @@ def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path
             scopes[Scope(_EVENTS_OF_CLUSTER)] = None
     for scope in scopes:
         yield replace(_right(EVENTS, APPLY, scope, reason, path), declared=False)
+
+
+def _reviewing() -> Iterator[Right]:
+    """The rights to ask the API server about tokens of the admin address, as system:auth-delegator has."""
+    path = ("spec", "admin", "authorization")
+    for group, plural, what in _REVIEWS:
+        yield Right(group, plural, ("create",), Scope(), f"the admin address asks {what}", path)
 
 
 def _right(kind: Resource, verbs: tuple[str, ...], scope: Scope, reason: str, path: Path) -> Right:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer
+from declctl.kit.secret_values import is_secret, secret_values
 from declctl.objects.fields import FieldPath, PathStruct
 from declctl.objects.frame import (
     BROKEN_FRAME,
@@ -58,7 +59,10 @@ class Layout:
 
     def decode(self, frame: Frame) -> KubeObject:
         """The object of a frame, with the `apiVersion` and `kind` that lists leave out of their items."""
-        return of_kind(msgspec.json.decode(self.codec.decode(frame)), self.api_version, self.kind)
+        found = of_kind(msgspec.json.decode(self.codec.decode(frame)), self.api_version, self.kind)
+        if is_secret(self.api_version, self.kind):
+            secret_values.remember(found)  # the reader may quote it in an exception or in the log
+        return found
 
 
 NO_LABELS = b""
@@ -173,6 +177,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """
         frame = self.frame
         if isinstance(frame, HeldObject) and frame.body is not None:
+            if is_secret(self.layout.api_version, self.layout.kind):
+                secret_values.remember(frame.body)
             return frame.body
         return self.decode()
 
@@ -386,9 +392,12 @@ class FieldView(ObjectView, kw_only=True):
             text = self._text
             if text is None:
                 text = self._text = self._record.layout.codec.decode(self._record.frame)
-            return decode(text).f0
+            value = decode(text).f0
         except UNREADABLE as fault:
             raise undecodable(self._record.key, fault) from fault
+        if is_secret(self._record.layout.api_version, self._record.layout.kind):
+            secret_values.remember({field: value})
+        return value
 
     def _decoded(self) -> KubeObject:
         if self._body is None:

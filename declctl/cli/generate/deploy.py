@@ -105,11 +105,11 @@ def restart_digest(plan: Plan) -> str:
     election = msgspec.to_builtins({name: getattr(plan.leader_election, name) for name in _ELECTION})
     startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
     admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in _ADMIN})
-    fields = [plan.name, admin, election, startup]
+    fields = [plan.name, str(plan.admin.bind_address), admin, election, startup]
     return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
 
 
-_ADMIN: Final = ("bind_address", "token_file", "authorization", "tls")
+_ADMIN: Final = ("token_file", "authorization", "tls")
 _ELECTION: Final = (
     "enabled",
     "lease_duration",
@@ -128,6 +128,12 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
         return address.port, []
     port = address.port or _PORT
     return port, [f"--admin=0.0.0.0:{port}"]
+
+
+def _probe(plan: Plan, path: str) -> dict[str, Any]:
+    """A request of the kubelet to the admin address; it does not verify a certificate."""
+    scheme = {"scheme": "HTTPS"} if plan.admin.tls is not None else {}
+    return {"path": path, "port": "admin", **scheme}
 
 
 def _deployment(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> Document:
@@ -161,7 +167,6 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
     ]
     volumes: list[dict[str, Any]] = [{"name": "bundle", **bundle.volume}, {"name": "tmp", "emptyDir": {}}]
     more: dict[str, Any] = {}
-    scheme = {"port": "admin", **({"scheme": "HTTPS"} if plan.admin.tls else {})}
     if options.plugin_image:
         env.append({"name": "PYTHONPATH", "value": _PLUGINS})
         mounts.append({"name": "plugins", "mountPath": _PLUGINS, "readOnly": True})
@@ -174,12 +179,12 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         **({"env": env} if env else {}),
         "ports": [{"name": "admin", "containerPort": port}],
         "startupProbe": {
-            "httpGet": {"path": "/healthz", **scheme},
+            "httpGet": _probe(plan, "/healthz"),
             "periodSeconds": 1,
             "failureThreshold": 30,
         },
-        "livenessProbe": {"httpGet": {"path": "/healthz", **scheme}, "periodSeconds": 10},
-        "readinessProbe": {"httpGet": {"path": "/readyz", **scheme}, "periodSeconds": 5},
+        "livenessProbe": {"httpGet": _probe(plan, "/healthz"), "periodSeconds": 10},
+        "readinessProbe": {"httpGet": _probe(plan, "/readyz"), "periodSeconds": 5},
         "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": _RESTRICTED,
         "volumeMounts": mounts,

@@ -37,6 +37,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.kit.secret_values import secret_values
 from declctl.kit.text import exception_text
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
@@ -1341,7 +1342,7 @@ def describe_failure(failure: BaseException) -> str:
     """The failure in a sentence of at most 2000 characters, for status and log."""
     try:
         what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
-        return what[:_LONGEST_MESSAGE]
+        return secret_values.hide(what[: 2 * _LONGEST_MESSAGE])[:_LONGEST_MESSAGE]
     except BaseException:  # noqa: BLE001 - user code: its text may raise anything
         return _UNREADABLE
 

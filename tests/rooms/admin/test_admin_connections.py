@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
+from declctl.admin import serve
 from declctl.admin.access import Reason, Refusals, ServerLog
 from declctl.admin.server import (
     BURST,
@@ -17,6 +18,7 @@ from declctl.admin.server import (
     ConnectionTable,
 )
 from declctl.kit import ManualClock
+from declctl.manifest.values import Address
 
 
 @dataclass(eq=False)
@@ -245,6 +247,30 @@ def test_a_body_without_end_closes_the_connection():
     assert not scene.table.received(pipe, 1)
     assert pipe.aborted
     assert scene.refusals.counts[Reason.BODY] == 1
+
+
+def test_clients_that_come_and_go_leave_no_task(runtime, http):
+    """Silent connections, half heads, bodies and requests: when they are gone, no task of theirs is left."""
+
+    async def scenario() -> None:
+        async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+            before = len(asyncio.all_tasks())
+            writers = []
+            body = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+            for data in (b"", b"GET /status HTTP/1.1\r\nX: ", body):
+                for _ in range(60):
+                    _, writer = await asyncio.open_connection("127.0.0.1", bound.port)
+                    writer.write(data)
+                    writers.append(writer)
+            answers = await asyncio.gather(*(http(bound, "/status") for _ in range(30)))
+            assert {answer.status for answer in answers} <= {200, 503}
+            for writer in writers:
+                writer.close()
+            async with asyncio.timeout(20):
+                while len(asyncio.all_tasks()) > before:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
 
 
 def test_bad_requests_are_one_line_and_a_number():

@@ -193,6 +193,15 @@ def test_an_address_that_probes_reach_stays(here: Path, capsys) -> None:
     assert not any(argument.startswith("--admin") for argument in container["args"])
 
 
+def test_probes_of_an_address_with_tls_are_https(here: Path, capsys) -> None:
+    """A kubelet that asks over plain HTTP would restart the pod again and again."""
+    tls = "  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}}\n"
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + tls)
+    (container,) = pod_of(deployed(capsys))["containers"]
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert [each["scheme"] for each in probes] == ["HTTPS"] * 3
+
+
 @pytest.mark.parametrize(
     ("more", "is_rollout"),
     [
@@ -200,6 +209,9 @@ def test_an_address_that_probes_reach_stays(here: Path, capsys) -> None:
         ("  writes: {qps: 10}\n", False),
         ("  admin: {allowedHosts: [a.b]}\n", False),
         ("  admin: {bindAddress: '0.0.0.0:8081'}\n", True),
+        ("  admin: {tokenFile: /run/token}\n", True),
+        ("  admin: {authorization: Kubernetes}\n", True),
+        ("  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}}\n", True),
         ("  leaderElection: {enabled: true}\n", True),
         ("  lifecycle: {startup: [{entryPoint: 'handlers:f'}]}\n", True),
     ],

@@ -159,6 +159,17 @@ def test_a_leader_has_its_lease_and_no_other():
     }
 
 
+def test_tokens_of_kubernetes_are_reviewed_by_the_api_server():
+    """The rights of system:auth-delegator, and none of them if the manifest does not ask for it."""
+    spec = PODS + "  admin: {authorization: Kubernetes}\n"
+    reviews = {(right.group, right.resource, right.verbs, right.scope.namespace) for right in rights(spec)}
+    assert reviews >= {
+        ("authentication.k8s.io", "tokenreviews", ("create",), None),
+        ("authorization.k8s.io", "subjectaccessreviews", ("create",), None),
+    }
+    assert {right.group for right in rights(PODS)} == {""}
+
+
 def test_a_kind_that_is_not_known_is_left_out():
     """Its fault is told elsewhere."""
     found = plan(load(ManifestSource("m", (HEAD + APPS).encode())).controller)

@@ -1,0 +1,133 @@
+"""The values of Secrets that code of this process has read, so that no text that is logged or shown has them.
+
+An exception of a handler may quote what the handler has read. So each Secret that is decoded for a reader
+leaves its values here, and texts of exceptions and lines of the log are searched for them, as CI systems do.
+
+Short values are left out, as they would hide harmless words.
+"""
+
+import base64
+import binascii
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+HIDDEN: Final = "(hidden)"
+"""Stands for a value of a Secret."""
+
+SHORTEST: Final = 6
+"""Characters of the shortest value that is hidden."""
+
+_FIELDS = ("data", "stringData")
+_MOST_VALUES = 4096  # that are remembered
+_MOST_BYTES = 4 << 20  # of them
+_MOST_SECRETS = 1024  # whose versions are known to be remembered
+
+
+class SecretValues:
+    """Remembers values of Secrets, and hides them in texts. From any thread.
+
+    Of too many values, those that were remembered first are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, None] = {}  # in the order in which they came
+        self._bytes = 0
+        self._seen: dict[tuple[Any, ...], None] = {}  # versions of Secrets whose values are there
+
+    def remember(self, secret: Mapping[str, Any]) -> None:
+        """Remember the values of a Secret, or of a part of it that has no metadata."""
+        metadata = secret.get("metadata")
+        version = None
+        if isinstance(metadata, Mapping):
+            version = tuple(metadata.get(name) for name in ("namespace", "name", "uid", "resourceVersion"))
+        with self._lock:
+            if version is not None and version in self._seen:
+                return
+            for form in _forms(secret):
+                if form not in self._values:
+                    self._values[form] = None
+                    self._bytes += len(form)
+            while len(self._values) > _MOST_VALUES or self._bytes > _MOST_BYTES:
+                oldest = next(iter(self._values))
+                del self._values[oldest]
+                self._bytes -= len(oldest)
+                self._seen.clear()  # a Secret that has lost values is remembered again when it is read
+            if version is not None and len(self._seen) < _MOST_SECRETS:
+                self._seen[version] = None
+
+    def hide(self, text: str) -> str:
+        """The text with `(hidden)` in the place of each remembered value."""
+        if not self._values:
+            return text
+        with self._lock:
+            found = [value for value in self._values if value in text]
+        for value in sorted(found, key=len, reverse=True):  # one value may be a part of another
+            text = text.replace(value, HIDDEN)
+        return text
+
+
+secret_values: Final = SecretValues()
+"""Those of this process."""
+
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""The annotation in which `kubectl apply` keeps the whole object, of a Secret too."""
+
+
+def without_values(obj: dict[str, Any]) -> dict[str, Any]:
+    """The object itself, with `(hidden)` for each value if it is a Secret. Changes the object."""
+    if not is_secret(str(obj.get("apiVersion")), str(obj.get("kind"))):
+        return obj
+    for name in _FIELDS:
+        values = obj.get(name)
+        if isinstance(values, Mapping):
+            obj[name] = dict.fromkeys(values, HIDDEN)
+        elif values is not None:
+            obj[name] = HIDDEN
+    hide_last_applied(obj)
+    return obj
+
+
+def hide_last_applied(obj: Mapping[str, Any]) -> None:
+    """Hide the annotation of `kubectl apply`, which has all values of a Secret. Changes the object."""
+    metadata = obj.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if isinstance(annotations, dict) and LAST_APPLIED in annotations:
+        annotations[LAST_APPLIED] = HIDDEN
+
+
+def is_secret(api_version: str, kind: str) -> bool:
+    """Whether objects of a kind are Secrets."""
+    return kind == "Secret" and api_version == "v1"
+
+
+def _forms(secret: Mapping[str, Any]) -> Iterable[str]:
+    """The texts in which the values of a Secret may appear: encoded, decoded, by lines, and escaped."""
+    for name in _FIELDS:
+        values = secret.get(name)
+        if not isinstance(values, Mapping):
+            continue
+        for value in values.values():
+            if not isinstance(value, str):
+                continue
+            yield from _escaped(value)
+            if name == "data":
+                try:
+                    yield from _escaped(base64.b64decode(value, validate=True).decode("utf-8"))
+                except (binascii.Error, ValueError):
+                    continue  # bytes that are no text, or no base64
+
+
+def _escaped(value: str) -> Iterable[str]:
+    # A text of several lines, as a key in PEM, appears with other line ends, or in parts.
+    for line in (value, *value.splitlines()):
+        line = line.strip()  # noqa: PLW2901 - the line of the log may have other spaces
+        if len(line) >= SHORTEST:
+            yield line
+            quoted = (repr(line), json.dumps(line), json.dumps(line, ensure_ascii=False))
+            for escaped in {each[1:-1] for each in quoted}:
+                if escaped != line:
+                    yield escaped

@@ -1,0 +1,249 @@
+"""TLS of the admin address: certificates that are replaced or broken, and clients without a handshake."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from declctl.admin import front, serve
+from declctl.admin.server import MOST_CONNECTIONS
+from declctl.admin.tls import LOOK_SECONDS, KeyPair, ServerCertificate
+from declctl.cli.admin_client import AdminAddress, admin_address, ask
+from declctl.errors import UsageError
+from declctl.kit import ManualClock
+from declctl.manifest.model import AdminSpec, TlsFiles
+from declctl.manifest.values import Address
+from tests.hostile.certificates import self_signed
+from tests.rooms.admin.test_admin_server import Lines
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+@pytest.fixture(name="pair")
+def _pair(tmp_path: Path) -> KeyPair:
+    """A certificate and its key."""
+    self_signed(tmp_path)
+    return KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+
+@pytest.fixture(autouse=True)
+def _runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder of the test's own, and no settings of the person."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("DECLCTL_ADMIN_TOKEN", "DECLCTL_ADMIN_TOKEN_FILE", "DECLCTL_ADMIN_CA_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown_at(port: int) -> bytes:
+    """The certificate that a new connection gets."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain) as tls,
+    ):
+        return tls.getpeercert(binary_form=True) or b""
+
+
+def of_file(pair: KeyPair) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(pair.cert_file.read_text())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_https_answers_as_http_does(runtime, pair: KeyPair):
+    """All paths are there, connections are kept, and Host is checked with the port of the listener."""
+
+    async def scenario() -> list[int]:
+        async with (
+            serve(runtime, LOOPBACK, tls=pair) as bound,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=1)) as session,
+        ):
+            url = f"https://127.0.0.1:{bound.port}"
+
+            async def status(path: str, **headers: str) -> int:
+                async with session.get(url + path, headers=headers) as response:
+                    assert await response.read()
+                    return response.status
+
+            same = {"Origin": url}
+            other = {"Origin": f"http://127.0.0.1:{bound.port + 1}"}
+            return [
+                await status("/healthz"),
+                await status("/status", **same),
+                await status("/cache/pods"),
+                await status("/status", **other),
+                await status("/status", Host="evil.example"),
+            ]
+
+    assert asyncio.run(scenario()) == [200, 200, 200, 403, 403]
+
+
+def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
+    """cert-manager renews a certificate each month, and the process goes on."""
+    log, clock = Lines(), ManualClock()
+    (tmp_path / "next").mkdir()
+    self_signed(tmp_path / "next")
+    first = of_file(pair)
+
+    async def scenario() -> None:
+        certificate = ServerCertificate(pair, log)
+        await certificate.load()
+        async with serve(runtime, LOOPBACK, tls=pair, log=log, clock=clock) as bound:
+            assert await asyncio.to_thread(shown_at, bound.port) == first
+            for name in ("tls.crt", "tls.key"):
+                (tmp_path / "next" / name).replace(tmp_path / name)
+            await clock.advance(LOOK_SECONDS)
+            await until(lambda: any("new certificate" in line for line in log.lines))
+            assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair) != first
+
+    asyncio.run(scenario())
+
+
+def break_key(pair: KeyPair, tmp_path: Path) -> str:
+    (tmp_path / "other").mkdir()
+    self_signed(tmp_path / "other")
+    (tmp_path / "other" / "tls.key").replace(pair.key_file)
+    return "key values mismatch"
+
+
+def break_certificate(pair: KeyPair, tmp_path: Path) -> str:
+    pair.cert_file.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
+    return "there is no certificate or no key"
+
+
+def empty(pair: KeyPair, tmp_path: Path) -> str:
+    pair.cert_file.write_text("")
+    return "there is no certificate or no key"
+
+
+def remove(pair: KeyPair, tmp_path: Path) -> str:
+    pair.key_file.unlink()
+    return "No such file"
+
+
+@pytest.mark.parametrize("harm", [break_key, break_certificate, empty, remove])
+def test_a_pair_that_can_not_be_used_keeps_the_one_before_and_is_told_once(
+    runtime, pair: KeyPair, tmp_path: Path, harm: Callable[[KeyPair, Path], str]
+):
+    """A half-written Secret does not take the address away; at the start, the same pair is a usage error."""
+    log = Lines()
+    first = of_file(pair)
+
+    async def scenario() -> str:
+        certificate = ServerCertificate(pair, log)
+        await certificate.load()
+        why = harm(pair, tmp_path)
+        for _ in range(3):
+            await certificate.refresh()
+        assert len(log.lines) == 1
+        assert "is kept" in log.lines[0]
+        assert why in log.lines[0]
+        with pytest.raises(UsageError, match=why):
+            async with serve(runtime, LOOPBACK, tls=pair):
+                raise AssertionError("it listened")
+        self_signed(tmp_path)  # mended
+        await certificate.refresh()
+        assert "new certificate" in log.lines[1]
+        return why
+
+    assert asyncio.run(scenario())
+    assert of_file(pair) != first
+
+
+def test_a_key_with_a_password_is_no_question_at_the_terminal(runtime, pair: KeyPair, tmp_path: Path):
+    """The start ends with a sentence instead of waiting for a person."""
+    line = f"rsa -aes128 -passout pass:x -in {pair.key_file} -out {tmp_path / 'locked'}"
+    subprocess.run([shutil.which("openssl") or "", *line.split()], check=True, capture_output=True)
+    (tmp_path / "locked").replace(pair.key_file)
+
+    async def scenario() -> None:
+        async with serve(runtime, LOOPBACK, tls=pair):
+            raise AssertionError("it listened")
+
+    with pytest.raises(UsageError, match="certificate of the admin address can't be used"):
+        asyncio.run(scenario())
+
+
+def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair):
+    """Silent connections count before their TLS is there, and end; plain HTTP is one refused client."""
+    log = Lines()
+
+    async def scenario() -> None:
+        async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
+            before = len(asyncio.all_tasks())
+
+            def attack() -> None:
+                with ExitStack() as held:
+                    where = ("127.0.0.1", bound.port)
+                    silent = [
+                        held.enter_context(socket.create_connection(where))
+                        for _ in range(3 * MOST_CONNECTIONS)
+                    ]
+                    assert shown_at(bound.port) == of_file(pair)
+                    silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                    silent[-1].settimeout(20)
+                    with suppress(ConnectionResetError):
+                        assert b"HTTP" not in silent[-1].recv(100)
+                    gone = 0
+                    for each in silent[:-1]:
+                        each.setblocking(False)
+                        try:
+                            gone += not each.recv(1)
+                        except ConnectionResetError:
+                            gone += 1
+                        except BlockingIOError:
+                            continue
+                    assert gone >= 2 * MOST_CONNECTIONS - 2
+
+            await asyncio.to_thread(attack)
+            await until(lambda: len(asyncio.all_tasks()) <= before)
+
+    asyncio.run(scenario())
+
+
+def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_authority(
+    runtime, pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`declctl status` needs no option for a local process, whatever name its certificate has."""
+    runtime.admin = AdminSpec(bind_address=LOOPBACK, tls=TlsFiles("tls.crt", "tls.key"))
+
+    async def scenario() -> None:
+        log = Lines()
+        async with front(folder=tmp_path, log=log)(runtime):
+            assert "admin address https://127.0.0.1:" in "".join(log.lines)
+
+            def commands() -> None:
+                found = admin_address("pod-guard")
+                assert str(found).startswith("https://127.0.0.1:")
+                assert ask(found, "GET", "/status").document["name"] == "pod-guard"
+                port = found.address.port
+                unknown = AdminAddress(Address("127.0.0.1", port), named=True, encrypted=True)
+                with pytest.raises(UsageError, match="DECLCTL_ADMIN_CA_FILE"):
+                    ask(unknown, "GET", "/status")
+                monkeypatch.setenv("DECLCTL_ADMIN_CA_FILE", str(pair.cert_file))
+                local = AdminAddress(Address("localhost", port), named=True, encrypted=True)
+                assert ask(local, "GET", "/status").status == 200
+                assert str(admin_address(f"https://localhost:{port}/")) == f"https://localhost:{port}"
+                monkeypatch.delenv("DECLCTL_ADMIN_CA_FILE")
+                (tmp_path / "impostor").mkdir()
+                self_signed(tmp_path / "impostor")
+                (tmp_path / "impostor" / "tls.crt").replace(pair.cert_file)
+                with pytest.raises(UsageError, match="another certificate"):
+                    ask(found, "GET", "/status")
+
+            await asyncio.to_thread(commands)
+
+    asyncio.run(scenario())

@@ -1,0 +1,86 @@
+"""Values of Secrets in texts: which are hidden, in which forms, and how many are remembered."""
+
+import base64
+import json
+
+import pytest
+
+from declctl.kit.secret_values import LAST_APPLIED, SecretValues, is_secret, without_values
+
+
+def secret(version: str = "1", **values: str) -> dict:
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+    return {"metadata": {"name": "s", "namespace": "n", "resourceVersion": version}, "data": data}
+
+
+VALUES = ["long-password", 'with "quotes" and \\', "l\u00f6ng-password", "line one\nline two"]
+QUOTES = [str, repr, json.dumps, lambda text: repr(text.encode()) if text.isascii() else "none"]
+ODD = [None, "text", {"a": 1}, {"a": None}, {"a": "not base64!"}, {"a": "gICAgICAgIA="}]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("quote", QUOTES)
+def test_a_value_is_hidden_in_each_form(value: str, quote):
+    """Plain, as Python and JSON quote it, and encoded."""
+    values = SecretValues()
+    values.remember(secret(a=value))
+    text = f"before {quote(value)} after"
+    for line in value.splitlines():
+        assert line not in values.hide(text)
+    assert values.hide(text).startswith("before ")
+    assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"
+
+
+def test_short_values_and_other_texts_stay():
+    """`true` and `5432` in a Secret do not make a log unreadable."""
+    values = SecretValues()
+    values.remember(secret(a="true", b="5432"))
+    assert values.hide("it is true on 5432") == "it is true on 5432"
+
+
+def test_the_longest_value_is_hidden_first():
+    """Of a value that contains another one, no part stays."""
+    values = SecretValues()
+    values.remember(secret(a="password", b="password-and-more"))
+    assert values.hide("x password-and-more password") == "x (hidden) (hidden)"
+
+
+def test_a_new_version_is_remembered_and_the_old_value_stays_hidden():
+    """A rotated value may still be in texts that are made later."""
+    values = SecretValues()
+    values.remember(secret("1", a="first-value"))
+    values.remember(secret("2", a="second-value"))
+    assert values.hide("first-value second-value") == "(hidden) (hidden)"
+
+
+@pytest.mark.parametrize("data", ODD)
+def test_data_of_another_form_is_no_fault(data: object):
+    """Objects that no API server would accept may come from a test."""
+    values = SecretValues()
+    values.remember({"data": data})
+    values.remember({"metadata": None, "stringData": data})
+    assert values.hide("harmless") == "harmless"
+
+
+def test_of_too_many_values_the_oldest_are_forgotten():
+    """Ten thousand Secrets do not fill the memory; one that is read again is hidden again."""
+    values = SecretValues()
+    first = secret("first", a="the-first-value")
+    values.remember(first)
+    for number in range(5000):
+        values.remember(secret(str(number), a=f"value-number-{number}"))
+    assert values.hide("the-first-value") == "the-first-value"
+    assert values.hide("value-number-4999") == "(hidden)"
+    values.remember(first)
+    assert values.hide("the-first-value") == "(hidden)"
+
+
+def test_only_secrets_are_hidden():
+    """A ConfigMap is shown as it is; of a Secret, kubectl's annotation is hidden too."""
+    shown = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}
+    assert without_values(dict(shown)) == shown
+    metadata = {"name": "s", "annotations": {LAST_APPLIED: "{...}", "other": "x"}}
+    found = without_values({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"a": "b"}})
+    assert found["data"] == {"a": "(hidden)"}
+    assert found["metadata"]["annotations"] == {LAST_APPLIED: "(hidden)", "other": "x"}
+    assert not is_secret("example.dev/v1", "Secret")
