@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "fmt": "any YAML formatter will do",
@@ -437,6 +436,31 @@ def status(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -
     from declctl.cli.remote import show_status
 
     show_status(admin, as_json=output is Output.JSON)
+
+
+@app.command(epilog="Example: declctl top --interval 5s")
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="One sample, and end.")] = False,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval",
+            metavar="DURATION",
+            help="The time between two reads. [default: 2s; 1s for one sample]",
+        ),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Show the load of a running process, live: handlers, caches, the last reload, the leader.
+
+    With --once, with -o json and without a terminal it prints one sample. It exits 0, also at Ctrl-C, and 2
+    if no process answers.
+    """
+    from declctl.cli.top import show_top
+
+    return show_top(admin, once=once, interval=interval, as_json=output is Output.JSON)
 
 
 @app.command()
