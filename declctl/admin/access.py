@@ -37,6 +37,7 @@ from declctl.admin.authorization import (
 from declctl.errors import CacheError, NotSynced
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import Authority, is_literal, is_loopback, is_same_origin, parse_authority
+from declctl.kit.running_processes import CONTROLLER_HEADER
 from declctl.kit.text import excerpt, to_json
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -100,10 +101,13 @@ class Reason(StrEnum):
     MALFORMED = "Malformed"  # bytes that are no HTTP request
     HOST = "Host"  # sent to another host name
     ORIGIN = "Origin"  # sent by another web page
+    CONTROLLER = "Controller"  # meant for another controller
     TOKEN = "Token"  # without a token, or with a wrong one
     FORBIDDEN = "Forbidden"  # with a token whose bearer has no right to the path
     REVIEW = "Review"  # the API server could not be asked about a token
     BUSY = "Busy"  # too many requests at a time
+    RATE = "Rate"  # too many requests of one client in a second
+    BODY = "Body"  # a body that is too large
     CONNECTIONS = "Connections"  # too many connections: an idle one was closed for a new one
     TIMEOUT = "Timeout"  # an incomplete request, or an answer that the client did not read
     FAULT = "Fault"  # a fault of declctl
@@ -219,6 +223,7 @@ def _nothing(key: str) -> str | None:
 class Access:
     """The rules of one address. Used on one loop.
 
+    - `controller`: the name of the controller; a request may say that it is for this one alone.
     - `authorizer`: decides about tokens; None if there is no token.
     - `machine`: the host name of this machine.
     - `allowed`: returns the other host names to which requests may be sent. It is called for each request, as
@@ -229,6 +234,7 @@ class Access:
         self,
         address: Address,
         *,
+        controller: str = "",
         authorizer: Authorizer | None = None,
         machine: str = "",
         allowed: Callable[[], Iterable[str]] = tuple,
@@ -236,6 +242,7 @@ class Access:
     ) -> None:
         self.is_loopback = is_loopback(address.host)
         self._names = frozenset({"localhost", machine.lower(), address.host.lower()} - {""})
+        self._controller = controller
         self._authorizer = authorizer
         self._allowed = allowed
         self._refusals = refusals or Refusals()
@@ -255,6 +262,16 @@ class Access:
         origins = request.headers.getall("Origin", [])
         if origins and (not given or not all(is_same_origin(origin, host) for origin in origins)):
             return self._refuse(request, Reason.ORIGIN, 403, "Other web pages may not ask this address.")
+        return await handler(request)
+
+    @web.middleware
+    async def check_controller(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request that is meant for another controller, before it has an effect."""
+        meant = request.headers.get(CONTROLLER_HEADER, self._controller)
+        if meant != self._controller:
+            ours = self._controller
+            sentence = f"{ours} answers at this address, and the request is for {excerpt(meant, most=80)}."
+            return self._refuse(request, Reason.CONTROLLER, 421, sentence)
         return await handler(request)
 
     def guarded(self, handler: Handler) -> Handler:

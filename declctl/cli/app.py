@@ -130,9 +130,9 @@ _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR",
-        help="The admin address of the running process. [default: that of the manifest in the current "
-        "folder, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME",
+        help="The running process: its admin address, or the name of its controller. [default: the process "
+        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -159,6 +159,14 @@ _OutputOption = Annotated[
 
 _LinesOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for a document in each line.")
+]
+_NoPluginsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-plugins",
+        help="Load no plugin: those of the manifest are left out with a warning, and their handlers are not "
+        "called. DECLCTL_LOAD_PLUGINS=a,b loads these alone.",
+    ),
 ]
 
 app = typer.Typer(
@@ -201,8 +209,12 @@ def declctl(
 ) -> None:
     """Kubernetes controllers that are declared, not programmed."""
     if no_plugins:
-        # An environment variable, because the child process of the pre-flight has to know it too.
-        os.environ["DECLCTL_LOAD_PLUGINS"] = ""
+        _load_no_plugins()
+
+
+def _load_no_plugins() -> None:
+    # An environment variable, because the child process of the pre-flight has to know it too.
+    os.environ["DECLCTL_LOAD_PLUGINS"] = ""
 
 
 @app.command()
@@ -267,8 +279,11 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
         ),
     ] = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
+    if no_plugins:
+        _load_no_plugins()
     if sandbox and (kubeconfig or context):
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
@@ -331,8 +346,11 @@ def validate(
     ] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Check manifests; the handlers are imported in a child process, as a reload does."""
+    if no_plugins:
+        _load_no_plugins()
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
     from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -733,11 +751,15 @@ def schema(
     kind: Annotated[
         str | None, typer.Option("--kind", help="Of one kind alone: Controller or ControllerTest.")
     ] = None,
+    plugins: Annotated[
+        bool,
+        typer.Option("--plugins", help="With the schemas of the configs of installed plugins, for editors."),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of manifests."""
     from declctl.cli.describe import show_schema
 
-    show_schema(kind)
+    show_schema(kind, with_plugins=plugins)
 
 
 app.command()(version)

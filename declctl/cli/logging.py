@@ -26,7 +26,7 @@ import structlog
 
 from declctl.cli.terminal import has_colour
 from declctl.kit import Clock
-from declctl.kit.text import escaped, one_line, visible
+from declctl.kit.text import escaped, exception_text, one_line, visible
 from declctl.manifest import render_json, render_text
 from declctl.runtime.reporting.status import ResourceStatus
 from declctl.runtime.runtime import Runtime
@@ -40,12 +40,15 @@ _HEAD = "Traceback (most recent call last):"
 _OUR_OWN = frozenset(
     (
         *("handler", "key", "generation", "resource", "reason", "suggestion", "plugin", "hook"),
-        *("attempt", "max_attempts", "retry_in", "error_type", "times"),
+        *("attempt", "max_attempts", "retry_in", "error_type", "error", "times", "logger"),
     )
 )
 """The fields of declctl's own lines. Most of their sentences contain these values already."""
 
-_BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics")
+# Not among the fields of a line of text: an `event_id` is for programs, which read JSON.
+_BESIDE = ("level", "event", "timestamp", "traceback", "diagnostics", "event_id")
+OWN_LOGGER = "declctl"
+"""The field `logger` of declctl's own lines; a library has its name there, and `ctx.log` has none."""
 
 
 _ERASE = "\r\x1b[2K"
@@ -129,27 +132,33 @@ async def _follow(runtime: Runtime, screen: Screen, clock: Clock) -> None:
 class TextLines:
     """Lines such as `12:00:01 generation 7: ~handler notify (code)`.
 
-    A line has the local time, the level unless it is `info`, the sentence, and the fields. A field whose
-    value stands in the sentence is left out. A `traceback` follows below, with handler and key in its head.
+    A line has the time, the level unless it is `info`, the sentence, and the fields. A field of declctl's own
+    lines is left out if its value is None or stands in the sentence; a line of a handler or a library has all
+    of its fields, but for the event id. A `traceback` follows below, with handler and key in its head.
+
+    `local_time`: the hour of this machine, for people at a terminal; else the moment in UTC (RFC 3339).
     """
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, colour: bool, local_time: bool = True) -> None:
         self._colour = colour
+        self._local_time = local_time
 
     def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
         """One entry as text, without the last line end."""
         level = str(entry.get("level", "info"))
         moment: datetime = entry["timestamp"]
         sentence = visible(str(entry.get("event", "")))
-        parts = [self._paint(moment.astimezone().strftime("%H:%M:%S"), _DIM)]
+        shown = moment.astimezone().strftime("%H:%M:%S") if self._local_time else _rfc3339(moment)
+        parts = [self._paint(shown, _DIM)]
         if level in _MARKS:
             parts.append(self._paint(level, _MARKS[level]))
         # Further lines of the sentence are indented, so that none of them looks like a line of the log.
         parts.append(sentence.replace("\n", "\n  "))
+        is_own = entry.get("logger") == OWN_LOGGER
         fields = [
             f"{one_line(name)}={_shown(value)}"
             for name, value in entry.items()
-            if _is_new(name, value, sentence)
+            if name not in _BESIDE and not (is_own and _is_said(name, value, sentence))
         ]
         if fields:
             parts.append(self._paint(" ".join(fields), _DIM))
@@ -180,16 +189,22 @@ class TextLines:
 
 
 class JsonLines:
-    """One object a line: `ts`, `level`, `event`, `controller` (once its name is known), then the fields."""
+    """One object a line: `ts`, `level`, `event`, `controller` (once its name is known), then the fields.
 
-    def __init__(self, controller: Callable[[], str] = lambda: "") -> None:
+    A line that names no generation has the one that runs (`generation`; 0 before the first).
+    """
+
+    def __init__(
+        self, controller: Callable[[], str] = lambda: "", generation: Callable[[], int] = lambda: 0
+    ) -> None:
         self._controller = controller
+        self._generation = generation
 
     def __call__(self, _logger: object, _method: str, entry: Entry) -> str:
         """One entry as JSON; a value that JSON can't represent is written as text."""
         moment: datetime = entry.pop("timestamp")
         head = {
-            "ts": moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "ts": _rfc3339(moment),
             "level": entry.pop("level", "info"),
             "event": entry.pop("event", ""),
         }
@@ -197,9 +212,9 @@ class JsonLines:
             head["controller"] = name
         if "diagnostics" in entry:
             entry["diagnostics"] = render_json(entry["diagnostics"])
-        if entry.get("suggestion", "") is None:
-            del entry["suggestion"]
         fields = {**head, **entry}
+        if "generation" not in fields and (number := self._generation()):
+            fields["generation"] = number
         try:
             return escaped(json.dumps(fields, default=_plain, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError, RecursionError):
@@ -235,20 +250,22 @@ def _text(value: object) -> str:
 Renderer = Callable[[object, str, Entry], str]
 
 
-def _is_new(name: str, value: object, sentence: str) -> bool:
-    """Whether a field is shown: its value does not stand in the sentence already.
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    A number counts only together with its name. Fields of handlers and libraries are always shown.
+
+def _is_said(name: str, value: object, sentence: str) -> bool:
+    """Whether a field of a line of declctl's own adds nothing: its sentence has the value, or there is none.
+
+    A number counts only together with its name.
     """
-    if name in _BESIDE:
-        return False
     if name not in _OUR_OWN:
-        return True
-    if value is None:
         return False
-    text = str(value)
+    if value is None or name == "logger":
+        return True
+    text = visible(str(value))
     said = f"{name} {text}" if isinstance(value, int | float) else text
-    return not re.search(rf"(?<![\w-]){re.escape(said)}(?![\w-])", sentence)
+    return not said or re.search(rf"(?<![\w-]){re.escape(said)}(?![\w-])", sentence) is not None
 
 
 def _shown(value: object) -> str:
@@ -280,10 +297,11 @@ def _standard(level: int) -> str:
 
 
 class ControllerName:
-    """The value of `controller` in JSON lines; empty until the manifest is read."""
+    """The values of `controller` and `generation` in JSON lines; empty until the manifest is read."""
 
     def __init__(self) -> None:
         self.name = ""
+        self.generation: Callable[[], int] = lambda: 0  # the generation that runs
 
 
 class ScreenLogger:
@@ -338,10 +356,11 @@ def set_up_logs(
     lowest = logging.getLevelNamesMapping()[level.upper()]
     renderer: Renderer
     if form == "text":
-        renderer = TextLines(colour=screen.has_colour)
+        renderer = TextLines(colour=screen.has_colour, local_time=screen.is_terminal)
     else:
         named = controller or ControllerName()
-        renderer = JsonLines(lambda: named.name)
+        # Both are known later.
+        renderer = JsonLines(lambda: named.name, lambda: named.generation())  # noqa: PLW0108
     structlog.configure(
         processors=_chain(clock, renderer),
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
@@ -349,6 +368,8 @@ def set_up_logs(
         cache_logger_on_first_use=False,
     )
     log = structlog.get_logger()
+    # Else the warnings of Python and of libraries would go to stderr as they are.
+    logging.captureWarnings(capture=True)
     root = logging.getLogger()
     # All handlers are replaced, as a handler of another library would write its own lines.
     root.handlers[:] = [LibraryLogs(log)]
@@ -371,6 +392,7 @@ def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         stamp,
+        _error_fields,
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
         _traceback,
@@ -383,6 +405,16 @@ def _keep_fields(_logger: object, _method: str, entry: Entry) -> Entry:
     for name in _OF_LINES:
         if name in entry:
             entry[f"{name}_"] = entry.pop(name)
+    return entry
+
+
+def _error_fields(_logger: object, _method: str, entry: Entry) -> Entry:
+    """Add the class and the text of an exception, apart from its traceback."""
+    given = entry.get("exc_info")
+    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    if isinstance(error, BaseException):
+        entry.setdefault("error_type", type(error).__name__)
+        entry.setdefault("error", exception_text(error))
     return entry
 
 

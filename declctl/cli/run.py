@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from declctl.admin import from_environment, front
 from declctl.cli.admin_client import parse_admin
-from declctl.cli.logging import ControllerName, Screen, progress, set_up_logs, stderr_screen
+from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
@@ -60,6 +60,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     seconds = _ONCE_SECONDS if timeout is None else _duration(timeout)
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
+    log = log.bind(logger=OWN_LOGGER)
     _print_by_lines()
     sys.setswitchinterval(SWITCH_SECONDS)
     options = RunOptions(
@@ -187,6 +188,7 @@ def _named(name: ControllerName) -> Front:
     @asynccontextmanager
     async def front(runtime: Runtime) -> AsyncGenerator[None, None]:
         name.name = runtime.plan.name
+        name.generation = lambda: runtime.generation
         yield
 
     return front
@@ -198,8 +200,13 @@ def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) ->
     if admin is not None or not options.once:
         address = None if admin is None else parse_admin(admin)
         given = from_environment(os.environ, log)
-        fronts.append(front(address, given=given, folder=_folder_of(options), log=log))
+        path = None if options.manifest == "-" else _absolute(options.manifest)
+        fronts.append(front(address, given=given, folder=_folder_of(options), manifest=path, log=log))
     return fronts
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - links are kept, as they may be moved
 
 
 def _folder_of(options: RunOptions) -> Path:

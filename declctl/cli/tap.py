@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
-from declctl.cli.admin_client import admin_address, another_answers, follow
+from declctl.cli.admin_client import admin_address, follow
 from declctl.cli.terminal import has_colour, line, painted, print_json
 from declctl.kit.text import one_line
 
@@ -47,8 +47,6 @@ def show_tap(
         with closing(follow(target, path)) as documents:
             for document in documents:
                 kind = document.get("kind")
-                if kind == "begin" and (other := another_answers(target, document.get("name"))):
-                    line(f"warning: {other}", err=True)
                 if as_json:
                     print_json(document, indent=None)
                 else:

@@ -27,7 +27,12 @@ breaks plugins its first. A plugin declares the range that it supports as `declc
 
 RANGE_ATTRIBUTE: Final = "declctl_hookspec_version"
 """The attribute of a plugin's module or class with a range of versions, such as `">=1.0,<2"`."""
-_RESCUE = "DECLCTL_LOAD_PLUGINS"
+LOAD_PLUGINS: Final = "DECLCTL_LOAD_PLUGINS"
+"""The environment variable with the names of the plugins that may be loaded, separated by commas.
+
+Without it, each plugin may be loaded that a manifest lists; if it is empty, none is. It is a variable, and
+`--no-plugins` sets it, because the children that import plugins have to know it too.
+"""
 # modules of plugins, with their versions at the time of loading
 _loaded: dict[str, tuple[ModuleType, str]] = {}
 
@@ -48,18 +53,25 @@ class InstalledPlugin(msgspec.Struct, frozen=True):
 
 
 def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin, ...]:
-    """All installed plugins, by name.
-
-    `DECLCTL_LOAD_PLUGINS` limits them to a comma-separated list, empty for none: a remedy if one plugin
-    breaks every command.
-    """
-    allowed = (os.environ if environ is None else environ).get(_RESCUE)
-    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    """All installed plugins that may be loaded (`DECLCTL_LOAD_PLUGINS`), by name."""
+    names = _loadable(os.environ if environ is None else environ)
     return tuple(plugin for plugin in _announced() if names is None or plugin.name in names)
 
 
+def _loadable(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The names of the plugins that may be loaded; None if all may."""
+    allowed = environ.get(LOAD_PLUGINS)
+    return None if allowed is None else tuple(filter(None, (name.strip() for name in allowed.split(","))))
+
+
 def find(name: str, version: str | None) -> InstalledPlugin:
-    """The installed plugin of a name. Raises EntryPointError if none has the name and the version range."""
+    """The installed plugin of a name.
+
+    Raises EntryPointError if none has the name and the version range, and if the plugin may not be loaded.
+    """
+    names = _loadable(os.environ)
+    if names is not None and name not in names:
+        raise _left_out(name, names)
     found = [plugin for plugin in installed() if plugin.name == name]
     if not found:
         raise _not_installed(name)
@@ -121,7 +133,7 @@ def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
     else:
         message = (
             f"{plugin.described} supports the hook specification {wanted}, and this declctl "
-            f"{metadata.version('declctl')} has {HOOKSPEC_VERSION}"
+            f"{metadata.version(PROJECT)} has {HOOKSPEC_VERSION}"
         )
         newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
         if _needs_newer(str(wanted)):
@@ -224,13 +236,23 @@ def _announced() -> list[InstalledPlugin]:
     return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution))
 
 
+def _left_out(name: str, names: tuple[str, ...]) -> EntryPointError:
+    """The fault of a plugin that the environment keeps from being loaded, whether it is installed or not."""
+    if names:
+        why, advice = f"{LOAD_PLUGINS} has only {', '.join(names)}", f"add it to {LOAD_PLUGINS}"
+    else:
+        why, advice = f"no plugin may be loaded (--no-plugins, or an empty {LOAD_PLUGINS})", "remove that"
+    near = faults.closest(name, names)
+    if near is not None:
+        advice = f"write {name} instead of {near} in {LOAD_PLUGINS}"
+    return EntryPointError(
+        f"the plugin {name} is left out: {why}",
+        code=faults.PLUGIN_LEFT_OUT,
+        suggestion=f"to load it, {advice}, and start the process again",
+    )
+
+
 def _not_installed(name: str) -> EntryPointError:
-    if any(plugin.name == name for plugin in _announced()):
-        return EntryPointError(
-            f"the plugin {name} is installed, and {_RESCUE} keeps it from being loaded",
-            code=faults.PLUGIN_NOT_INSTALLED,
-            suggestion=f"add it to {_RESCUE}, or unset that variable",
-        )
     known = [plugin.name for plugin in installed()]
     near = faults.closest(name, known)
     return EntryPointError(

@@ -150,6 +150,10 @@ PLUGIN_NEEDS_RESTART: Final = _code(
 )
 BAD_RULE: Final = _code("DCL088", "A hook declctl_rbac returned something that is no RBAC rule.")
 
+PLUGIN_LEFT_OUT: Final = _code(
+    "DCL089", "A plugin is left out, as --no-plugins or DECLCTL_LOAD_PLUGINS asks for (a warning)."
+)
+
 METRIC_AT_IMPORT: Final = _code(
     "DCL090", "A handler file registers a metric with the process at import (a warning)."
 )

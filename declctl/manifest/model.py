@@ -109,7 +109,7 @@ class OnFailure(StrEnum):
 
 
 class OnError(StrEnum):
-    """Whether a plugin that can't be loaded stops the start, or is left out."""
+    """Whether a plugin that fails stops the start, or is left out until it works."""
 
     FAIL = "Fail"
     DISABLE = "Disable"
@@ -349,6 +349,31 @@ class ConfigSource(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class CircuitBreakerSpec(Spec):
+    """When a plugin with `onError: Disable` that fails in its calls is suspended, and for how long."""
+
+    ABOUT = about(
+        "When a plugin with onError: Disable is suspended because its calls fail, and when a call is tried.",
+        examples=[{"failures": 5, "initialBackoff": "30s", "maxBackoff": "10m"}],
+    )
+    failures: int = field(
+        whole(
+            "The number of failed calls in a row, of all handlers of the plugin and not all for one object, "
+            "after which the plugin is not called.",
+            minimum=1,
+            default=5,
+        )
+    )
+    initial_backoff: float = field(
+        duration(
+            "The wait before one call is tried. After each one that fails, the wait is twice as long.",
+            default="30s",
+        )
+    )
+    max_backoff: float = field(duration("The longest wait.", default="10m"))
+
+
+@dataclass(frozen=True, slots=True)
 class PluginSpec(LocatedSpec):
     """An installed plugin. `version` is a range such as `>=1.2,<2`; None allows every version."""
 
@@ -361,9 +386,11 @@ class PluginSpec(LocatedSpec):
     )
     on_error: OnError = option(
         OnError,
-        "Whether a plugin that can't be loaded stops the start (Fail) or is left out (Disable).",
+        "Fail: a plugin that can't be loaded stops the start. Disable: it is left out, and a plugin whose "
+        "calls fail is not called for a while (circuitBreaker).",
         default=OnError.FAIL,
     )
+    circuit_breaker: CircuitBreakerSpec = nested(CircuitBreakerSpec)
     config: FrozenJson = field(
         mapping(
             "The settings of the plugin; the plugin has the schema of them.", examples=[{"channel": "#ops"}]

@@ -559,9 +559,23 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return self.obj.key
 
     @property
+    def id(self) -> str:
+        """The uid and the version of the object, as `uid@resourceVersion`.
+
+        The same in all attempts and for all handlers. The log, traces and the ledger of writes have it, and
+        an audit log of the API server has both parts.
+        """
+        return event_id_of(self.obj)
+
+    @property
     def received_at(self) -> datetime:
         """When the cache took the event in, in UTC; of a change by an edit, when the difference was found."""
         return datetime.fromtimestamp(self.received, UTC)
+
+
+def event_id_of(obj: ObjectView) -> str:
+    """The id of the event that has brought an object into this state: `uid@resourceVersion`."""
+    return f"{obj.uid}@{obj.resource_version}"
 
 
 class Cause(NamedTuple):

@@ -31,6 +31,7 @@ from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
@@ -328,6 +329,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
+        breakers=CircuitBreakers(clock=clock, log=log),
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(log)
@@ -592,6 +594,12 @@ class Runtime:
     def mutations(self) -> Sequence[Mutation]:
         """The newest changes that readers made to shared objects; they were undone."""
         return self._parts.mutations.found if self._parts is not None else ()
+
+    @property
+    def generation(self) -> int:
+        """The number of the active generation; 0 before the first. From any thread."""
+        generation = self._reloader.active if self._reloader is not None else None
+        return 0 if generation is None else generation.number
 
     @property
     def plan(self) -> Plan:

@@ -65,7 +65,7 @@ class WriteOrigin(msgspec.Struct, frozen=True):
 
     handler: str
     generation: int
-    request_id: str = ""
+    request_id: str = ""  # of a reconciler, or the id of the change; empty in a life-cycle hook
     causes: tuple[object, ...] = ()
     key: str = ""  # that the call is about; empty in a life-cycle hook
     # The uid and the version of the object of a handler of changes; None for a reconciler.

@@ -13,7 +13,7 @@ import msgspec
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, ObjectView, Resource, second_view
+from declctl.objects import GroupVersionKind, ObjectView, Resource, event_id_of, second_view
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -48,6 +48,13 @@ class CallScope(msgspec.Struct, frozen=True):
         """The namespace of the object; None without one."""
         return namespace_of(self.key)
 
+    @property
+    def event_id(self) -> str:
+        """What the call is for: the id of a request, or that of a change; empty in a life-cycle hook."""
+        if self.request_id or self.obj is None:
+            return self.request_id
+        return event_id_of(self.obj)
+
 
 def origin_of(handler: str, generation: int, scope: CallScope) -> WriteOrigin:
     """The origin of the writes of a call."""
@@ -55,7 +62,7 @@ def origin_of(handler: str, generation: int, scope: CallScope) -> WriteOrigin:
     # A reconciler has a request, and its reasons are those of its queue.
     obj = None if scope.request_id else scope.obj
     reads = None if obj is None else (obj.uid, obj.resource_version)
-    return WriteOrigin(handler, generation, scope.request_id, causes, str(scope.key), reads)
+    return WriteOrigin(handler, generation, scope.event_id, causes, str(scope.key), reads)
 
 
 def documents_of(objects: Iterable[object]) -> list[AppliedDocument]:

@@ -89,7 +89,7 @@ def _is_told_by_the_status(case: Case, number: int, ask: Run, scene: Scene) -> N
 def _is_told_by_the_log(case: Case, line: str, lines: Sequence[str], scene: Scene) -> None:
     """One line of the level error, and below it the source with the place."""
     told = [scene.told(each) for each in lines]
-    assert re.fullmatch(rf"\d\d:\d\d:\d\d error {re.escape(line)}( .*)?", told[0])
+    assert re.fullmatch(rf"\S+Z error {re.escape(line)}( .*)?", told[0])
     assert case.reason in told[0]
     place = re.match(r"[\w.]+:\d+", case.message)
     if place and ".py:" in place[0]:

@@ -46,7 +46,7 @@ def test_an_edit_that_gives_way_is_told_and_is_no_failure(scene: Scene, ask: Run
     assert out.startswith(f"generation {number + 1}: ~handler tell (code), 0 LIST, ")
     assert scene.text.attempts_since(counted) == {"Superseded": 1, "Applied": 1}
     (line,) = scene.text.logged_text("given up", after=logged)
-    given_up = r"\d\d:\d\d:\d\d reload of <digest> given up after \d+ ms: files have changed again"
+    given_up = r"\S+Z reload of <digest> given up after \d+ ms: files have changed again"
     assert re.fullmatch(given_up, scene.told(line))
     rows = rows_of(ask("history").out, scene)
     assert [(row[2], row[4]) for row in rows[-2:]] == [("Superseded", "Superseded"), ("Applied", "Applied")]
@@ -131,7 +131,7 @@ def test_who_goes_back_by_hand_is_not_told_of_a_failure(scene: Scene, ask: Run) 
     again = "the files are tried again when they change"
     assert first == f"guard generation {old + 2} (ROLLED BACK 0s ago {why}; {again})"
     line = scene.text.logged_text("rolled back", after=logged)[0]
-    assert re.match(r"\d\d:\d\d:\d\d generation ", line), "no warning"
+    assert re.match(r"\S+Z generation ", line), "no warning"
     tried_again = ask("reload")
     assert (tried_again.status, tried_again.err) == (0, "")
     is_well(scene, ask, old + 3, reason="Applied")

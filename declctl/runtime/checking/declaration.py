@@ -6,7 +6,8 @@ values.
 """
 
 import os
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -178,3 +179,4 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     # The range of versions of the hook specification that it declares; None if it declares none.
     hookspec: str | None = None
     traceback: str | None = None  # its end, if the plugin can't be loaded
+    config_schema: Mapping[str, Any] | None = None  # the JSON Schema of its config

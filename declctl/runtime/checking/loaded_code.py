@@ -27,6 +27,7 @@ from declctl.hooks.calls import (
     end_of_traceback,
     without_prefix,
 )
+from declctl.hooks.faults import PLUGIN_LEFT_OUT
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
 from declctl.hooks.plugin_config import UNQUOTE, ConfigFault, PluginConfigError, check_config
 from declctl.hooks.plugins import find, load, loaded_version, require_loaded
@@ -240,9 +241,16 @@ class _Builder:
                 self.loaded_code.plugins.append(LoadedPlugin(declared.name, version, READY))
 
     def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
-        """Report a plugin as an error or, with `onError: Disable`, as a warning, and leave it out."""
+        """Report a plugin as an error or, with `onError: Disable`, as a warning, and leave it out.
+
+        A plugin that `--no-plugins` leaves out is a warning in any case: the user has asked for it.
+        """
         fault = Fault.of(error, (*declared.path, "name"))
-        if declared.disable_on_error:
+        if error.code == PLUGIN_LEFT_OUT:
+            fault = msgspec.structs.replace(
+                fault, message=f"{fault.message}; its handlers are not called", severity="warning"
+            )
+        elif declared.disable_on_error:
             left_out = f"{fault.message}; it is left out (onError: Disable), and its handlers are not called"
             fault = msgspec.structs.replace(fault, message=left_out, severity="warning")
         self.faults.append(fault)

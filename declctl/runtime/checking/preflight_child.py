@@ -11,13 +11,16 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from declctl.errors import EntryPointError
+from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.calls import call
 from declctl.hooks.lint import ImportAudit, lint, ordinary_modules
+from declctl.hooks.plugin_config import check_schema
 from declctl.hooks.plugins import RANGE_ATTRIBUTE, InstalledPlugin, installed, load, written_range
 from declctl.hooks.registry import ARGUMENTS, PluginRegistry
 from declctl.runtime.checking.declaration import Declaration, Fault, ListedPlugin
@@ -90,4 +93,17 @@ def _examined(plugin: InstalledPlugin) -> ListedPlugin:
         return replace(listed, state="Quarantined", reason=error.message, traceback=error.traceback)
     hooks = tuple(hook for hook in ARGUMENTS if registry.of(hook, [plugin.name]))
     wanted = getattr(loaded, RANGE_ATTRIBUTE, None)
-    return replace(listed, hooks=hooks, hookspec=None if wanted is None else str(wanted))
+    listed = replace(listed, hooks=hooks, hookspec=None if wanted is None else str(wanted))
+    try:
+        return replace(listed, config_schema=_config_schema(registry, plugin.name))
+    except (EntryPointError, HandlerFailed) as error:
+        return replace(listed, state="Quarantined", reason=str(error))
+
+
+def _config_schema(registry: PluginRegistry, plugin: str) -> dict[str, Any] | None:
+    """The schema of a plugin's config; None if it has none. Raises HandlerFailed and EntryPointError."""
+    for implementation in registry.of("declctl_config_schema", [plugin]):
+        found = call(implementation, {})
+        check_schema(found)
+        return dict(found)
+    return None

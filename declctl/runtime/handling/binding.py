@@ -31,6 +31,7 @@ from declctl.objects import (
 )
 from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
 from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
@@ -369,6 +370,7 @@ class CallBinding:
     loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
     snapshots: SnapshotSource | None = None  # None for a handler that includes none
+    breaker: CircuitBreaker | None = field(default=None, compare=False)  # of a plugin with onError: Disable
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)

@@ -229,11 +229,13 @@ class HandlerContext:
 
     @property
     def log(self) -> Any:
-        """A structlog logger, bound with handler, generation and, in an event hook, the key."""
+        """A structlog logger, bound with handler, generation, and key and `event_id` of the call, if any."""
         if self._log is None:
             names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
             if self._scope.key:
                 names["key"] = self._scope.key
+            if event_id := self._scope.event_id:
+                names["event_id"] = event_id
             self._log = self._environment.log.bind(**names)
         return self._log
 

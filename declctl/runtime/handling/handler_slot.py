@@ -33,6 +33,7 @@ from declctl.runtime.handling.invocations import (
     Invocation,
     Invocations,
     SlotQueue,
+    is_suspended,
     is_unsynced,
 )
 from declctl.runtime.handling.write_loops import CallGuard
@@ -279,6 +280,11 @@ class HandlerSlot(ABC, Generic[T]):
         A running call does not notice that: if it fails, it backs off.
         """
         if self.queue.hurry(is_unsynced):
+            self.wake()
+
+    def end_suspension(self) -> None:
+        """Call at once for what waits for a suspended plugin: another config of it may work."""
+        if self.queue.hurry(is_suspended):
             self.wake()
 
     @property

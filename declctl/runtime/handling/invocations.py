@@ -36,6 +36,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.kit.text import exception_text
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
@@ -49,6 +50,7 @@ from declctl.runtime.handling.binding import (
     SlowEvaluation,
     entering_or_leaving,
 )
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
@@ -73,6 +75,7 @@ _LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
+_LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
 _UNREADABLE = "an exception that raises when it is read"
 
 _ImplementationId = tuple[str, str, str]
@@ -87,11 +90,12 @@ class Retry(NamedTuple):
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    waits: int  # how many of its retries were for a cache that had not synced
+    waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
     is_unsynced: bool  # the newest was
     failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
+    is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
 
 
 class GivenUp(NamedTuple):
@@ -133,6 +137,8 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
+    entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
+    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -140,6 +146,11 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def subject(self) -> str:
         """What the handler is called for, in messages."""
         return self.item.key
+
+    @property
+    def event_id(self) -> str:
+        """The id of what the handler is called for, which its log lines and its writes have, too."""
+        raise NotImplementedError
 
     @property
     def kind(self) -> str:
@@ -176,6 +187,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         except NotSynced as fault:
             self.failures.append(fault)
             self.implementations = ()
+
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
+        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+
+        `name` is that of the handler; `wake` is called when the plugin is called again.
+        """
+        breaker = self.binding.breaker
+        if breaker is None or self.failures:
+            return
+        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
+        if self.suspended_for:
+            self.implementations = ()
+        else:
+            self.entered = breaker
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -260,6 +285,11 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def subject(self) -> str:
         """The type of the change, and its key."""
         return f"{self.change.type} {self.item.key}"
+
+    @property
+    def event_id(self) -> str:
+        """That of the change."""
+        return self.change.id
 
     @property
     def kind(self) -> str:
@@ -476,7 +506,7 @@ class Invocations(ABC, Generic[T]):
         self._loop = loop
         self._clock = clock
         self._log = log
-        self._failures = FailureLog(log, slot.name)
+        self._failures = FailureLog(log, slot.name, clock=clock)
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
@@ -495,6 +525,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -512,6 +543,7 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
+        invocation.enter_breaker(self._name, self._hurry_suspended)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -567,8 +599,10 @@ class Invocations(ABC, Generic[T]):
             if invocation is not None:
                 del self._running[id(invocation)]
                 self._counts.zombies -= invocation.overdue
-        if invocation is not None and invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation is not None:
+            self._tell_breaker(invocation, None, left=True)
+            if invocation.timer is not None:
+                self._loop.call_soon_threadsafe(invocation.timer.cancel)
         again = item.taken and not self._closed
         if invocation is not None and self.tap.is_open:
             outcome = TapOutcome.RETRIED if again else TapOutcome.FAILED
@@ -737,10 +771,27 @@ class Invocations(ABC, Generic[T]):
 
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
+        self._count_end(invocation)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.suspended_for:
+            self._wait_for_plugin(invocation)
+        elif invocation.failures:
+            self._fail(invocation)
+        else:
+            if self.tap.is_open:
+                self._tell(invocation, TapOutcome.SUCCEEDED)
+            self._succeed(invocation)
+            self._tell_breaker(invocation, None)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
+    def _count_end(self, invocation: Invocation[T]) -> None:
+        """Count a call that has returned. From here on no timer can make it a zombie."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
         with self._lock:
-            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
             self._duration.add(took)
@@ -753,28 +804,23 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures:
+            if not invocation.failures and not invocation.suspended_for:
                 tally.calls += 1
                 counts.succeeded += 1
-        if invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if not invocation.failures:
-            if self.tap.is_open:
-                self._tell(invocation, TapOutcome.SUCCEEDED)
-            self._succeed(invocation)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
+
+    def _fail(self, invocation: Invocation[T]) -> None:
+        """Retry or give up a change whose call has failed, and tell the breaker of its plugin."""
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
             self._wait_for_sync(invocation, unsynced[0])
+            self._tell_breaker(invocation, None, left=True)
         else:
+            # A Terminal is a decision about one object, and no fault of the plugin.
+            what = None if self._is_final(invocation.failures) else describe_failure(invocation.failures[0])
             self._retry_or_give_up(invocation)
+            self._tell_breaker(invocation, what)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
-        return not invocation.overdue
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -791,6 +837,7 @@ class Invocations(ABC, Generic[T]):
             invocation.timed_out = message
             self._counts.timeouts += 1
             self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
+        self._tell_breaker(invocation, f"TimeoutError: {message}")
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
             give_up = partial(self._give_up_waiting, invocation, message)
@@ -812,6 +859,8 @@ class Invocations(ABC, Generic[T]):
             "its key is held until it returns",
             handler=self._name,
             key=invocation.item.key,
+            generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._slot.wake()  # workers of another pool may wait until they are let in
@@ -941,6 +990,38 @@ class Invocations(ABC, Generic[T]):
             )
         )
 
+    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
+        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+            return
+        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
+        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
+
+    def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
+        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
+
+        `left`: it has ended without a verdict on the plugin.
+        """
+        with self._lock:
+            breaker, invocation.entered = invocation.entered, None
+        if breaker is None:
+            return
+        subject = f"{self._name} {invocation.item.key}"
+        if left:
+            breaker.left(subject)
+        elif failure is None:
+            breaker.succeeded(subject)
+        else:
+            breaker.failed(subject, failure)
+
+    def _hurry_suspended(self) -> None:
+        """The plugin is called again: end the waits for it. From any thread."""
+        if self._queue.hurry(is_suspended):
+            self._slot.wake()
+
     def _retry(
         self,
         invocation: Invocation[T],
@@ -949,12 +1030,16 @@ class Invocations(ABC, Generic[T]):
         waits: int,
         *,
         is_unsynced: bool,
+        is_suspended: bool = False,
     ) -> None:
         state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        before: Retry | None = invocation.item.retry_state
+        if is_suspended and before is not None:
+            state = state._replace(failed=before.failed)  # nothing was called: the same hooks are due
         since = _failing_since(invocation.item)
-        if since is None and not is_unsynced:
+        if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        invocation.item.retry_state = state._replace(failing_since=since)
+        invocation.item.retry_state = state._replace(failing_since=since, is_suspended=is_suspended)
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -998,17 +1083,28 @@ class EventInvocations(Invocations[Notification]):
         return invocation
 
 
+class _FaultLines(msgspec.Struct):
+    """The lines about one fault within a minute."""
+
+    since: float  # monotonic seconds at which the minute began
+    logged: int = 0
+    left_out: int = 0  # since the last line
+
+
 class FailureLog:
     """The log of the failures of one handler: a traceback for each distinct fault, then a line with a count.
 
     A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
-    remembered; one that was forgotten has its traceback logged again. Used by any worker.
+    remembered; one that was forgotten has its traceback logged again. A fault has at most `_LINES_A_MINUTE`
+    lines each minute; further ones are left out, and the next line has their number. Used by any worker.
     """
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, *, clock: Clock) -> None:
         self._log = log
         self._name = name  # of the handler
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lines: OrderedDict[tuple[object, ...], _FaultLines] = OrderedDict()  # by fault, the newest last
+        self._lock = threading.Lock()  # guards `_lines` and `_times`
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
 
     def failed(
@@ -1021,11 +1117,13 @@ class FailureLog:
         item, limit = invocation.item, invocation.most_attempts
         sentence = f"{self._name} failed on {invocation.subject}: {what}"
         fields: dict[str, object] = {}
+        fault: tuple[object, ...] = (invocation.binding.generation, _UNREADABLE)
         try:
             # The text of an exception is left out, as it may name the object.
             causes = [_raised(failure) for failure in invocation.failures]
             places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
-            times = self.count((invocation.binding.generation, *places))
+            fault = (invocation.binding.generation, *places)
+            times = self.count(fault)
             if times == 1:
                 traces = "".join(readable_traceback(failure) for failure in invocation.failures)
                 fields["traceback"] = traces[:_LONGEST_TRACEBACK]
@@ -1035,6 +1133,13 @@ class FailureLog:
         except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
             times = 1
             fields["traceback"] = _UNREADABLE
+        # The lines about changes that are given up are counted apart: these are lost.
+        left_out = self._admit((*fault, delay is None))
+        if left_out is None:
+            return
+        if left_out:
+            sentence += f" ({left_out:,} lines like this were left out)"
+            fields["left_out"] = left_out
         number = f"attempt {attempt}" + (f" of {limit}" if limit else "")
         if delay is not None:
             then = f"again in {delay:.3g} s"
@@ -1049,7 +1154,9 @@ class FailureLog:
             handler=self._name,
             key=item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
             error_type=_failure_type(invocation.failures[0]),
+            error=_failure_text(invocation.failures[0]),
             times=times,
             attempt=attempt,
             max_attempts=limit,
@@ -1112,7 +1219,25 @@ class FailureLog:
             handler=self._name,
             key=invocation.item.key,
             generation=invocation.binding.generation,
+            event_id=invocation.event_id,
         )
+
+    def _admit(self, fault: tuple[object, ...]) -> int | None:
+        """Count a line about a fault. None if it is left out, else how many were left out before it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lines = self._lines.pop(fault, None) or _FaultLines(now)
+            self._lines[fault] = lines
+            if len(self._lines) > 2 * _MOST_FAULTS:
+                self._lines.popitem(last=False)
+            if now - lines.since >= _SILENCE:
+                lines.since, lines.logged = now, 0
+            if lines.logged >= _LINES_A_MINUTE:
+                lines.left_out += 1
+                return None
+            lines.logged += 1
+            left_out, lines.left_out = lines.left_out, 0
+            return left_out
 
     def count(self, fault: tuple[object, ...]) -> int:
         """Count a fault; returns the number of equal ones that are remembered."""
@@ -1155,6 +1280,12 @@ def is_unsynced(item: QueueItem[Any]) -> bool:
     return retry is not None and retry.is_unsynced
 
 
+def is_suspended(item: QueueItem[Any]) -> bool:
+    """Whether a change waits because the breaker of its plugin has refused its call."""
+    retry: Retry | None = item.retry_state
+    return retry is not None and retry.is_suspended
+
+
 def _not_synced(failure: BaseException) -> NotSynced | None:
     error: BaseException | None = failure
     # Not `__context__`: an error that is raised while a NotSynced is handled is another failure.
@@ -1175,6 +1306,14 @@ def _failure_type(failure: BaseException) -> str:
         return type(_raised(failure)).__name__
     except BaseException:  # noqa: BLE001 - as above
         return "Exception"
+
+
+def _failure_text(failure: BaseException) -> str:
+    """The text of the failure without its class, of at most 2000 characters."""
+    try:
+        return exception_text(_raised(failure))[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - as above
+        return _UNREADABLE
 
 
 def _raised(failure: BaseException) -> BaseException:

@@ -81,6 +81,7 @@ class PreparedCommit(msgspec.Struct, frozen=True):
     new: Sequence[tuple[AnySlot, HandlerBinding]]  # new slots
     staying: Sequence[AnySlot]  # slots that get new bindings
     policy_changes: Sequence[tuple[AnySlot, HandlerBinding]]  # staying slots with another delivery policy
+    resumed: Sequence[AnySlot]  # staying slots whose plugin has another circuit breaker, or none
     pools: Sequence[tuple[AnySlot, WorkerPool[Any]]]  # staying slots that get new workers
     retimed: Sequence[tuple[AnySlot, float]]  # staying slots with another resync period, in seconds
     transfers: Sequence[Transfer]
@@ -255,6 +256,8 @@ class Slots:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.policy_changes:
             slot.apply_policy(binding)
+        for slot in prepared.resumed:
+            slot.end_suspension()
         self._share_workers(prepared.table.values())
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
@@ -453,6 +456,7 @@ class Slots:
             staying=[slot for slot, _ in kept],
             # The sources of a reconciler are those of its generation.
             policy_changes=[(s, b) for s, b in kept if b.reconciles or s.binding.policy != b.policy],
+            resumed=[s for s, b in kept if s.binding.breaker not in (None, b.breaker)],
             pools=[(s, s.make_workers(b)) for s, b in kept if not s.has_workers_for(b)],
             retimed=[
                 (slot, binding.plan.resync_period)

@@ -520,6 +520,11 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
 
     @property
+    def event_id(self) -> str:
+        """That of the request."""
+        return self.request.id
+
+    @property
     def kind(self) -> str:
         """Reconcile: the handler was called for a key."""
         return "Reconcile"

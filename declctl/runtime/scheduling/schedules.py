@@ -285,7 +285,7 @@ class Schedules:
     def _made(self, binding: ScheduleBinding) -> _Schedule:
         spec = binding.spec
         timer = ScheduleTimer(due_times(spec, self._clock), spec.missed_runs, self._clock)
-        return _Schedule(binding, timer, FailureLog(self._log, spec.name))
+        return _Schedule(binding, timer, FailureLog(self._log, spec.name, clock=self._clock))
 
     def _rebind(self, schedule: _Schedule, binding: ScheduleBinding) -> None:
         before, spec = schedule.binding, binding.spec

@@ -18,13 +18,19 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
-from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
+from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
+from declctl.runtime.reporting.status import (
+    Condition,
+    ControllerStatus,
+    DecodingStatus,
+    PluginStatus,
+    ResourceStatus,
+)
 from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import TriggerResult
 from declctl.transport import RequestTotal, ServerStatus
@@ -103,7 +109,16 @@ STATUS = ControllerStatus(
     conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
-    plugins=(LoadedPlugin("slack", "1.2.0", "Ready"),),
+    plugins=(
+        PluginStatus("slack", "1.2.0", "Ready"),
+        PluginStatus(
+            "pager",
+            "0.3",
+            "Suspended",
+            "OSError: down",
+            BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down"),
+        ),
+    ),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
     reload_plan_mismatches=3,

@@ -76,6 +76,9 @@ TYPES = {
     "declctl_leader": "gauge",
     "declctl_plugin_ready": "gauge",
     "rest_client_requests_total": "counter",
+    "declctl_plugin_circuit_breaker_open": "gauge",
+    "declctl_plugin_circuit_breaker_opened_total": "counter",
+    "declctl_plugin_circuit_breaker_trials_total": "counter",
 }
 
 
@@ -101,6 +104,10 @@ def test_names_and_types_are_those_of_the_contract(samples):
     [
         (("declctl_generation",), 6),
         (("declctl_plugin_ready", "slack"), 1),
+        (("declctl_plugin_ready", "pager"), 0),
+        (("declctl_plugin_circuit_breaker_open", "pager"), 1),
+        (("declctl_plugin_circuit_breaker_opened_total", "pager"), 2),
+        (("declctl_plugin_circuit_breaker_trials_total", "pager"), 3),
         (("declctl_handler_dropped_total", "notify"), 0),
         (("declctl_handler_dropped_total", "audit"), 25),  # a handler that was removed
         (("declctl_generations_alive",), 2),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.logging import JsonLines, TextLines
+from declctl.cli.logging import OWN_LOGGER, JsonLines, TextLines
 from declctl.manifest import Diagnostic
 
 MOMENT = datetime(2026, 1, 2, 12, 0, 1, 234000, UTC)
@@ -45,7 +45,7 @@ def test_a_line_is_time_sentence_and_the_rest():
 )
 def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: str):
     """A field of declctl's own is left out when its value stands in the sentence; numbers need their name."""
-    assert text(**fields) == fields["event"] + shown
+    assert text(logger=OWN_LOGGER, **fields) == fields["event"] + shown
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,38 @@ def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: s
         ({"name": "web", "replicas": 3}, "web is ok name=web replicas=3"),
         ({"tags": {"b"}}, 'web is ok tags=["b"]'),
         ({"by": {("a", 1): 2}}, """web is ok by="{('a', 1): 2}\""""),
+        ({"reason": None}, "web is ok reason=null"),
+        ({"reason": "ok", "key": "web"}, "web is ok reason=ok key=web"),
+        ({"suggestion": None, "logger": "aiohttp"}, "web is ok suggestion=null logger=aiohttp"),
     ],
 )
 def test_no_field_of_a_handler_is_lost(fields: dict[str, Any], shown: str):
     """`ctx.log.info("web is ok", status="ok")` shows status, though the sentence has the word."""
     assert text(event="web is ok", **fields) == shown
+
+
+def test_no_field_of_declctl_is_lost_in_json():
+    """Programs get the fields that the sentence has, too, and those without a value."""
+    entry = {"event": "notify waits", "handler": "notify", "suggestion": None, "logger": OWN_LOGGER}
+    line = json.loads(JsonLines()(None, "info", {"timestamp": MOMENT, **entry}))
+    assert {name: line[name] for name in entry} == entry
+
+
+def test_away_from_a_terminal_a_line_has_the_moment_in_utc():
+    """The log of a pod is read in another time zone, days later; at a terminal, the hour is enough."""
+    entry = {"timestamp": MOMENT, "level": "info", "event": "late"}
+    assert TextLines(colour=False, local_time=False)(None, "info", entry) == "2026-01-02T12:00:01.234Z late"
+
+
+def test_json_has_the_generation_that_runs():
+    """A line of a library belongs to a generation, too; a line that names one keeps it."""
+    lines = JsonLines(generation=lambda: 7)
+    assert json.loads(lines(None, "info", {"timestamp": MOMENT, "event": "a"}))["generation"] == 7
+    assert (
+        json.loads(lines(None, "info", {"timestamp": MOMENT, "event": "a", "generation": 3}))["generation"]
+        == 3
+    )
+    assert "generation" not in json.loads(JsonLines()(None, "info", {"timestamp": MOMENT, "event": "a"}))
 
 
 def test_what_json_has_no_form_for_costs_only_itself():

@@ -3,9 +3,12 @@
 import io
 import json
 import logging
+import warnings
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from declctl.cli.logging import Screen, set_up_logs
 from declctl.kit import ManualClock
@@ -109,7 +112,11 @@ def test_nothing_that_ctx_log_is_given_is_lost():
     assert first["event"] == "2 of five"
     assert (first["handler"], first["team"], first["level_"], first["level"]) == ("notify", "a", 3, "info")
     assert [first[name] for name in ("replicas", "ratio", "ok", "owner")] == [3, 0.5, True, None]
-    assert second["traceback"] == "ValueError: no"
+    assert (second["error_type"], second["error"], second["traceback"]) == (
+        "ValueError",
+        "no",
+        "ValueError: no",
+    )
 
 
 def test_handlers_may_use_the_logging_module():
@@ -130,3 +137,48 @@ def test_an_exception_has_its_traceback():
     for line in lines(stream):
         assert line["level"] == "error"
         assert line["traceback"].endswith("KeyError: 'x'")
+        assert (line["error_type"], line["error"]) == ("KeyError", "'x'")
+
+
+def test_warnings_of_python_are_lines_of_the_log():
+    """`warnings.warn` of a handler or a library is one line, as all others: stderr has nothing but JSON."""
+    _, stream = logs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=False)
+        logs_again, stream = logs()
+        assert logs_again is not None
+        warnings.warn("old \x1b[2J\nforged", UserWarning, stacklevel=1)
+        logging.captureWarnings(capture=False)
+    (line,) = lines(stream)
+    assert (line["logger"], line["level"]) == ("py.warnings", "warning")
+    assert "UserWarning: old \x1b[2J\nforged" in line["event"]
+    assert "\x1b" not in stream.getvalue()
+
+
+# Characters with which a text could control a terminal, forge a line, or reverse it.
+_HOSTILE = "\x00\x07\x08\x1b\x7f\r\n\t\x85\x9b\u2028\u2029\u202e\u2066\ufeff\ud800"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@given(st.lists(st.text(st.sampled_from(f'{_HOSTILE}a"\\{{}}')), min_size=6, max_size=6))
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_text_of_an_object_reaches_the_log_raw(form: str, texts: list[str]):
+    """A sentence, names and values of fields, an exception, and a record of a library: no character acts."""
+    event, name, value, error, message, nested = texts
+    stream = io.StringIO()
+    log = set_up_logs(Screen(stream), form=form, level="info", clock=ManualClock())
+    log.bind(handler=value, key=nested).error(
+        event, exc_info=ValueError(error), **{f"x{name}": {value: [nested]}}
+    )
+    logging.getLogger("lib").warning("%s", message, extra={f"y{name}": value})
+    written = stream.getvalue()
+    assert not [c for c in written if not c.isprintable() and c not in "\n\t"]
+    if form == "json":
+        first, second = (json.loads(line) for line in written.splitlines())
+        assert (first["event"], first["error"], second["event"]) == (event, error, message)
+        assert first[f"x{name}"] == {value: [nested]}
+    else:
+        # What others have written begins no line: a line of the log begins with its time.
+        heads = [line for line in written.split("\n")[:-1] if not line.startswith("  ")]
+        assert [line.partition("T")[0] for line in heads] == ["2026-01-01"] * 2

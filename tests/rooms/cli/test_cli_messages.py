@@ -146,6 +146,33 @@ def test_a_broken_plugin_is_shown_with_the_end_of_its_traceback(
     assert "importlib" not in ended.err
 
 
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("way", ["option", "global option", "variable"])
+def test_no_plugins_leaves_the_plugins_of_a_manifest_out(
+    declctl: Callable,
+    hello: Path,
+    plugin: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    installed: bool,
+):
+    """The way out when a plugin breaks the process, and a check on a machine that does not have it."""
+    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "other")  # put back what --no-plugins sets
+    plugin("raise OSError('imported')\n")
+    name = "pager" if installed else "nobody-has-this"
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n").replace("pager", name))
+    local = ["--no-plugins"] if way == "option" else []
+    before = ["--no-plugins"] if way == "global option" else []
+    checked = declctl(*before, "validate", "manifest.yaml", *local)
+    assert (checked.status, "is valid" in checked.out) == (0, True)
+    warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
+    assert warning in checked.err
+    assert "; its handlers are not called\n" in checked.err
+    ran = declctl(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)
+    assert ran.status == 0
+    assert "imported" not in ran.err + checked.err
+
+
 def test_a_broken_plugin_has_its_traceback_as_json(declctl: Callable, hello: Path, plugin: Callable):
     """For tools: a field of the fault; other faults don't have it."""
     plugin(FAILING)

@@ -47,6 +47,7 @@ def test_a_plugin_is_listed_with_its_hooks(declctl: Callable, install: Callable)
         "reason": None,
         "hookspec": None,
         "traceback": None,
+        "config_schema": None,
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from declctl.cli.tap import show_tap
+from declctl.kit.running_processes import CONTROLLER_HEADER
 
 CALL = {
     "kind": "call",
@@ -71,6 +72,7 @@ def _streaming(folder: Path) -> Iterator[Streaming]:
             self.send_response(200 if refused is None else 404)
             kind = "text/event-stream; charset=utf-8" if refused is None else "application/json"
             self.send_header("Content-Type", kind)
+            self.send_header(CONTROLLER_HEADER, "pod-guard")
             self.end_headers()
             if refused is not None:
                 self.wfile.write(json.dumps(refused).encode())
@@ -189,9 +191,11 @@ def test_ctrl_c_is_the_usual_end(streaming: Streaming, monkeypatch: pytest.Monke
     assert show_tap(None, streaming.address, chosen={}, count=None, as_json=True) == 0
 
 
-def test_another_controller_is_warned_of(declctl: Callable, hello: Path, streaming: Streaming):
-    """Without --admin, the manifest of the folder says who should answer."""
+def test_another_controller_is_not_followed(declctl: Callable, hello: Path, streaming: Streaming):
+    """Without --admin, the manifest of the folder says who has to answer."""
     manifest = (hello / "manifest.yaml").read_text()
     (hello / "manifest.yaml").write_text(f"{manifest}  admin: {{bindAddress: '{streaming.address}'}}\n")
     streaming.documents = [BEGIN, END]
-    assert "pod-guard answers at" in declctl("tap").err
+    ended = declctl("tap")
+    assert (ended.status, ended.out) == (2, "")
+    assert "Nothing was done: pod-guard answers at" in ended.err

@@ -55,19 +55,27 @@ def test_listing_imports_nothing(install):
 @pytest.mark.parametrize(
     ("value", "expected"), [("", []), ("slack", ["slack"]), ("audit, slack", ["audit", "slack"])]
 )
-def test_the_rescue_variable_narrows(install, value, expected):
+def test_a_variable_has_the_plugins_that_may_be_loaded(install, value, expected):
     """When a plugin breaks everything, it can be kept out without uninstalling it."""
     install("dc-both", "1.0", {"slack": "dc_a", "audit": "dc_b"})
     assert [p.name for p in installed({"DECLCTL_LOAD_PLUGINS": value})] == expected
 
 
-def test_what_the_rescue_variable_keeps_out_is_told_as_such(install, monkeypatch):
+@pytest.mark.parametrize(
+    ("value", "why", "advice"),
+    [
+        ("", "no plugin may be loaded (--no-plugins, or an empty DECLCTL_LOAD_PLUGINS)", "remove that"),
+        ("audit, pager", "DECLCTL_LOAD_PLUGINS has only audit, pager", "add it to DECLCTL_LOAD_PLUGINS"),
+        ("slak", "DECLCTL_LOAD_PLUGINS has only slak", "write slack instead of slak in DECLCTL_LOAD_PLUGINS"),
+    ],
+)
+def test_what_may_not_be_loaded_is_told_as_such(install, monkeypatch, value, why, advice):
     """Not as missing: installing it again would not help."""
     install("dc-slack", "1.2", {"slack": "dc_slack"})
-    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "")
+    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", value)
     error = refused(lambda: find("slack", None))
-    assert error.code == "DCL080"
-    assert "DECLCTL_LOAD_PLUGINS" in error.message
+    assert (error.code, error.message) == ("DCL089", f"the plugin slack is left out: {why}")
+    assert error.suggestion == f"to load it, {advice}, and start the process again"
 
 
 def test_a_misspelled_plugin_is_told_with_the_nearest(install):

@@ -667,9 +667,62 @@ def test_one_traceback_for_each_distinct_fault_then_a_line_with_a_count(bench, a
     )
 
 
-def test_distinct_faults_are_remembered_within_bounds(log) -> None:
+def test_a_fault_that_thousands_of_objects_meet_does_not_fill_the_log(bench, added, log, clock) -> None:
+    """Twenty lines a minute about one fault; the next line has the number of those that were left out."""
+
+    def fails(obj) -> None:
+        raise ValueError(f"no {obj.name}")
+
+    slot = bench.slot(fails)
+    slot.add_all([added(f"k{number}") for number in range(1000)])
+    bench.work()
+    assert len([line for line in log.lines if line.level == "error"]) == 20
+    clock.set(61.0)
+    bench.work()
+    failures = [line for line in log.lines if line.level == "error"]
+    assert len(failures) == 40
+    assert failures[20].fields["left_out"] == 980
+    assert "980 lines like this were left out" in failures[20].event
+    assert [line for line in failures[21:] if "left_out" in line.fields] == []
+    assert (failures[20].fields["times"], slot.statistics().retried) == (1001, 2000)
+
+
+def test_a_change_that_is_given_up_is_logged_among_a_thousand_retries(bench, added, log, clock) -> None:
+    """Lines about lost changes have a limit of their own: retries of others do not use it up."""
+
+    def fails(obj) -> None:
+        raise ValueError
+
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=2))
+    slot.add_all([added(f"k{number}") for number in range(100)])
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+    given_up = [line for line in log.lines if line.event.endswith("given up")]
+    assert len(given_up) == 20
+    assert slot.statistics().failed == 100
+
+
+def test_the_lines_of_a_failure_have_the_error_apart_and_the_id_of_the_event(bench, added, log) -> None:
+    """A program finds class, text and event without parsing the sentence; `ctx.log` has the same id."""
+
+    def fails(change, ctx) -> None:
+        ctx.log.info("begins")
+        raise KeyError("team")
+
+    slot = bench.slot(fails)
+    change = added("a")
+    slot.add_all([change])
+    bench.work()
+    failure = next(line for line in log.lines if line.level == "error")
+    assert (failure.fields["error_type"], failure.fields["error"]) == ("KeyError", "'team'")
+    assert failure.fields["event_id"] == f"uid-default-a@{change.record.resource_version}"
+    assert log.find("begins").fields["event_id"] == failure.fields["event_id"]
+
+
+def test_distinct_faults_are_remembered_within_bounds(log, clock) -> None:
     """Code that fails in a new place each time costs no memory for ever."""
-    failures = FailureLog(log, "notify")
+    failures = FailureLog(log, "notify", clock=clock)
     for number in range(10_000):
         failures.count((number,))
     assert failures.remembered == 100
