@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from declctl.cli.admin_client import AdminAddress, admin_address, another_answers, ask, expect
+from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect
 from declctl.cli.report import age, headline, size
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
 from declctl.errors import UsageError
@@ -178,9 +178,6 @@ def show_top(
     live = sys.stdout.isatty() and not once and not as_json
     seconds = (_SECONDS if live else _ONE_SECOND) if interval is None else _duration(interval)
     poller = LoadPoller(admin_address(admin))
-    other = another_answers(poller.target, poller.name)
-    if other is not None:
-        line(f"warning: {other}", err=True)
     try:
         if live:
             _draw(poller, seconds, sleep)
