@@ -1064,6 +1064,155 @@ def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the comma
     )
 
 
+@_generate.command("deploy")
+def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="The image of declctl. [default: declctl:VERSION]"),
+    ] = None,
+    plugin_image: Annotated[
+        str | None,
+        typer.Option(
+            "--plugin-image",
+            metavar="IMAGE",
+            help="An image whose folder /plugins has installed packages; an init container copies them.",
+        ),
+    ] = None,
+    kustomize: Annotated[
+        str | None,
+        typer.Option(
+            "--kustomize", metavar="DIR", help="Write files and a kustomization into a folder, for overlays."
+        ),
+    ] = None,
+    service_monitor: Annotated[
+        bool, typer.Option("--service-monitor", help="Add a Service and a ServiceMonitor for Prometheus.")
+    ] = False,
+    alerts: Annotated[
+        bool,
+        typer.Option("--alerts", help="Add the alerts of `declctl generate alerts` as a PrometheusRule."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print everything that runs a manifest in a cluster: files, rights, Deployment and policies.
+
+    For `kubectl apply --server-side -f -`. The pod meets the pod security standard restricted. An edit of the
+    files is a reload; only fields that take effect at the next start replace the pod.
+    """
+    from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+
+    generate_deployment(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        options=DeployOptions(image, plugin_image, service_monitor, alerts),
+        kustomize=kustomize,
+    )
+
+
+@_generate.command("alerts")
+def generate_alerts(
+    *,
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Of the controller, which is the job of Prometheus."),
+    ] = "declctl",
+    namespace: _NamespaceOption = "default",
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="A file for rule_files of Prometheus, instead of a PrometheusRule."),
+    ] = False,
+) -> None:
+    """Print alerts: not synced, reload refused, handlers that fail, queues that grow, no leader, and more."""
+    from declctl.cli.generate.alerts import show_alerts
+
+    show_alerts(job=name, namespace=namespace, plain=plain)
+
+
+@_generate.command("image")
+def generate_image(
+    manifest: _ManifestArgument,
+    *,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="The image to begin with. [default: declctl:VERSION]"),
+    ] = None,
+    lock: Annotated[
+        str,
+        typer.Option(
+            "--lock", metavar="FILE", help="What `declctl lock` has printed, in the folder of the build."
+        ),
+    ] = "requirements.lock",
+) -> None:
+    """Print a Dockerfile that installs the packages of a lock, by their hashes, on the image of declctl."""
+    from declctl.cli.generate.image import show_dockerfile
+
+    show_dockerfile(manifest, image=image, lock=lock)
+
+
+@app.command()
+def lock(
+    manifest: _ManifestArgument,
+    *,
+    index_url: Annotated[
+        str | None,
+        typer.Option("--index-url", metavar="URL", help="The index of packages; by default that of pip."),
+    ] = None,
+    find_links: Annotated[
+        list[str] | None,
+        typer.Option("--find-links", metavar="DIR", help="A folder with wheels; may be repeated."),
+    ] = None,
+    no_index: Annotated[
+        bool, typer.Option("--no-index", help="Ask no index: --find-links has all packages.")
+    ] = False,
+    python: Annotated[
+        str, typer.Option("--python", metavar="VERSION", help="The Python of the image.")
+    ] = "3.13",
+    platform: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--platform",
+            metavar="PLATFORM",
+            help="linux/amd64 or linux/arm64; may be repeated. [default: both]",
+        ),
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--package",
+            metavar="PLUGIN=PACKAGE",
+            help="The package of a plugin, if it is neither installed here nor called declctl-PLUGIN; may "
+            "be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Print the packages of a manifest's plugins and of declctl, with versions and hashes.
+
+    For `pip install --require-hashes -r`, and for `declctl generate image`. pip finds the versions, and
+    installs nothing.
+    """
+    from declctl.cli.lock import PLATFORMS, PackageSource, show_lock
+
+    pairs = [each.partition("=") for each in package or ()]
+    if not all(name and value for name, _, value in pairs):
+        raise UsageError("--package is PLUGIN=PACKAGE, such as --package slack=acme-declctl-slack.")
+    show_lock(
+        manifest,
+        source=PackageSource(index_url, find_links or [], no_index),
+        python=python,
+        platforms=platform or PLATFORMS,
+        plugins={name: value for name, _, value in pairs},
+    )
+
+
 def _cluster_of(
     kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
 ) -> "KubeconfigChoice | None":

@@ -52,6 +52,7 @@ class Right(msgspec.Struct, frozen=True):
     reason: str
     path: Path = ()
     names: tuple[str, ...] = ()  # of the only objects that it is about; empty for all
+    declared: bool = True  # False if only the code of a handler says that it is needed
 
 
 class HandlerCode(msgspec.Struct, frozen=True):
@@ -161,13 +162,16 @@ def _handling(
     if applies_sets:
         path = (*handler.path, "applies")
         for scope in scopes:
-            yield _right(own, MARK, scope, f"ctx.apply_set of {handler.name} marks the owner", path)
+            reason = f"ctx.apply_set of {handler.name} marks the owner"
+            yield replace(_right(own, MARK, scope, reason, path), declared=False)
     if handler.status or (handler.status is None and uses.calls("patch_status")):
         path = (*handler.path, "status")
         for scope in scopes:
-            reason = f"{handler.name} writes the status"
-            yield replace(_right(own, ("patch",), scope, reason, path), resource=f"{own.plural}/status")
-            yield _right(own, ("get",), scope, f"{reason}, and reads it after a conflict", path)
+            reason, declared = f"{handler.name} writes the status", bool(handler.status)
+            writes = _right(own, ("patch",), scope, reason, path)
+            yield replace(writes, resource=f"{own.plural}/status", declared=declared)
+            reads = _right(own, ("get",), scope, f"{reason}, and reads it after a conflict", path)
+            yield replace(reads, declared=declared)
     if handler.finalizer:
         path = (*handler.path, "finalizer")
         for scope in scopes:
@@ -188,7 +192,7 @@ def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path
         elif kind is not None:
             scopes[Scope(_EVENTS_OF_CLUSTER)] = None
     for scope in scopes:
-        yield _right(EVENTS, APPLY, scope, reason, path)
+        yield replace(_right(EVENTS, APPLY, scope, reason, path), declared=False)
 
 
 def _right(kind: Resource, verbs: tuple[str, ...], scope: Scope, reason: str, path: Path) -> Right:

@@ -8,7 +8,9 @@ import yaml
 
 from declctl import __version__
 from declctl.cli.generate.rights import GrantedRights, RbacRule
+from declctl.errors import UsageError
 from declctl.kit.text import one_line, visible
+from declctl.manifest.values import BadValue, check_label
 
 _RBAC = "rbac.authorization.k8s.io"
 Document = Mapping[str, Any]
@@ -41,6 +43,17 @@ class Place(msgspec.Struct, frozen=True):
         """
         where = {} if namespace is None else {"namespace": namespace or self.namespace}
         return {"name": name or self.name, **where, "labels": self.labels}
+
+
+def place_of(name: str, namespace: str) -> Place:
+    """The place of what is generated. Raises UsageError for a name that labels, or a Service, can't have."""
+    for text, option in ((name, "--name"), (namespace, "--namespace")):
+        try:
+            check_label(text)
+        except BadValue as error:
+            hint = "use lower-case letters, digits and dashes, at most 63 of them"
+            raise UsageError(f'{option} "{text}" is no name for these objects: {hint}.') from error
+    return Place(name, namespace)
 
 
 class Role(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from declctl.cli.generate.objects import Place, rendered, roles, service_account
+from declctl.cli.generate.objects import place_of, rendered, roles, service_account
 from declctl.cli.generate.rights import KubeconfigChoice, planned_controller
 from declctl.cli.terminal import block
 
@@ -18,5 +18,5 @@ def show_rbac(
 ) -> None:
     """Print the objects. Raises typer.Exit for a manifest with errors, and UsageError."""
     planned = planned_controller(manifest, definitions=definitions, cluster=cluster, namespace=namespace)
-    place = Place(name or planned.plan.name, namespace)
+    place = place_of(name or planned.plan.name, namespace)
     block(rendered([service_account(place), *roles(place, planned.rights)], explain=explain))

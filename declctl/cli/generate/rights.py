@@ -10,7 +10,7 @@ from declctl.cli.generate.kinds import known_kinds, served_kinds
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import line
 from declctl.errors import UsageError
-from declctl.hooks.bundle import Bundle, reached
+from declctl.hooks.bundle import Bundle
 from declctl.hooks.usage import methods_used
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import ControllerSpec
@@ -115,22 +115,22 @@ def _unknown(inputs: Inputs, kinds: Sequence[tuple[str, tuple[str | int, ...]]],
 def code_of(inputs: Inputs) -> Mapping[str, HandlerCode]:
     """The methods of `ctx` that the code of each handler uses; under "", that of everything else."""
     controller, bundle = inputs.loaded.controller, inputs.bundle
-    found = {handler.name: _code([handler.entry_point], bundle) for handler in controller.handlers}
+    found: dict[str, HandlerCode] = {}
+    for handler in controller.handlers:
+        hooks = ("declctl_finalize",) if handler.finalizer else ()
+        found[handler.name] = _code([handler.entry_point], bundle, hooks)
     others = [each.entry_point for each in (*controller.schedules, *controller.lifecycle.startup)]
     others += [each.entry_point for each in controller.lifecycle.shutdown]
-    return {**found, "": _code(others, bundle) if others else HandlerCode()}
+    return {**found, "": _code(others, bundle, ())}
 
 
-def _code(entry_points: Sequence[EntryPoint | None], bundle: Bundle) -> HandlerCode:
-    methods: set[str] = set()
-    is_known = True
-    for each in entry_points:
-        inside = each is not None and str(each).partition(".")[0].partition(":")[0] in bundle.names
-        if each is None or not inside:
-            is_known = False
-            continue
-        methods |= methods_used(reached(bundle, str(each).partition(":")[0]), METHODS)
-    return HandlerCode(frozenset(methods), is_known)
+def _code(entry_points: Sequence[EntryPoint | None], bundle: Bundle, hooks: Sequence[str]) -> HandlerCode:
+    used = [
+        None if each is None else methods_used(bundle, str(each), METHODS, hooks=hooks)
+        for each in entry_points
+    ]
+    methods = frozenset[str]().union(*(each for each in used if each is not None))
+    return HandlerCode(methods, is_known=None not in used)
 
 
 def _warnings(

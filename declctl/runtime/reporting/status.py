@@ -16,6 +16,7 @@ from declctl.kit import Clock
 from declctl.kit.documents import camel_case, document_of
 from declctl.kit.histogram import HistogramFigures
 from declctl.objects.differences import Mutation
+from declctl.objects.refusals import granting_command
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
@@ -139,7 +140,7 @@ PROCESS_FIGURES = (
 # In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
     Figure("name"),
-    Figure("synced"),
+    Figure("synced", "declctl_synced", "0 until the cache has been filled once.", counts=False),
     Figure("objects", "declctl_cache_objects", "Objects in the cache.", counts=False),
     Figure("bytes", "declctl_cache_bytes", "Bytes that their frames take.", counts=False),
     Figure("lists", "declctl_lists", "LISTs begun."),
@@ -585,12 +586,13 @@ class ResourceStatus(msgspec.Struct, frozen=True):
         """What to do if it has not synced, or if its watch fails."""
         waiting = [part for part in self.informers if not part.synced]
         if self.namespaces is not None and self.namespaces.error is not None:
-            return "when namespaces can be listed and watched, it goes on by itself"
+            command = granting_command(self.namespaces.error)
+            how = f" (`{command}`)" if command else ""
+            return f"when namespaces can be listed and watched{how}, it goes on by itself"
         if any(part.forbidden for part in waiting):
-            return (
-                "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes "
-                "on by itself"
-            )
+            command = granting_command(self.error or "")
+            how = f"`{command}`" if command else "`declctl validate --cluster` says what is missing"
+            return f"grant list and watch on it ({how}), and it goes on by itself"
         if any(part.missing for part in waiting):
             return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
         return "it goes on by itself"

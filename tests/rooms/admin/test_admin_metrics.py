@@ -27,6 +27,7 @@ TYPES = {
     "declctl_reload_retries_total": "counter",
     "declctl_reload_seconds": "gauge",
     "declctl_cache_objects": "gauge",
+    "declctl_synced": "gauge",
     "declctl_cache_bytes": "gauge",
     "declctl_cache_mutations_total": "counter",
     "declctl_decoded_objects_total": "counter",

@@ -1,5 +1,8 @@
 """`declctl generate rbac`: what is printed, and what is refused."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -131,6 +134,44 @@ def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
     assert captured.err == ""
 
 
+def test_the_hook_of_a_plugin_holds_where_its_handlers_are(bundle, capsys, tmp_path, monkeypatch) -> None:
+    """An installed plugin, whose secrets are in the cluster; other resources give it no rights."""
+    info = tmp_path / "site" / "acme-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n", "utf-8")
+    (info / "entry_points.txt").write_text("[declctl]\nacme = acme\n", "utf-8")
+    source = """
+        import declctl
+
+        @declctl.hookimpl
+        def declctl_config_schema():
+            return {"type": "object", "required": ["token"]}
+
+        @declctl.hookimpl
+        def declctl_event(obj): ...
+
+        @declctl.hookimpl
+        def declctl_rbac():
+            return [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+        """
+    (tmp_path / "site" / "acme.py").write_text(dedent(source), "utf-8")
+    plugin = "  plugins:\n    - {name: acme, configFrom: [{name: token, env: DECLCTL_NO_SUCH}]}\n"
+    manifest = MANIFEST.replace("spec:\n", f"spec:\n{plugin}")
+    manifest = manifest.replace(
+        "Pod}\n", "Pod}\n    - {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [b]}\n"
+    )
+    manifest += "    - {name: chat, resourceRef: {name: maps}, pluginRef: {name: acme}}\n"
+    bundle("def notify(obj): ...", manifest)
+    command = [sys.executable, "-m", "declctl", "generate", "rbac", "."]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert rules(list(yaml.safe_load_all(done.stdout))) == {
+        "b": ["/configmaps: list watch", "/secrets: get"],
+        "team-a": ["/pods: list watch"],
+    }
+
+
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -201,4 +242,12 @@ def test_options_that_contradict_are_refused(bundle, capsys) -> None:
     """Before anything is read."""
     assert main(["generate", "rbac", ".", "--kubeconfig", "x"]) == 2
     assert main(["generate", "rbac", ".", "--cluster", "--crds", "x"]) == 2
+
+
+@pytest.mark.parametrize("option", ["--name", "--namespace"])
+def test_a_name_that_labels_can_not_have_is_refused(bundle, capsys, option: str) -> None:
+    """The server would refuse the objects, one after the other."""
+    bundle("def notify(obj): ...")
+    assert main(["generate", "rbac", ".", option, "Guard_1"]) == 2
+    assert f'{option} "Guard_1" is no name' in capsys.readouterr().err
     assert capsys.readouterr().out == ""
