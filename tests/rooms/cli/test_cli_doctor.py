@@ -80,7 +80,8 @@ def test_a_missing_right_fails_with_the_rule_to_grant(declctl: Callable, server:
     found = checks_of(declctl, ".", "--kubeconfig", "kubeconfig", status=1)
     assert found["rights"]["state"] == "failed"
     assert "you may not watch pods in the whole cluster (manifest.yaml:5)" in found["rights"]["found"]
-    assert "needs the verbs list and watch for pods" in found["rights"]["advice"]
+    rule = '{apiGroups: [""], resources: ["pods"], verbs: ["list", "watch"]}'
+    assert f"grant it by a ClusterRole with the rule {rule}" in found["rights"]["advice"]
 
 
 def test_the_lease_of_an_election_needs_rights_too(declctl: Callable, hello: Path, server: SandboxThread):
