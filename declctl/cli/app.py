@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "top": "`declctl status` and GET /metrics have the figures",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "fmt": "any YAML formatter will do",
@@ -99,6 +98,27 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+_Completion = Callable[[str], list[tuple[str, str]]]
+
+
+def _completing(name: str) -> _Completion:
+    """The function of that name in `completion`, which is imported when a shell asks for candidates."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        from declctl.cli import completion
+
+        function: _Completion = getattr(completion, name)
+        return function(incomplete)
+
+    return complete
+
+
+def _complete_contexts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from declctl.cli.completion import contexts
+
+    return contexts(ctx, incomplete)
+
+
 _ManifestArgument = Annotated[
     str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
 ]
@@ -119,7 +139,13 @@ _KubeconfigOption = Annotated[
     str | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; by default as kubectl.")
 ]
 _ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="The context of the kubeconfig.",
+        autocompletion=_complete_contexts,
+    ),
 ]
 _ObjectsOption = Annotated[
     list[str] | None,
@@ -457,6 +483,31 @@ def status(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -
     show_status(admin, as_json=output is Output.JSON)
 
 
+@app.command(epilog="Example: declctl top --interval 5s")
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="One sample, and end.")] = False,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval",
+            metavar="DURATION",
+            help="The time between two reads. [default: 2s; 1s for one sample]",
+        ),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Show the load of a running process, live: handlers, caches, the last reload, the leader.
+
+    With --once, with -o json and without a terminal it prints one sample. It exits 0, also at Ctrl-C, and 2
+    if no process answers.
+    """
+    from declctl.cli.top import show_top
+
+    return show_top(admin, once=once, interval=interval, as_json=output is Output.JSON)
+
+
 @app.command()
 def reload(
     *,
@@ -508,7 +559,14 @@ def rollback(
 
 @app.command()
 def trigger(
-    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help="The name of the schedule.")],
+    schedule: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCHEDULE",
+            help="The name of the schedule.",
+            autocompletion=_completing("schedules"),
+        ),
+    ],
     *,
     output: _OutputOption = Output.TEXT,
     admin: _AdminOption = None,
@@ -533,6 +591,7 @@ def why(
             metavar="RESOURCE/KEY",
             help="An object, such as deployments.apps/default/web: a resource of the manifest or of the "
             "cluster, and a key.",
+            autocompletion=_completing("objects"),
         ),
     ],
     field: Annotated[
@@ -561,17 +620,31 @@ def tap(  # noqa: PLR0913 - as in `run`
         typer.Argument(
             metavar="[HANDLER|RESOURCE]",
             help="Only calls of this handler, or because of this resource; by default of all handlers.",
+            autocompletion=_completing("handlers_and_resources"),
         ),
     ] = None,
     *,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="Only objects of this namespace.")
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Only objects of this namespace.",
+            autocompletion=_completing("namespaces"),
+        ),
     ] = "",
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", help="Only objects of this name; * and ? stand for any.")
     ] = "",
     handler: Annotated[
-        str, typer.Option("--handler", metavar="NAME", help="Only calls of this handler.")
+        str,
+        typer.Option(
+            "--handler",
+            metavar="NAME",
+            help="Only calls of this handler.",
+            autocompletion=_completing("handlers"),
+        ),
     ] = "",
     failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed, or are overdue.")] = False,
     count: Annotated[
@@ -596,7 +669,9 @@ def requeue(
     letter: Annotated[
         str | None,
         typer.Argument(
-            metavar="[HANDLER[/KEY]]", help="A handler, or one key of it, such as notify/default/web-0."
+            metavar="[HANDLER[/KEY]]",
+            help="A handler, or one key of it, such as notify/default/web-0.",
+            autocompletion=_completing("handlers"),
         ),
     ] = None,
     *,
@@ -654,7 +729,11 @@ def sandbox(
 def explain(
     path: Annotated[
         str,
-        typer.Argument(metavar="PATH|CODE", help="Such as spec.handlers.retry, or DCL012."),
+        typer.Argument(
+            metavar="PATH|CODE",
+            help="Such as spec.handlers.retry, or DCL012.",
+            autocompletion=_completing("explanations"),
+        ),
     ] = "",
 ) -> None:
     """Describe a field of the manifest, or an error code.
@@ -870,7 +949,13 @@ def _raising(error: UsageError) -> Callable[[], None]:
 
 
 _HandlerOption = Annotated[
-    str | None, typer.Option("--handler", metavar="NAME", help="Of this handler only; by default of all.")
+    str | None,
+    typer.Option(
+        "--handler",
+        metavar="NAME",
+        help="Of this handler only; by default of all.",
+        autocompletion=_completing("handlers"),
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.admin.access import TOKEN_VARIABLE
+from declctl.admin.authorization import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_in
 from declctl.cli.admin_client import AdminAddress, ask
 from declctl.cli.host_checks import (
     Check,
@@ -45,7 +45,7 @@ from declctl.errors import ApiError, UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
 from declctl.manifest import Diagnostic, plan
-from declctl.manifest.model import AdminSpec
+from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address, BadValue, parse_duration
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.declaration import ListedPlugin
@@ -184,8 +184,10 @@ async def _all_checks(
     plugins = await limited("plugins", listing, max(seconds, _PLUGIN_SECONDS))
     used = _plugins_of(read)
     checks += [plugins] if isinstance(plugins, Check) else check_plugins(plugins, used)
-    checks.append(check_token(_admin_of(read), os.environ.get(TOKEN_VARIABLE)))
-    checks.append(await here("admin address", partial(check_address, _admin_of(read), _name_of(read))))
+    admin = _admin_of(read)
+    root = Path() if read is None or read.inputs is None else Path(read.inputs.bundle.root)
+    checks.append(await here("token", partial(check_token, admin, root, os.environ)))
+    checks.append(await here("admin address", partial(check_address, admin, _name_of(read))))
     checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
     return checks
 
@@ -202,10 +204,10 @@ def _plugins_of(read: CheckResult | None) -> frozenset[str]:
     return frozenset(each.name for each in read.inputs.loaded.controller.plugins)
 
 
-def _admin_of(read: CheckResult | None) -> Address:
+def _admin_of(read: CheckResult | None) -> AdminSpec:
     if read is None or read.inputs is None:
-        return AdminSpec().bind_address
-    return read.inputs.loaded.controller.admin.bind_address
+        return AdminSpec()
+    return read.inputs.loaded.controller.admin
 
 
 def _name_of(read: CheckResult | None) -> str | None:
@@ -277,9 +279,25 @@ def check_plugins(listed: Sequence[ListedPlugin], used: frozenset[str]) -> Itera
         yield ok("plugins", names or "none is installed")
 
 
-def check_token(address: Address, token: str | None) -> Check:
-    """Whether the token of the environment fits the admin address."""
-    given, remote = (token or "").strip(), not is_loopback(address.host)
+def check_token(admin: AdminSpec, root: Path, environ: Mapping[str, str]) -> Check:
+    """Whether the token of the process can be used, and whether its address needs one. Reads its file.
+
+    A relative `tokenFile` begins at `root`, the folder of the manifest.
+    """
+    address, remote = admin.bind_address, not is_loopback(admin.bind_address.host)
+    given, file = environ.get(TOKEN_VARIABLE, "").strip(), environ.get(TOKEN_FILE_VARIABLE, "")
+    if given and file:
+        return failed(
+            "token",
+            f"both {TOKEN_VARIABLE} and {TOKEN_FILE_VARIABLE} are set",
+            meaning="`declctl run` and the commands that talk to it end with exit status 2",
+            advice="unset one of them",
+        )
+    # In the order of `declctl run`: the environment comes before the manifest.
+    if not given and not file and admin.authorization is AdminAuthorization.KUBERNETES:
+        return ok("token", "the API server reviews the tokens of clients (spec.admin.authorization)")
+    if not given and (file or admin.token_file):
+        return _token_file(Path(file) if file else root / str(admin.token_file))
     if given and not (given.isascii() and given.isprintable()):
         return failed(
             "token",
@@ -306,10 +324,33 @@ def check_token(address: Address, token: str | None) -> Check:
     return ok("token", "none is set, and none is needed on loopback: each user of this machine may ask")
 
 
-def check_address(address: Address, name: str | None) -> Check:
+def _token_file(path: Path) -> Check:
+    try:
+        found = token_in(path)
+    except (OSError, ValueError) as error:
+        return failed(
+            "token",
+            f"the token file {path} can't be used: {getattr(error, 'strerror', None) or error}",
+            meaning="every token is refused until it can be read",
+            advice="check the path, the mount and the rights; the file has the token and nothing else",
+        )
+    if len(found) < _SHORT_TOKEN:
+        return warning(
+            "token",
+            f"the token in {path} has {len(found)} characters",
+            meaning="a short token can be guessed",
+            advice="use a longer one, such as that of `openssl rand -hex 32`",
+        )
+    return ok("token", f"it is in {path}, and may be replaced at any time")
+
+
+def check_address(admin: AdminSpec, name: str | None) -> Check:
     """Who answers at the admin address; if nobody does, whether it can be listened on. Blocks."""
+    address = admin.bind_address
     if not address.port:
         return ok("admin address", f"{address}: any free port is taken, and the log names it")
+    if admin.tls is not None:
+        return _with_tls(address)
     target = AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port))
     try:
         answer = ask(target, "GET", "/status", timeout=_ASK_SECONDS)
@@ -331,6 +372,16 @@ def check_address(address: Address, name: str | None) -> Check:
             advice="name another address in spec.admin.bindAddress",
         )
     return ok("admin address", f"{there} generation {answer.document.get('generation')} runs at {target}")
+
+
+def _with_tls(address: Address) -> Check:
+    """Whether something listens at an address with HTTPS, which is not asked who it is."""
+    try:
+        host = _ANY_HOST.get(address.host, address.host)
+        socket.create_connection((host, address.port), timeout=_ASK_SECONDS).close()
+    except OSError as error:
+        return _free(address, str(error))
+    return ok("admin address", f"something listens at {address}, by HTTPS; `declctl status` says who")
 
 
 def _free(address: Address, why: str) -> Check:

@@ -8,10 +8,13 @@ later: no text moves the cursor, changes colours or begins a line. JSON contains
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from declctl.kit.text import one_line, to_json, visible
+
+if TYPE_CHECKING:  # rich is imported for tables alone
+    from rich.table import Table
 
 
 def has_colour(stream: TextIO) -> bool:
@@ -53,14 +56,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Cells are plain text: nothing in them is read as markup.
     """
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for header in headers:
-        table.add_column(header, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+    table = make_table(headers, rows)
     terminal = sys.stdout.isatty()
     console = Console(
         file=sys.stdout,
@@ -73,6 +70,25 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         console.print(table, soft_wrap=not terminal)
     rows_printed = printed.get().split("\n")
     painted("".join(f"{row.rstrip()}\n" for row in rows_printed[:-1]))
+
+
+def make_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    style: Callable[[str, object], str] = lambda _header, _value: "",
+) -> "Table":
+    """A table of rich, for `print_table` and for live views. `style` gives the colour of a cell."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for header in headers:
+        table.add_column(header, no_wrap=True)
+    for row in rows:
+        cells = zip(headers, row, strict=True)
+        table.add_row(*(Text(_cell(value), style=style(header, value)) for header, value in cells))
+    return table
 
 
 def _cell(value: object) -> str:

@@ -175,8 +175,8 @@ BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")
 BAD_TIME_ZONE: Final = _code("DCL102", "There is no time zone of this name.")
 
 
-CODE_PATTERN: Final = re.compile(r"DCL\d{3}", re.IGNORECASE)
-"""The form of a code; `declctl explain` uses it to distinguish codes from field paths."""
+CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)
+"""A code, also a mistyped one; `declctl explain` uses it to distinguish codes from field paths."""
 
 _PACKAGE = Path(__file__).parents[1]
 _PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")  # installed; in a checkout
@@ -187,17 +187,35 @@ def explain_code(code: str) -> str:
     """The section of `docs/errors.md` about a code, as plain text that ends with a line end.
 
     Upper and lower case are the same. Raises UsageError for a code that does not exist; the message names
-    the codes of the same family. If there is no such family, it names the first and the last code.
+    the nearest code, and those of the same family. If there is no such family, it names the first and the
+    last code.
     """
     wanted = code.upper()
     if wanted not in CODES:
         family = [known for known in sorted(CODES) if known[:5] == wanted[:5]]
         known = f"the codes near it are {', '.join(family)}" if family else _range_of_codes()
-        raise UsageError(f"There is no code {wanted}; {known}.")
+        raise UsageError(f"There is no code {wanted}; did you mean {nearest_code(wanted)}? Else, {known}.")
     page = next(page for page in _PAGES if page.is_file()).read_text(encoding="utf-8")
     section = page.split(f"\n### {wanted}\n", 1)[1]
     section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0].strip()
     return f"{wanted}\n\n{_as_text(section)}\n"
+
+
+def nearest_code(wanted: str) -> str:
+    """The code that a user who wrote `wanted` has probably meant.
+
+    It is the one with that number, written in another way (`DCL12`); else the one with the fewest other
+    digits, as after a slip of the finger, and of those the one with the nearest number.
+    """
+    number = int(wanted.upper().removeprefix("DCL").removeprefix("-"))
+    digits = f"{number:03d}"
+
+    def distance(known: str) -> tuple[bool, int, int]:
+        theirs = known.removeprefix("DCL")
+        others = sum(one != other for one, other in zip(digits, theirs, strict=False))
+        return int(theirs) != number, others + abs(len(digits) - len(theirs)), abs(int(theirs) - number)
+
+    return min(sorted(CODES), key=distance)
 
 
 def how_to_explain(code: str) -> str:

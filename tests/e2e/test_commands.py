@@ -44,6 +44,26 @@ def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxClu
         assert "STALE" in _run("status", *admin).stdout.splitlines()[0]
 
 
+def test_top_shows_the_load_of_a_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
+    """One sample, with the handler, its calls, and the objects and memory of its cache."""
+    namespace = new_namespace(sandbox_cluster)
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    for number in range(3):
+        sandbox_cluster.rest.create(pod(f"p{number}", namespace))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        admin = ("--admin", declctl.admin().removeprefix("http://"))
+        document = json.loads(_run("top", "-o", "json", "--interval", "200ms", *admin).stdout)
+        text = _run("top", "--once", "--interval", "200ms", *admin).stdout
+    (handler,), (cache,) = document["handlers"], document["caches"]
+    assert (handler["name"], handler["callsPerSecond"], handler["queued"]) == ("tell", 0.0, 0)
+    assert 0 < handler["p50Seconds"] <= handler["p95Seconds"] <= handler["p99Seconds"]
+    assert (cache["name"], cache["objects"], cache["eventsPerSecond"]) == ("pods", 3, 0.0)
+    assert cache["bytes"] > 0
+    assert (document["generation"], document["reloadReason"]) == (1, "Started")
+    assert text.startswith("e2e generation 1\n")
+
+
 def test_a_plan_is_made_against_the_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
     """`plan --against running`: 0 before the edit, 2 and what it costs after it, 0 once it is live."""
     namespace = new_namespace(sandbox_cluster)

@@ -116,6 +116,8 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     finalized: int = 0  # objects from which it was removed after `declctl_finalize`
     mode: str = ""  # as in the manifest
     watches: Sequence[WatchStatistics] = ()
+    p50_seconds: float = 0.0  # of the newest calls, as `p95_seconds`
+    p99_seconds: float = 0.0
     leftovers: int = 0  # objects outside of the scope of the handler that have it
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
@@ -141,10 +143,10 @@ class HandlerCounts:
     # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
-    def p95(self) -> float:
-        """The 95th percentile of the durations, in seconds."""
+    def percentiles(self, *shares: float) -> Sequence[float]:
+        """Percentiles of the durations, in seconds: the 95th for a share of 0.95. 0 without a call."""
         durations = sorted(self.durations)
-        return durations[int(len(durations) * 0.95)] if durations else 0.0
+        return [durations[int(len(durations) * share)] if durations else 0.0 for share in shares]
 
 
 @dataclass(slots=True)

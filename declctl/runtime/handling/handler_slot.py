@@ -387,6 +387,7 @@ class HandlerSlot(ABC, Generic[T]):
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
+        p50, p95, p99 = counts.percentiles(0.5, 0.95, 0.99)
         lag, duration = self.invocations.histograms()
         return HandlerStatistics(
             name=self.name,
@@ -403,7 +404,9 @@ class HandlerSlot(ABC, Generic[T]):
             queued=queue.waiting + queue.backing_off,
             running=queue.running,
             zombies=counts.zombies,
-            p95_seconds=counts.p95(),
+            p50_seconds=p50,
+            p95_seconds=p95,
+            p99_seconds=p99,
             last_error=counts.last_error,
             replayed=self.replayed,
             last_error_type=counts.last_error_type,

@@ -308,7 +308,9 @@ HANDLER_FIGURES = (
         "declctl_handler_terminal_failures",
         "Calls of a reconciler that raised Terminal, so that they were not tried again.",
     ),
+    Figure("p50_seconds"),
     Figure("p95_seconds"),
+    Figure("p99_seconds"),
     Figure(
         "duration",
         "declctl_handler_duration_seconds",

@@ -69,8 +69,30 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
     """A mistyped code ends with 2 and shows its neighbours; one without neighbours shows the range."""
     ended = declctl("explain", "DCL019")
     assert ended.status == 2
-    assert ended.err.startswith("declctl: There is no code DCL019; the codes near it are DCL010, DCL011,")
-    assert "codes are DCL000 to DCL1" in declctl("explain", "DCL999").err
+    beginning = "declctl: There is no code DCL019; did you mean DCL017? Else, the codes near it are DCL010, "
+    assert ended.err.startswith(beginning)
+    far = declctl("explain", "DCL999")
+    assert far.status == 2
+    assert "did you mean DCL095? Else, codes are DCL000 to DCL1" in far.err
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("DCL12", "DCL012"),
+        ("dcl-012", "DCL012"),
+        ("DCL0012", "DCL012"),
+        ("DCL202", "DCL102"),
+        ("DCL057", "DCL056"),
+        ("DCL103", "DCL102"),
+        ("DCL999999", "DCL095"),
+    ],
+)
+def test_a_mistyped_code_leads_to_the_nearest(declctl: Callable, written: str, meant: str):
+    """The same number written in another way, one wrong digit, or the next number."""
+    ended = declctl("explain", written)
+    assert ended.status == 2
+    assert f"did you mean {meant}?" in ended.err
 
 
 def test_the_wheel_has_the_page_that_explain_reads(tmp_path: Path):

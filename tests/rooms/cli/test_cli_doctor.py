@@ -25,6 +25,7 @@ from declctl.cli.host_checks import (
     memory_limit,
     mount_of,
 )
+from declctl.manifest.model import AdminAuthorization, AdminSpec, TlsFiles
 from declctl.manifest.values import Address
 from declctl.runtime.checking.declaration import ListedPlugin
 from declctl.sandbox import SandboxThread
@@ -79,7 +80,8 @@ def test_a_missing_right_fails_with_the_rule_to_grant(declctl: Callable, server:
     found = checks_of(declctl, ".", "--kubeconfig", "kubeconfig", status=1)
     assert found["rights"]["state"] == "failed"
     assert "you may not watch pods in the whole cluster (manifest.yaml:5)" in found["rights"]["found"]
-    assert "needs the verbs list and watch for pods" in found["rights"]["advice"]
+    rule = '{apiGroups: [""], resources: ["pods"], verbs: ["list", "watch"]}'
+    assert f"grant it by a ClusterRole with the rule {rule}" in found["rights"]["advice"]
 
 
 def test_the_lease_of_an_election_needs_rights_too(declctl: Callable, hello: Path, server: SandboxThread):
@@ -312,7 +314,7 @@ def test_plugins_fail_only_if_the_manifest_uses_them():
     assert "slack is not installed" in missing[0].found
 
 
-LOOPBACK, EVERYWHERE = Address("127.0.0.1", 8081), Address("0.0.0.0", 8081)
+LOOPBACK, EVERYWHERE = AdminSpec(Address("127.0.0.1", 8081)), AdminSpec(Address("0.0.0.0", 8081))
 
 
 @pytest.mark.parametrize(
@@ -325,17 +327,38 @@ LOOPBACK, EVERYWHERE = Address("127.0.0.1", 8081), Address("0.0.0.0", 8081)
         (LOOPBACK, "naïve" * 5, FAILED),
     ],
 )
-def test_the_token(address: Address, token: str | None, state: CheckState):
+def test_the_token(address: AdminSpec, token: str | None, state: CheckState):
     """Its text is never shown."""
-    found = check_token(address, token)
+    found = check_token(address, Path(), {"DECLCTL_ADMIN_TOKEN": token} if token else {})
     assert found.state is state
     assert not token or token not in str(found)
+
+
+def test_the_token_in_a_file(tmp_path: Path):
+    """The variable comes before the manifest, whose relative path begins at its folder."""
+    manifest = AdminSpec(token_file="secret/token")
+    missing = check_token(manifest, tmp_path, {})
+    assert (missing.state, "No such file or directory" in missing.found) == (FAILED, True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "token").write_text("t" * 32 + "\n")
+    assert check_token(manifest, tmp_path, {}).state is OK
+    (tmp_path / "short").write_text("hunter2")
+    short = check_token(manifest, tmp_path, {"DECLCTL_ADMIN_TOKEN_FILE": str(tmp_path / "short")})
+    assert (short.state, "hunter2" in str(short)) == (WARNING, False)
+    both = {"DECLCTL_ADMIN_TOKEN": "t" * 32, "DECLCTL_ADMIN_TOKEN_FILE": "f"}
+    assert check_token(manifest, tmp_path, both).state is FAILED
+
+
+def test_tokens_that_the_api_server_reviews():
+    """No token of the process is needed then."""
+    reviewed = AdminSpec(Address("0.0.0.0", 8081), authorization=AdminAuthorization.KUBERNETES)
+    assert check_token(reviewed, Path(), {}).state is OK
 
 
 def test_the_admin_address(process: Process):
     """The own process, another one, another program, and nobody."""
     host, _, port = process.address.partition(":")
-    address = Address(host, int(port))
+    address = AdminSpec(Address(host, int(port)))
     assert check_address(address, "pod-guard").found.startswith("pod-guard generation 6 runs at")
     assert check_address(address, None).state is OK
     other = check_address(address, "hello")
@@ -352,9 +375,18 @@ def test_an_admin_address_that_nobody_uses():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    assert check_address(Address("127.0.0.1", port), None).found.endswith("nothing runs there now")
-    assert check_address(Address("127.0.0.1", 0), None).state is OK
-    assert check_address(Address("192.0.2.1", 8081), None).state is FAILED
+    assert check_address(AdminSpec(Address("127.0.0.1", port)), None).found.endswith("nothing runs there now")
+    assert check_address(AdminSpec(Address("127.0.0.1", 0)), None).state is OK
+    assert check_address(AdminSpec(Address("192.0.2.1", 8081)), None).state is FAILED
+
+
+def test_an_admin_address_with_tls_is_not_asked(process: Process):
+    """It is asked by plain HTTP otherwise, and would look like another program."""
+    host, _, port = process.address.partition(":")
+    admin = AdminSpec(Address(host, int(port)), tls=TlsFiles("cert", "key"))
+    found = check_address(admin, "hello")
+    assert (found.state, "by HTTPS" in found.found) == (OK, True)
+    assert not process.asked
 
 
 @pytest.mark.parametrize(("skew", "state"), [(0.4, OK), (-20.0, WARNING), (20.0, WARNING), (3600.0, FAILED)])

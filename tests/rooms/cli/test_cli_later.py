@@ -6,7 +6,6 @@ import pytest
 
 NAMES = [
     "test",
-    "top",
     "record",
     "replay",
     "fmt",

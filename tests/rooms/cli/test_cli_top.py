@@ -1,0 +1,257 @@
+"""`declctl top`: rates between two reads, one sample, and the live view."""
+
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declctl.cli.admin_client import AdminAddress
+from declctl.cli.top import LoadPoller, LoadSample, sample, show_top
+from declctl.errors import UsageError
+from declctl.manifest.values import Address
+from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
+
+NOW = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)
+HANDLER = {
+    "name": "notify",
+    "succeeded": 100,
+    "failed": 1,
+    "retried": 4,
+    "queued": 3,
+    "running": 2,
+    "p50Seconds": 0.002,
+    "p95Seconds": 0.004,
+    "p99Seconds": 0.0125,
+    "deadLetters": 1,
+    "lastError": "demo/a: ValueError: no",
+}
+RESOURCE = {
+    "name": "pods",
+    "objects": 12_000,
+    "bytes": 3 << 20,
+    "relists": 1,
+    "lastEventAge": 0.25,
+    "error": None,
+    "state": "Watching",
+    "informers": [{"reflector": {"events": {"ADDED": 5, "MODIFIED": 10}}}],
+}
+STATUS = {
+    "name": "pod-guard",
+    "generation": 6,
+    "ready": True,
+    "leader": True,
+    "leaderElection": None,
+    "conditions": [
+        {
+            "type": "Reloaded",
+            "status": "True",
+            "reason": "Applied",
+            "message": "",
+            "lastTransitionTime": "2026-01-02T03:00:00Z",
+        }
+    ],
+    "resources": [RESOURCE],
+    "handlers": [HANDLER],
+    "plugins": [],
+}
+LATER = {
+    **STATUS,
+    "resources": [{**RESOURCE, "informers": [{"reflector": {"events": {"ADDED": 5, "MODIFIED": 35}}}]}],
+    "handlers": [{**HANDLER, "succeeded": 130, "failed": 2, "retried": 5}],
+}
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float = 2.0) -> LoadSample:
+    """A sample of two documents."""
+    return sample(before, after, seconds=seconds, now=NOW)
+
+
+def test_rates_are_differences_of_two_reads():
+    """Each call ends as a success, a failure or a retry; events are those of the watches."""
+    taken = between(STATUS, LATER)
+    (handler,), (cache,) = taken.handlers, taken.caches
+    assert (handler.calls_per_second, handler.failed_per_second, handler.retried_per_second) == (
+        16.0,
+        0.5,
+        0.5,
+    )
+    assert (handler.p50_seconds, handler.p99_seconds) == (0.002, 0.0125)
+    assert cache.events_per_second == 12.5
+    assert (taken.reload_reason, taken.leader, taken.leader_identity) == ("Applied", True, None)
+
+
+def test_a_counter_that_has_begun_anew_has_no_rate():
+    """The process was restarted between two reads: a negative rate would be nonsense."""
+    taken = between(LATER, STATUS)
+    assert taken.handlers[0].calls_per_second is None
+    assert taken.caches[0].events_per_second is None
+
+
+def test_a_new_handler_has_no_rate_yet():
+    """A reload has added it: there is nothing to compare with."""
+    taken = between({**STATUS, "handlers": [], "resources": []}, LATER)
+    assert taken.handlers[0].calls_per_second is None
+    assert taken.handlers[0].queued == 3
+
+
+def test_an_older_process_has_one_percentile():
+    """A document without the newer figures is read all the same."""
+    old = {name: value for name, value in HANDLER.items() if name not in ("p50Seconds", "p99Seconds")}
+    taken = between({**STATUS, "handlers": [old]}, {**LATER, "handlers": [old]})
+    assert (taken.handlers[0].p50_seconds, taken.handlers[0].p95_seconds) == (0.0, 0.004)
+
+
+def test_one_sample_as_text(declctl: Callable, process: Process):
+    """In a pipe: the head, a line for each handler, and one for each cache."""
+    process.answers(200, STATUS)
+    ended = declctl("top", "--interval", "100ms", "--admin", process.address)
+    assert (ended.status, ended.err) == (0, "")
+    head, summary, _, handlers, notify, _, caches, pods = ended.out.splitlines()
+    assert head == "pod-guard generation 6"
+    assert summary.startswith("last reload: Applied ")
+    assert summary.endswith("12,000 objects in 3Mi")
+    assert handlers.split()[:4] == ["HANDLER", "CALLS/S", "FAILED/S", "RETRIED/S"]
+    assert notify.split()[:9] == ["notify", "0", "0", "0", "3", "2", "2ms", "4ms", "12.5ms"]
+    assert notify.endswith("demo/a: ValueError: no")
+    assert caches.split()[:2] == ["CACHE", "OBJECTS"]
+    assert pods.split() == ["pods", "12,000", "3Mi", "0", "1", "0.2s", "ago", "Watching"]
+    assert "\x1b" not in ended.out
+
+
+def test_one_sample_as_json(declctl: Callable, process: Process):
+    """For programs: every figure of the text, with units in the names."""
+    process.answers(200, STATUS)
+    ended = declctl("top", "-o", "json", "--interval", "100ms", "--admin", process.address)
+    document = json.loads(ended.out)
+    assert set(document) == {
+        *("time", "seconds", "name", "generation", "ready", "leader", "leaderIdentity"),
+        *("reloadReason", "reloadStatus", "reloadTime", "handlers", "caches"),
+    }
+    assert document["seconds"] >= 0.1
+    assert document["handlers"][0]["callsPerSecond"] == 0.0
+    assert document["handlers"][0]["p99Seconds"] == 0.0125
+    assert document["caches"][0]["bytes"] == 3 << 20
+    assert [path for _, path, _ in process.asked] == ["/status", "/status"]
+
+
+@pytest.mark.parametrize(
+    ("election", "leader", "words"),
+    [
+        ({"holder": "pod-a", "identity": "pod-b"}, False, "follows pod-a"),
+        ({"holder": "", "identity": "pod-b"}, False, "follows nobody yet"),
+        ({"holder": "pod-b", "identity": "pod-b"}, True, "leads"),
+    ],
+)
+def test_the_leader_is_named(
+    declctl: Callable, process: Process, election: Mapping[str, str], leader: bool, words: str
+):
+    """A follower calls no handler: who sees no calls sees why."""
+    process.answers(200, {**STATUS, "leader": leader, "leaderElection": election})
+    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
+    assert ended.out.splitlines()[1].endswith(f"; {words}")
+
+
+def test_a_process_that_is_not_ready_says_so_first(declctl: Callable, process: Process):
+    """As `declctl status` does."""
+    process.answers(200, {**STATUS, "ready": False})
+    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
+    assert ended.out.startswith("pod-guard generation 6 (NOT READY")
+
+
+@pytest.mark.parametrize("interval", ["1ms", "soon"])
+def test_an_interval_is_a_duration(declctl: Callable, process: Process, interval: str):
+    """Not shorter than a tenth of a second: the view must not load the process that it looks at."""
+    ended = declctl("top", "--interval", interval, "--admin", process.address)
+    assert ended.status == 2
+    assert ended.err.startswith("declctl: --interval: ")
+    assert not process.asked
+
+
+def test_nobody_answers(declctl: Callable, folder: Path):
+    """Exit status 2 and the sentence of all commands."""
+    ended = declctl("top", "--admin", "127.0.0.1:1")
+    assert (ended.status, "Is `declctl run` running?" in ended.err) == (2, True)
+
+
+@pytest.fixture(name="drawn")
+def _drawn(process: Process, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], None]], str]:
+    """Draws the live view on a terminal of 160 columns and 30 lines, and gives all that was written."""
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "160"), ("LINES", "30")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def draw(sleep: Callable[[float], None]) -> str:
+        screen = Terminal()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            assert show_top(process.address, once=False, interval=None, as_json=False, sleep=sleep) == 0
+        return screen.getvalue()
+
+    return draw
+
+
+def after(times: int, then: Callable[[int], None] = lambda _: None) -> Callable[[float], None]:
+    """A wait that takes no time, and is interrupted by Ctrl-C after so many of them."""
+    waits = 0
+
+    def sleep(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits > times:
+            raise KeyboardInterrupt
+        then(waits)
+
+    return sleep
+
+
+def test_the_live_view_is_drawn_until_ctrl_c(process: Process, drawn: Callable[..., str]):
+    """On the other screen of the terminal, which is left at the end; failures are red."""
+    process.answers(200, STATUS)
+    shown = drawn(after(2))
+    assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
+    assert shown.count("every 2 s; Ctrl-C ends") == 2
+    assert "\x1b[31m1" in shown  # one failure and one dead letter
+
+
+def test_a_process_that_restarts_comes_back(process: Process, drawn: Callable[..., str]):
+    """The view says that nobody answers, and goes on when the process is there again."""
+    process.answers(200, STATUS)
+
+    def then(wait: int) -> None:
+        process.body = b"<html>" if wait == 1 else json.dumps(STATUS).encode()
+
+    shown = drawn(after(2, then))
+    assert shown.index("is not declctl") < shown.index("every 2 s; Ctrl-C ends")
+
+
+def test_texts_of_others_do_not_control_the_terminal(process: Process, drawn: Callable[..., str]):
+    """An error of a handler may quote an object with escapes."""
+    process.answers(200, {**STATUS, "handlers": [{**HANDLER, "lastError": "\x1b[2Jgone[red]x[/red]"}]})
+    shown = drawn(after(1))
+    assert "\x1b[2J" not in shown
+    assert "[2Jgone[red]x[/red]" in shown
+
+
+def test_another_controller_at_the_address_has_no_rates(process: Process):
+    """Its counters have nothing to do with those before."""
+    process.answers(200, STATUS)
+    host, _, port = process.address.partition(":")
+    poller = LoadPoller(AdminAddress(Address(host, int(port)), named=True))
+    process.answers(200, {**LATER, "name": "other"})
+    taken = poller.poll()
+    assert (taken.name, taken.handlers[0].calls_per_second) == ("other", None)
+    process.answers(200, {"error": "no"})
+    with pytest.raises(UsageError):
+        poller.poll()
