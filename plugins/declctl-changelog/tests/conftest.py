@@ -14,7 +14,7 @@ _PROJECT = Path(__file__).parent.parent
 sys.path.insert(0, str(_PROJECT / "src"))
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `pip install -e .` would write, for this process and its children."""
     if any(entry.name == "changelog" for entry in metadata.entry_points(group="declctl")):
