@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist tools
+.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist tools browser picture
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -91,3 +91,20 @@ tools: ## helm and actionlint, which some tests use if they are on the PATH; nee
 	@mkdir -p $(TOOLS)
 	@test -x $(TOOLS)/helm || GOBIN=$(TOOLS) go install helm.sh/helm/v3/cmd/helm@v3.18.6
 	@test -x $(TOOLS)/actionlint || GOBIN=$(TOOLS) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
+BROWSER := .venv/.installed-browser
+
+$(BROWSER): $(TESTS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+	@touch $@
+
+# Playwright drives the Chromium of this machine, and downloads none.
+browser: $(BROWSER) ## what the tests of the admin page need: playwright, and Chromium if apt can install it here
+	@test -n "$$DECLCTL_TEST_CHROMIUM" || command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	test "$$(id -u)" = 0 && command -v apt-get >/dev/null && timeout 120 apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive timeout 480 \
+	apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
+	echo "There is no chromium here; install it, or name another one as DECLCTL_TEST_CHROMIUM." >&2; exit 2; }
+
+picture: browser ## docs/page.png anew: the admin page of a controller over a lively sandbox
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/e2e/picture.py

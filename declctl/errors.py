@@ -81,7 +81,7 @@ class EntryPointError(HookError):
     """An entry point can't be resolved.
 
     `code` is the diagnostic code. `file`, `line` and `column` are the place of the fault; lines and columns
-    count from 1.
+    count from 1. `traceback` is the end of the traceback of an installed plugin that can't be loaded.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class EntryPointError(HookError):
         line: int | None = None,
         column: int | None = None,
         suggestion: str | None = None,
+        traceback: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -101,6 +102,7 @@ class EntryPointError(HookError):
         self.line = line
         self.column = column
         self.suggestion = suggestion
+        self.traceback = traceback
 
 
 class HandlerFailed(HookError):

@@ -4,7 +4,7 @@ This room shows the figures of the runtime, and decides nothing. It runs on the 
 answers exactly when the machinery runs. Long work is done in a thread.
 """
 
-from declctl.admin.access import TOKEN_VARIABLE
+from declctl.admin.authorization import StaticToken, TokenFile, from_environment
 from declctl.admin.server import front, serve
 
-__all__ = ["TOKEN_VARIABLE", "front", "serve"]
+__all__ = ["StaticToken", "TokenFile", "from_environment", "front", "serve"]

@@ -15,7 +15,6 @@ Every refusal is a sentence under `error`. Refusals are counted for the metrics,
 minute.
 """
 
-import hmac
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -26,9 +25,19 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from declctl.admin.authorization import (
+    ALLOWED,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    UNAUTHENTICATED,
+    AccessVerdict,
+    Authorizer,
+    Decision,
+)
 from declctl.errors import CacheError, NotSynced
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import Authority, is_literal, is_loopback, is_same_origin, parse_authority
+from declctl.kit.running_processes import CONTROLLER_HEADER
 from declctl.kit.text import excerpt, to_json
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -36,7 +45,7 @@ from declctl.runtime.log import Log
 _log = logging.getLogger(__name__)
 _PATHS = (
     "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value}, /deadletters, "
+    "/index/{resource}/{index}/{value}, /deadletters, /events, "
     "POST /-/reload, POST /-/rollback, POST /-/trigger and POST /-/requeue"
 )
 _QUIET_SECONDS = 60.0
@@ -45,12 +54,12 @@ _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 # Names of the manifest, words of declctl, and classes of errors.
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
-    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType"}
+    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType", "lastErrorTime"}
     | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
-TOKEN_VARIABLE = "DECLCTL_ADMIN_TOKEN"
 _BEARER = "bearer"
+_READS = ("GET", "HEAD")  # methods that are `get` for an authorizer; each other one is its own verb
 
 
 def answer(document: Any, *, status: int = 200) -> web.Response:
@@ -92,8 +101,13 @@ class Reason(StrEnum):
     MALFORMED = "Malformed"  # bytes that are no HTTP request
     HOST = "Host"  # sent to another host name
     ORIGIN = "Origin"  # sent by another web page
-    TOKEN = "Token"  # without the token, or with a wrong one
+    CONTROLLER = "Controller"  # meant for another controller
+    TOKEN = "Token"  # without a token, or with a wrong one
+    FORBIDDEN = "Forbidden"  # with a token whose bearer has no right to the path
+    REVIEW = "Review"  # the API server could not be asked about a token
     BUSY = "Busy"  # too many requests at a time
+    RATE = "Rate"  # too many requests of one client in a second
+    BODY = "Body"  # a body that is too large
     CONNECTIONS = "Connections"  # too many connections: an idle one was closed for a new one
     TIMEOUT = "Timeout"  # an incomplete request, or an answer that the client did not read
     FAULT = "Fault"  # a fault of declctl
@@ -209,7 +223,8 @@ def _nothing(key: str) -> str | None:
 class Access:
     """The rules of one address. Used on one loop.
 
-    - `token`: the token, without white space around it; None or empty if there is none.
+    - `controller`: the name of the controller; a request may say that it is for this one alone.
+    - `authorizer`: decides about tokens; None if there is no token.
     - `machine`: the host name of this machine.
     - `allowed`: returns the other host names to which requests may be sent. It is called for each request, as
       a reload may change them.
@@ -219,21 +234,18 @@ class Access:
         self,
         address: Address,
         *,
-        token: str | None = None,
+        controller: str = "",
+        authorizer: Authorizer | None = None,
         machine: str = "",
         allowed: Callable[[], Iterable[str]] = tuple,
         refusals: Refusals | None = None,
     ) -> None:
         self.is_loopback = is_loopback(address.host)
         self._names = frozenset({"localhost", machine.lower(), address.host.lower()} - {""})
-        self._token = _bytes((token or "").strip())
+        self._controller = controller
+        self._authorizer = authorizer
         self._allowed = allowed
         self._refusals = refusals or Refusals()
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether texts and changes need the token."""
-        return bool(self._token) or not self.is_loopback
 
     @web.middleware
     async def check_sender(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -252,12 +264,23 @@ class Access:
             return self._refuse(request, Reason.ORIGIN, 403, "Other web pages may not ask this address.")
         return await handler(request)
 
+    @web.middleware
+    async def check_controller(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request that is meant for another controller, before it has an effect."""
+        meant = request.headers.get(CONTROLLER_HEADER, self._controller)
+        if meant != self._controller:
+            ours = self._controller
+            sentence = f"{ours} answers at this address, and the request is for {excerpt(meant, most=80)}."
+            return self._refuse(request, Reason.CONTROLLER, 421, sentence)
+        return await handler(request)
+
     def guarded(self, handler: Handler) -> Handler:
         """A handler behind the token, for requests that show objects or change state."""
 
         async def guard(request: web.Request) -> web.StreamResponse:
-            if self.needs_token and not self._has_token(request):
-                return self._without_token(request)
+            decision = await self._decide(request)
+            if decision.verdict is not AccessVerdict.ALLOWED:
+                return self._refused(request, decision)
             return await handler(request)
 
         return guard
@@ -271,9 +294,10 @@ class Access:
         """
 
         async def show(request: web.Request) -> web.StreamResponse:
-            texts = not self.needs_token or self._has_token(request)
+            decision = await self._decide(request)
+            texts = decision.verdict is AccessVerdict.ALLOWED
             if not texts and not probe and "Authorization" in request.headers:
-                return self._without_token(request)
+                return self._refused(request, decision)
             return handler(request, texts)
 
         return show
@@ -294,36 +318,41 @@ class Access:
         named = given[:100]
         return f"This address answers to {ours}, not to {named!r}; spec.admin.allowedHosts names others."
 
-    def _has_token(self, request: web.Request) -> bool:
+    async def _decide(self, request: web.Request) -> Decision:
+        """Whether a request may read texts and objects, or change state."""
+        if self._authorizer is None:
+            return ALLOWED if self.is_loopback else Decision(AccessVerdict.FORBIDDEN, self._no_token(request))
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # compare_digest: the time of the answer shows nothing about the token.
-        return (
-            bool(self._token)
-            and scheme.lower() == _BEARER
-            and hmac.compare_digest(_bytes(given.strip()), self._token)
-        )
+        token = given.strip()
+        if scheme.lower() != _BEARER or not token:
+            return UNAUTHENTICATED
+        verb = "get" if request.method in _READS else request.method.lower()
+        return await self._authorizer.decide(token, verb, request.path)
 
-    def _without_token(self, request: web.Request) -> web.Response:
-        if not self._token:
-            return self._refuse(
-                request,
-                Reason.TOKEN,
-                403,
-                f"This address is not loopback, so that {request.path} needs a token, and the process has "
-                f"none; start it with {TOKEN_VARIABLE} set.",
-            )
-        sentence = f"{request.path} needs the header Authorization: Bearer with the right token."
-        refused = self._refuse(request, Reason.TOKEN, 401, sentence)
-        refused.headers["WWW-Authenticate"] = "Bearer"
-        return refused
+    def _refused(self, request: web.Request, decision: Decision) -> web.Response:
+        match decision.verdict:
+            case AccessVerdict.FORBIDDEN:
+                # Without an authorizer, no token would help: the metric counts it as the others without.
+                reason = Reason.TOKEN if self._authorizer is None else Reason.FORBIDDEN
+                return self._refuse(request, reason, 403, decision.sentence)
+            case AccessVerdict.UNDECIDED:
+                return self._refuse(request, Reason.REVIEW, 503, decision.sentence)
+            case _:
+                sentence = f"{request.path} needs the header Authorization: Bearer with the right token."
+                refused = self._refuse(request, Reason.TOKEN, 401, decision.sentence or sentence)
+                refused.headers["WWW-Authenticate"] = "Bearer"
+                return refused
+
+    @staticmethod
+    def _no_token(request: web.Request) -> str:
+        return (
+            f"This address is not loopback, so that {request.path} needs a token, and the process has none; "
+            f"start it with {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE} set, or with spec.admin.tokenFile."
+        )
 
     def _refuse(self, request: web.Request, reason: Reason, status: int, sentence: str) -> web.Response:
         self._refusals.request(reason, request, sentence)
         return refusal(status, sentence)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # as aiohttp decodes headers
 
 
 def _port(request: web.Request) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from declctl.admin.access import answer, redacted, refusal, type_name
+from declctl.admin.reviews import ReviewSender
 from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
 from declctl.kit.documents import document_of
@@ -20,6 +21,7 @@ from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
@@ -28,7 +30,7 @@ from declctl.runtime.scheduling.schedules import TriggerResult
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
-_GET = ("/queue/{handler}", "/events")
+_GET = ("/queue/{handler}",)
 _POST = ("/-/loglevel",)
 
 
@@ -41,6 +43,11 @@ class ControlledRuntime(Protocol):
     @property
     def plan(self) -> Plan:
         """The plan of the active generation."""
+        ...
+
+    @property
+    def client(self) -> ReviewSender | None:
+        """The client of the API server; None before it has connected."""
         ...
 
     def status(self) -> ControllerStatus:
@@ -86,6 +93,11 @@ class ControlledRuntime(Protocol):
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, as JSON has them."""
+        ...
+
+    @property
+    def tap(self) -> HandlerTap:
+        """The calls of all handlers, for those who listen."""
         ...
 
 

@@ -30,6 +30,7 @@ from declctl.admin.endpoints import ControlledRuntime
 from declctl.kit.histogram import HistogramFigures
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reporting.status import (
+    BREAKER_FIGURES,
     DECODING_FIGURES,
     ELECTION_FIGURES,
     HANDLER_FIGURES,
@@ -86,11 +87,12 @@ _SCHEDULES = _FigureGroup(SCHEDULE_FIGURES, ("schedule",), "with `schedules`")
 _WRITES = _FigureGroup(WRITE_FIGURES, ("handler", "verb", "result"))
 _ELECTION = _FigureGroup(ELECTION_FIGURES, ("name",), "with `leaderElection`")
 _PLUGINS = _FigureGroup(PLUGIN_FIGURES, ("plugin",))
+_BREAKERS = _FigureGroup(BREAKER_FIGURES, ("plugin",), "of plugins with `onError: Disable`")
 _REQUESTS = _FigureGroup(REQUEST_FIGURES, ("code", "method", "host"))
 _ADMIN = _FigureGroup(_REFUSED)
 _GROUPS = (
     *(_PROCESS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
-    *(_SCHEDULES, _WRITES, _ELECTION, _PLUGINS, _REQUESTS, _ADMIN),
+    *(_SCHEDULES, _WRITES, _ELECTION, _PLUGINS, _BREAKERS, _REQUESTS, _ADMIN),
 )
 _BUILD = MetricInfo(
     "declctl_build_info", "info", ("version", "python"), "1, with the versions of declctl and of Python."
@@ -148,7 +150,10 @@ class StatusCollector(Collector):
         election = status.leader_election
         elections = [] if election is None else [((election.lease.partition("/")[2],), election)]
         yield from _families(_ELECTION, elections)
-        yield from _families(_PLUGINS, [((plugin.name,), plugin) for plugin in status.plugins])
+        plugins = [((plugin.name,), plugin) for plugin in status.plugins]
+        yield from _families(_PLUGINS, plugins)
+        breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]
+        yield from _families(_BREAKERS, breakers)
         # One process has one API server, so this label has one value; client-go's dashboards have it.
         host = urlsplit(status.server.url).netloc
         requests = [((total.code, total.method, host), total) for total in status.client_requests]

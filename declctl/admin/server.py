@@ -7,16 +7,19 @@ have deadlines, and a limit on their number.
 
 import asyncio
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
+from declctl.admin.authorization import Authorizer, StaticToken, TokenFile
 from declctl.admin.endpoints import (
     CacheReads,
     ControlledRuntime,
@@ -27,8 +30,19 @@ from declctl.admin.endpoints import (
     not_yet,
 )
 from declctl.admin.page import page
+from declctl.admin.reviews import ReviewedToken
+from declctl.admin.tap import TapStreams
 from declctl.errors import UsageError
 from declctl.kit import Clock, SystemClock
+from declctl.kit.running_processes import (
+    CONTROLLER_HEADER,
+    RunningProcess,
+    registered,
+    running_processes,
+    start_time,
+)
+from declctl.kit.token_bucket import TokenBucket
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
@@ -36,12 +50,16 @@ HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection,
 IDLE_SECONDS = 30.0  # between two requests, and for a client that does not read
 MOST_CONNECTIONS = 64
 MOST_REQUESTS = 16  # at a time, besides the probes
+REQUESTS_PER_SECOND, BURST = 100, 400  # of one client, besides the probes
+MOST_BODY_BYTES = 64 << 10  # that a head may announce; no path reads a body
+MOST_BYTES = 16 << 20  # of one request, with a body of any length that is read only to be thrown away
 SWEEP_SECONDS = 1.0
 PROBES = ("/healthz", "/readyz")
 _SHUTDOWN_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0  # for the body of a request that was answered without it
 _MOST_HEADERS = 64
 _BACKLOG = 128
+_MOST_CLIENTS = 256  # whose requests are counted
 _CONTINUE = "100-continue"
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -61,7 +79,16 @@ class Transport(Protocol):
 class Connection:
     """One open connection. Times are those of its table's clock."""
 
-    __slots__ = ("deadline", "requests", "since", "transport", "unsent", "waits_for_head", "whose")
+    __slots__ = (
+        "deadline",
+        "received",
+        "requests",
+        "since",
+        "transport",
+        "unsent",
+        "waits_for_head",
+        "whose",
+    )
 
     def __init__(self, transport: Transport, whose: str, now: float) -> None:
         self.transport = transport
@@ -71,6 +98,7 @@ class Connection:
         self.deadline = now + HEAD_SECONDS
         self.waits_for_head = True  # it waits for the rest of the head of a request
         self.unsent = 0  # bytes that the client had not taken at the last check
+        self.received = 0  # bytes since the head of the last request
 
 
 class ConnectionTable:
@@ -86,6 +114,7 @@ class ConnectionTable:
         self._most = most
         self._open: dict[object, Connection] = {}
         self._answering = 0  # requests in progress, without probes
+        self._buckets: dict[str, TokenBucket] = {}  # by client; the one that was used last is at the end
 
     def __len__(self) -> int:
         return len(self._open)
@@ -105,13 +134,23 @@ class ConnectionTable:
                 f"a connection from {last.whose} was closed: there were {len(self._open)} at a time",
             )
 
-    def received(self, transport: Transport) -> None:
-        """Note received bytes."""
+    def received(self, transport: Transport, size: int = 1) -> bool:
+        """Note received bytes. False if they were too many: then the connection is closed."""
         one = self._open.get(transport)
+        if one is None:
+            return False
+        one.received += size
+        # aiohttp reads the rest of a body for a limited time, and 2 seconds are gigabytes on loopback.
+        if one.received > MOST_BYTES:
+            self._close(
+                one, Reason.BODY, f"{one.whose} sent more than {MOST_BYTES >> 20} MiB for one request"
+            )
+            return False
         # Only the first bytes set the deadline, so that single bytes do not extend it.
-        if one is not None and not one.requests and not one.waits_for_head:
+        if not one.requests and not one.waits_for_head:
             one.waits_for_head = True
             one.deadline = self._clock.monotonic() + HEAD_SECONDS
+        return True
 
     def closed(self, transport: Transport) -> None:
         """Remove a closed connection."""
@@ -119,20 +158,23 @@ class ConnectionTable:
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Middleware: count a request in progress; 503 if there are too many, unless it is a probe."""
+        """Middleware: count a request; 503 or 429 if there are too many, unless it is a probe."""
         one = self._open.get(request.transport)
         if one is not None:
             one.requests += 1
+            one.received = 0
         # Probes are always answered, so that a busy address does not make a kubelet restart the process.
         counts = request.path not in PROBES
         self._answering += counts
         try:
             if counts and self._answering > MOST_REQUESTS:
                 sentence = f"{MOST_REQUESTS} requests are being answered; ask again in a moment."
-                self._refusals.request(Reason.BUSY, request, sentence)
-                busy = refusal(503, sentence)
-                busy.headers["Retry-After"] = "1"
-                return busy
+                return self._too_many(Reason.BUSY, request, 503, sentence)
+            if counts and not self._bucket_of(request.remote or "").try_take():
+                sentence = (
+                    f"A client may send {REQUESTS_PER_SECOND} requests a second; ask again in a moment."
+                )
+                return self._too_many(Reason.RATE, request, 429, sentence)
             return await handler(request)
         finally:
             self._answering -= counts
@@ -157,6 +199,21 @@ class ConnectionTable:
                 self._close(one, Reason.TIMEOUT, what)
             else:
                 self._abort(one)  # the usual end of an idle connection
+
+    def _too_many(self, reason: Reason, request: web.Request, status: int, sentence: str) -> web.Response:
+        self._refusals.request(reason, request, sentence)
+        refused = refusal(status, sentence)
+        refused.headers["Retry-After"] = "1"
+        return refused
+
+    def _bucket_of(self, client: str) -> TokenBucket:
+        bucket = self._buckets.pop(client, None)
+        if bucket is None:
+            bucket = TokenBucket(REQUESTS_PER_SECOND, BURST, clock=self._clock)
+            if len(self._buckets) >= _MOST_CLIENTS:
+                del self._buckets[next(iter(self._buckets))]  # the one that was used longest ago
+        self._buckets[client] = bucket
+        return bucket
 
     def _waits(self, one: Connection) -> None:
         one.since = self._clock.monotonic()
@@ -196,8 +253,8 @@ class TrackedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Note the bytes, and pass them on."""
         assert self._transport is not None
-        self._table.received(self._transport)
-        self._inner.data_received(data)
+        if self._table.received(self._transport, len(data)):
+            self._inner.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the table."""
@@ -216,21 +273,23 @@ async def serve(
     runtime: ControlledRuntime,
     address: Address,
     *,
-    token: str | None = None,
+    authorizer: Authorizer | None = None,
     log: Log | None = None,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Address, None]:
     """Listen on `address` inside an `async with` block; gives the address with its real port.
 
-    `token` is required of guarded requests; None for no token. `access` has the rules. Raises UsageError if
-    the address can't be used.
+    `authorizer` decides about guarded requests; None if the process has no token. `access` has the rules.
+    Raises UsageError if the address can't be used.
     """
     clock = clock or SystemClock()
     refusals = Refusals(clock, log)
     connections = ConnectionTable(clock, refusals)
+    name = runtime.plan.name  # a reload does not change it
     access = Access(
         address,
-        token=token,
+        controller=name,
+        authorizer=authorizer,
         machine=socket.gethostname(),
         allowed=lambda: runtime.plan.admin.allowed_hosts,
         refusals=refusals,
@@ -247,10 +306,11 @@ async def serve(
         max_headers=_MOST_HEADERS,
         auto_decompress=False,  # no path accepts a body
     )
+    app.on_response_prepare.append(_with_name(name))
     await runner.setup()
     assert runner.server is not None
     # aiohttp has no hook before its check of Expect.
-    runner.server.request_handler = _without_wishes(runner.server.request_handler)
+    runner.server.request_handler = _refusing_early(runner.server.request_handler, refusals)
     sweeper = asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")
     try:
         listening = await listen(runner, connections, address)
@@ -269,10 +329,25 @@ async def serve(
         await runner.cleanup()
 
 
-def _without_wishes(handle: RequestHandler) -> RequestHandler:
-    """Refuse an unknown Expect before aiohttp does, which fails on some values."""
+def _with_name(controller: str) -> Callable[[web.BaseRequest, web.StreamResponse], Awaitable[None]]:
+    """Let each answer say whose it is."""
+
+    async def add(_: web.BaseRequest, response: web.StreamResponse) -> None:
+        response.headers[CONTROLLER_HEADER] = controller
+
+    return add
+
+
+def _refusing_early(handle: RequestHandler, refusals: Refusals) -> RequestHandler:
+    """Refuse a large body before the client is asked for it, and an Expect that aiohttp fails on."""
 
     async def checked(request: web.BaseRequest) -> web.StreamResponse:
+        if (request.content_length or 0) > MOST_BODY_BYTES:
+            sentence = f"No path reads a body; it may have {MOST_BODY_BYTES >> 10} KiB at most."
+            refusals.add(Reason.BODY, f"{request.method} from {request.remote} was refused: {sentence}")
+            refused = refusal(413, sentence)
+            refused.force_close()
+            return refused
         if request.headers.get("Expect", _CONTINUE).lower() != _CONTINUE:
             return refusal(417, "No expectation is met but 100-continue.")
         return await handle(request)
@@ -288,20 +363,85 @@ async def _sweep(connections: ConnectionTable, refusals: Refusals, clock: Clock)
 
 
 def front(
-    address: Address | None = None, *, token: str | None = None, log: Log | None = None
+    address: Address | None = None,
+    *,
+    given: StaticToken | TokenFile | None = None,
+    folder: Path = Path(),
+    manifest: str | None = None,
+    log: Log | None = None,
 ) -> Callable[[ControlledRuntime], AbstractAsyncContextManager[None]]:
     """The server as a front of the runtime: entered and left with it.
 
-    `address` None stands for that of the manifest.
+    - `address`: None stands for that of the manifest.
+    - `given`: the authorizer that the environment asks for; it comes before the `tokenFile` of the manifest.
+    - `folder`: that of the manifest, where relative paths begin.
+    - `manifest`: the absolute path of the manifest, by which commands find the process.
     """
 
     @asynccontextmanager
     async def admin(runtime: ControlledRuntime) -> AsyncGenerator[None, None]:
-        where = address or runtime.plan.admin.bind_address
-        async with serve(runtime, where, token=token, log=log):
-            yield
+        spec, clock = runtime.plan.admin, SystemClock()
+        authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
+        where = address or spec.bind_address
+        async with serve(runtime, where, authorizer=authorizer, log=log, clock=clock) as bound:
+            entry = RunningProcess(
+                controller=runtime.plan.name,
+                pid=os.getpid(),
+                start_time=await asyncio.to_thread(start_time, os.getpid()) or "",
+                address=str(bound),
+                manifest=manifest,
+                token_file=str(authorizer.path) if isinstance(authorizer, TokenFile) else None,
+            )
+            async with _registered(entry, log):
+                yield
 
     return admin
+
+
+@asynccontextmanager
+async def _registered(entry: RunningProcess, log: Log | None) -> AsyncGenerator[None, None]:
+    """Let commands find this process. A process that can't write the file goes on without."""
+    file = registered(entry)
+    try:
+        await asyncio.to_thread(file.__enter__)
+    except OSError as error:
+        # Usual in a pod with a read-only root. Commands there use the address of the manifest.
+        if log is not None:
+            log.info(f"commands find this process by its address alone, as it can't write its file: {error}")
+        yield
+        return
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(file.__exit__, None, None, None)
+
+
+async def authorizer_of(
+    runtime: ControlledRuntime,
+    *,
+    given: StaticToken | TokenFile | None,
+    folder: Path,
+    clock: Clock,
+    log: Log | None,
+) -> Authorizer | None:
+    """The authorizer of a process, from its environment (`given`) and its manifest; None if it has no token.
+
+    A file that can't be used is told in the log.
+    """
+    spec = runtime.plan.admin
+    if spec.authorization is AdminAuthorization.KUBERNETES:
+        if given is not None and log is not None:
+            log.warning(
+                "admin address: the token of the environment is not used, as spec.admin.authorization is "
+                "Kubernetes"
+            )
+        assert runtime.client is not None  # fronts are entered after it has connected
+        return ReviewedToken(runtime.client, clock=clock)
+    if given is None and spec.token_file is not None:
+        given = TokenFile((folder / spec.token_file).absolute(), log)
+    if isinstance(given, TokenFile):
+        await given.read()  # so that the log has a fault before the first request
+    return given
 
 
 def application(
@@ -317,8 +457,10 @@ def application(
     All others are behind `access.open`, or have types and counts alone.
     """
     probes, reads, dead_letters = Probes(runtime), CacheReads(runtime), DeadLetterOffice(runtime)
-    app = web.Application(middlewares=[connections.watch, as_sentences, access.check_sender])
-    app.router.add_get("/", access.open(page(runtime.status)))
+    app = web.Application(
+        middlewares=[connections.watch, as_sentences, access.check_sender, access.check_controller]
+    )
+    app.router.add_get("/", access.open(page(runtime)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))
@@ -334,6 +476,9 @@ def application(
     app.router.add_get("/why/{resource}/{key:.+}", access.guarded(WriteReasons(runtime).why))
     app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
     app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
+    streams = TapStreams(runtime)
+    app.router.add_get("/events", access.guarded(streams.stream))
+    app.on_shutdown.append(streams.close)
     not_yet(app.router)
     return app
 
@@ -361,9 +506,12 @@ async def listen(runner: web.AppRunner, connections: ConnectionTable, address: A
         return await loop.create_server(factory, address.host or None, address.port, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            others = await asyncio.to_thread(running_processes)
+            holder = next((each for each in others if each.address.endswith(f":{address.port}")), None)
+            by = f"by the controller {holder}" if holder else "perhaps by another `declctl run`"
             raise UsageError(
-                f"The admin address {address} is in use, perhaps by another `declctl run`; name another with "
-                "--admin or spec.admin.bindAddress (port 0 takes any free one)."
+                f"The admin address {address} is in use, {by}; name another with --admin or "
+                "spec.admin.bindAddress (port 0 takes any free one, and commands find it)."
             ) from error
         raise UsageError(
             f"The admin address {address} can't be listened on: {error.strerror or error}; name another with "

@@ -1,45 +1,79 @@
-"""Requests to a running process: its admin address, and its answers."""
+"""Requests to a running process: how it is found, its admin address, and its answers.
+
+A command finds the process by the file that it keeps in the runtime folder of the user
+(`kit.running_processes`): the one of the manifest, or the one that `--admin` names. A process without such a
+file, of another user or in a container, is asked at the address in the manifest. It then has to be the
+controller of the manifest, otherwise nothing is done.
+"""
 
 import http.client
 import json
 import os
 import socket
-from typing import Any, cast
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import yaml
 
 from declctl.errors import ManifestErrors, UsageError
+from declctl.kit.files import TOKEN_BYTES, read_file_in_time
+from declctl.kit.files import shown as shown_path
 from declctl.kit.hosts import is_loopback
+from declctl.kit.running_processes import CONTROLLER_HEADER, RunningProcess, running_processes
+from declctl.kit.text import one_line
 from declctl.manifest import ManifestSource, load
-from declctl.manifest.model import AdminSpec
+from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address, BadValue, parse_address
 
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-_TOKEN = "DECLCTL_ADMIN_TOKEN"
+_TOKEN, _TOKEN_FILE = "DECLCTL_ADMIN_TOKEN", "DECLCTL_ADMIN_TOKEN_FILE"
 _SECONDS = 10.0
+_SILENCE_SECONDS = 30.0  # of a stream, which has a comment every 10 s
+_EVENT_STREAM = "text/event-stream"
 _LARGEST_ANSWER = 64 << 20  # bytes
 _OK = 200
 _WITHOUT_TOKEN = (401, 403)
+_MISDIRECTED = 421
+_API_GROUP = b"declctl.dev/"
 
 
 class AdminAddress(msgspec.Struct, frozen=True):
-    """An admin address, and whether the user has named it with `--admin`.
+    """An admin address, and how it was found.
 
-    The token is sent to a named address and to loopback only. Any other address comes from a manifest, which
-    may have been written to collect tokens.
+    The token is sent to an address that the user has named with `--admin`, to that of a process of this
+    user, and to loopback. Any other address comes from a manifest, which may have been written to collect
+    tokens.
     """
 
     address: Address
-    named: bool = False
+    named: bool = False  # by --admin
+    controller: str | None = None  # that has to answer; None for whatever answers
+    process: RunningProcess | None = None  # whose file names the address
 
     @property
     def gets_token(self) -> bool:
         """Whether the token may be sent there."""
-        return self.named or is_loopback(self.address.host)
+        return self.named or self.process is not None or is_loopback(self.address.host)
 
     def __str__(self) -> str:
         return str(self.address)
+
+
+class LocalManifest(NamedTuple):
+    """The manifest of a command, as far as it could be read."""
+
+    path: Path | None  # a file or a folder; None for standard input
+    name: str | None = None  # of its controller
+    address: Address | None = None  # of its controller
+    exists: bool = True  # False for a folder without a manifest
+
+    @classmethod
+    def of(cls, path: str, controller: ControllerSpec) -> "LocalManifest":
+        """A manifest that was read from `path`, which is `-` for standard input."""
+        return cls(None if path == "-" else Path(path), controller.name, controller.admin.bind_address)
 
 
 class AdminAnswer(msgspec.Struct, frozen=True):
@@ -57,74 +91,185 @@ def parse_admin(text: str) -> Address:
         raise UsageError(f"--admin: {error}; {error.suggestion}.") from error
 
 
-def admin_address(given: str | None, *, manifest: Address | None = None) -> AdminAddress:
-    """The admin address of the running process: `given`, else that of the manifest, else the default.
+def admin_address(given: str | None, *, manifest: LocalManifest | None = None) -> AdminAddress:
+    """The admin address of the running process that a command is for.
 
-    `manifest` is the address in a manifest that has been read already; by default the manifest in the current
-    folder is read. Of a manifest with faults, which may be under edit, the address alone is read. Raises
-    UsageError.
+    - `given`: the value of `--admin`, an address or the name of a controller that runs.
+    - `manifest`: one that has been read already; by default, that of the current folder. Of a manifest with
+      faults, which may be under edit, the name and the address alone are read.
+
+    Without `given`, it is the running process of the manifest, else the address in the manifest; without a
+    manifest, the only controller that runs, else the default address. Raises UsageError, with the
+    controllers that run.
     """
-    address = parse_admin(given) if given else manifest or _of_manifest()
-    if not address.port:
+    if given:
+        return _named(given)
+    manifest = manifest or _of_folder()
+    running = running_processes()
+    found = _process_of(manifest, running)
+    if found is not None:
+        return _at(found)
+    if manifest.exists and manifest.name is None:
         raise UsageError(
-            f"The admin address is {address}, which takes any free port; say with --admin which one it is. "
-            "The log of `declctl run` names it."
+            "The manifest of this folder can't be read as far as the name of its controller. "
+            f"{_those_running(running)} Say with --admin which controller or address is meant."
         )
-    return AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port), named=bool(given))
+    address = manifest.address or AdminSpec().bind_address
+    if not address.port:
+        whose = f" of {manifest.name}" if manifest.name else ""
+        raise UsageError(
+            f"The admin address{whose} is {address}, which takes any free port, and no such process of this "
+            f"user runs. {_those_running(running)} Otherwise, say with --admin which port it is: the log of "
+            "`declctl run` names it."
+        )
+    return AdminAddress(_reachable(address), controller=manifest.name)
 
 
-def another_answers(target: AdminAddress, name: object) -> str | None:
-    """A sentence for the user if another process answers than that of the manifest in this folder.
-
-    None if it is that process, if the user has named the address, or if this folder has no manifest
-    that can be read.
-    """
-    if target.named or not isinstance(name, str):
-        return None
-    try:
-        here = load(ManifestSource.read(".")).controller.name
-    except ManifestErrors:
-        return None
-    if name == here:
-        return None
-    return (
-        f"{name} answers at {target}, and the manifest in this folder is that of {here}. Name the address of "
-        f"{here} with --admin (its log says it), or write --admin {target} if you mean {name}."
+def _named(given: str) -> AdminAddress:
+    if ":" in given:
+        address = parse_admin(given)
+        if not address.port:
+            raise UsageError(f"--admin {given}: port 0 is no port that can be asked; write the real one.")
+        reachable = _reachable(address)
+        known = (each for each in running_processes() if _at(each).address == reachable)
+        return AdminAddress(reachable, named=True, process=next(known, None))
+    running = running_processes()
+    found = [each for each in running if each.controller == given]
+    if len(found) == 1:
+        return _at(found[0])
+    if found:
+        raise _ambiguous(found)
+    raise UsageError(
+        f"--admin: {given} is neither an address, as 127.0.0.1:8081 is, nor a controller that runs. "
+        f"{_those_running(running)}"
     )
+
+
+def _process_of(manifest: LocalManifest, running: Sequence[RunningProcess]) -> RunningProcess | None:
+    """The running process of a manifest; without a manifest, the only one. UsageError for several."""
+    if not manifest.exists:
+        found = list(running)
+    else:
+        # The same name may run from two folders: the path decides first.
+        found = [each for each in running if _is_of(each, manifest.path)]
+        if len(found) != 1:
+            found = [each for each in found or running if each.controller == manifest.name]
+    if len(found) > 1:
+        raise _ambiguous(found)
+    return found[0] if found else None
+
+
+def _is_of(process: RunningProcess, path: Path | None) -> bool:
+    """Whether a process has been started with this manifest, or with a file of this folder."""
+    if path is None or process.manifest is None:
+        return False
+    theirs, ours = Path(os.path.realpath(process.manifest)), Path(os.path.realpath(path))
+    return ours in (theirs, theirs.parent) or theirs == ours.parent
+
+
+def _at(process: RunningProcess) -> AdminAddress:
+    address = _reachable(parse_address(process.address))
+    return AdminAddress(address, controller=process.controller, process=process)
+
+
+def _reachable(address: Address) -> Address:
+    """The address for a client: a process that listens everywhere is asked on loopback."""
+    return Address(_ANY_HOST.get(address.host, address.host), address.port)
+
+
+def _ambiguous(found: Sequence[RunningProcess]) -> UsageError:
+    each = "; ".join(map(str, found))
+    return UsageError(
+        f"{len(found)} controllers run that this may be for: {each}. Say which one with --admin, by its name "
+        "or its address."
+    )
+
+
+def _those_running(running: Sequence[RunningProcess]) -> str:
+    if not running:
+        return "No controller of this user runs."
+    return f"Running: {'; '.join(map(str, running))}."
 
 
 def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECONDS) -> AdminAnswer:
     """Send one request, with the token if the target may have it, and never through a proxy.
 
-    `timeout` is in seconds. Raises UsageError if no process answers, if the answer is not one of declctl, or
-    if a token is needed that was not sent.
+    `timeout` is in seconds. Raises UsageError if no process answers, if another controller answers than the
+    one that has to, if the answer is not one of declctl, or if a token is needed that was not sent.
     """
-    address, token = target.address, _token()
+    try:
+        with _answer(target, method, path, timeout) as answer:
+            return _read(target, answer)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise UsageError(_nobody(target.address, error)) from error
+
+
+def follow(
+    target: AdminAddress, path: str, *, silence: float = _SILENCE_SECONDS
+) -> Generator[dict[str, Any]]:
+    """The documents of an event stream, as they arrive, until the process ends the stream.
+
+    The stream of a living process has a comment now and then. After `silence` seconds without a byte, and
+    for everything that `ask` refuses, it raises UsageError. Close the generator to end the request.
+    """
+    try:
+        with _answer(target, "GET", path, silence) as answer:
+            if answer.headers.get_content_type() != _EVENT_STREAM:
+                expect(_read(target, answer), "events")  # raises: no such document has a stream
+            while line := answer.readline(_LARGEST_ANSWER):
+                name, _, value = line.partition(b": ")
+                if name == b"data":
+                    document = _object(value)
+                    if document is not None:
+                        yield document
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise UsageError(_nobody(target.address, error)) from error
+
+
+@contextmanager
+def _answer(
+    target: AdminAddress, method: str, path: str, timeout: float
+) -> Generator[http.client.HTTPResponse]:
+    """The answer to one request, with its body still to be read, inside a `with` block."""
+    token = _token(target) if target.gets_token else None
     # http.client and not urllib: it knows no proxies, so that the token never goes to one.
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-    shown = token if target.gets_token else None
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {shown}"} if shown else {})}
+    connection = http.client.HTTPConnection(target.address.host, target.address.port, timeout=timeout)
+    headers = {"Accept": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    if target.controller:
+        headers[CONTROLLER_HEADER] = target.controller  # another one refuses the request, and does nothing
     try:
         connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read(_LARGEST_ANSWER + 1)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise UsageError(_nobody(address, error)) from error
+        with connection.getresponse() as answer:
+            _require_controller(target, answer)
+            yield answer
     finally:
         connection.close()
-    try:
-        document = json.loads(body) if len(body) <= _LARGEST_ANSWER else None
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise UsageError(f"What answers at {address} is not declctl; name another address with --admin.")
+
+
+def _read(target: AdminAddress, answer: http.client.HTTPResponse) -> AdminAnswer:
+    """The JSON of an answer; raises UsageError if it has none, or if a token is needed that was not sent."""
+    body = answer.read(_LARGEST_ANSWER + 1)
+    document = _object(body) if len(body) <= _LARGEST_ANSWER else None
+    if document is None:
+        raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
     # The user has a token and wonders why it does not help: say why it stayed here.
-    if answer.status in _WITHOUT_TOKEN and token and shown is None:
+    if answer.status in _WITHOUT_TOKEN and _token(target) and not target.gets_token:
         raise UsageError(
-            f"{address} asks for a token. It was not sent, as only a manifest names it: write "
-            f"--admin {address} if it may have the token."
+            f"{target} asks for a token. It was not sent, as only a manifest names it: write "
+            f"--admin {target} if it may have the token."
         )
-    return AdminAnswer(answer.status, cast("dict[str, Any]", document))
+    return AdminAnswer(answer.status, document)
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    """A JSON object; None for anything else."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else None
 
 
 def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
@@ -135,11 +280,40 @@ def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
     raise UsageError(str(error) if error else f"What answers is not declctl: its status is {answer.status}.")
 
 
-def _token() -> str | None:
-    """The token of the environment, without the newline that ends the file of a token."""
-    token = os.environ.get(_TOKEN, "").strip()
+def _require_controller(target: AdminAddress, answer: http.client.HTTPResponse) -> None:
+    """Raise UsageError if the answer is one of another controller."""
+    name = answer.headers.get(CONTROLLER_HEADER)
+    is_right = target.controller is None or name == target.controller
+    if is_right and answer.status != _MISDIRECTED:
+        return
+    if name is None:
+        raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
+    there, meant = one_line(name), target.controller
+    raise UsageError(
+        f"Nothing was done: {there} answers at {target}, and the manifest is that of {meant}. "
+        f"{_those_running(running_processes())} Name the address of {meant} with --admin (its log says it), "
+        f"or write --admin {target} if you mean {there}."
+    )
+
+
+def _token(target: AdminAddress) -> str | None:
+    """The token for a process: that of the environment, else the file that the process itself reads."""
+    token, file = os.environ.get(_TOKEN, "").strip(), os.environ.get(_TOKEN_FILE, "")
+    if token and file:
+        raise UsageError(f"Both {_TOKEN} and {_TOKEN_FILE} are set; unset one of them.")
+    source = _TOKEN
+    if not token and (file or (target.process is not None and target.process.token_file)):
+        named = file or (target.process.token_file if target.process is not None else None) or ""
+        source = shown_path(named)
+        try:
+            data = read_file_in_time(Path(named), most=TOKEN_BYTES, name="declctl-token")
+        except OSError as error:
+            raise UsageError(f"The token file {source} can't be read: {error.strerror or error}.") from error
+        token = data.decode("utf-8", "replace").strip()
+        if not token:
+            raise UsageError(f"The token file {source} is empty.")
     if token and not (token.isascii() and token.isprintable()):
-        raise UsageError(f"{_TOKEN} has characters that no header can carry; use letters and digits.")
+        raise UsageError(f"{source} has characters that no header can carry; use letters and digits.")
     return token or None
 
 
@@ -152,34 +326,58 @@ def _nobody(address: Address, error: Exception) -> str:
     elif isinstance(error, socket.gaierror):
         why = "the host is not known"
     return (
-        f"Nothing answers at the admin address {address} ({why}). Is `declctl run` running? Name another "
-        "address with --admin, or run this in the folder of the manifest."
+        f"Nothing answers at the admin address {address} ({why}). Is `declctl run` running? "
+        f"{_those_running(running_processes())} Name another address or controller with --admin, or run this "
+        "in the folder of the manifest."
     )
 
 
-def _of_manifest() -> Address:
+def _of_folder() -> LocalManifest:
+    """The manifest of the current folder, as far as it can be read."""
+    here = Path.cwd()
     try:
-        return load(ManifestSource.read(".")).controller.admin.bind_address
+        return LocalManifest.of(str(here), load(ManifestSource.read(".")).controller)
     except ManifestErrors:
-        return _as_far_as_it_can_be_read() or AdminSpec().bind_address
+        return _as_far_as_it_can_be_read(here)
 
 
-def _as_far_as_it_can_be_read() -> Address | None:
-    """The valid address in the Controllers of this folder; other faults of the manifest do not matter."""
+def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
+    """Name and address of the only Controller of a folder; other faults of the manifest do not matter."""
     try:
         source = ManifestSource.read(".")
     except ManifestErrors:
-        return None
-    named = {address for file in source.files for address in _addresses(file.data)}
-    return named.pop() if len(named) == 1 else None
+        return LocalManifest(folder, exists=False)
+    documents = [each for file in source.files for each in _controllers(file.data)]
+    names = {name for each in documents if isinstance(name := _value(each, "metadata", "name"), str)}
+    addresses = set[Address]()
+    for each in documents:
+        try:
+            addresses.add(parse_address(_value(each, "spec", "admin", "bindAddress")))
+        except (ValueError, TypeError):
+            continue
+    return LocalManifest(
+        folder,
+        names.pop() if len(names) == 1 else None,
+        addresses.pop() if len(addresses) == 1 else None,
+        exists=any(_API_GROUP in file.data for file in source.files),
+    )
 
 
-def _addresses(data: bytes) -> list[Address]:
-    found: list[Address] = []
+def _controllers(data: bytes) -> list[Any]:
+    """The Controllers in a file, up to its first fault."""
+    found: list[Any] = []
     try:
         for document in yaml.safe_load_all(data):
             if document["kind"] == "Controller" and str(document["apiVersion"]).startswith("declctl.dev/"):
-                found.append(parse_address(document["spec"]["admin"]["bindAddress"]))  # noqa: PERF401
+                found.append(document)  # noqa: PERF401
     except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
-        return found  # the part before the fault counts
+        return found
     return found
+
+
+def _value(document: Any, *path: str) -> Any:
+    for step in path:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(step)
+    return document

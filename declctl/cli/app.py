@@ -11,13 +11,16 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
 from declctl.cli.terminal import block, line
 from declctl.cli.version import version
 from declctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from declctl.cli.generate.rights import KubeconfigChoice
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
@@ -26,17 +29,13 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "tap": "the log of `declctl run --log-level debug` and `declctl status` show what happens",
         "top": "`declctl status` and GET /metrics have the figures",
-        "graph": "`declctl status` lists resources and handlers",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
-        "generate": "examples/07-in-cluster has a Deployment and a Role to start from",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
         "set": "start `declctl run` with --log-level",
-        "doctor": "`declctl validate --cluster` checks kinds and permissions",
     }
 )
 _PLUGINS_INSTEAD: Mapping[str, str] = MappingProxyType(
@@ -75,6 +74,15 @@ class Report(StrEnum):
     GITHUB = "github"
 
 
+class GraphFormat(StrEnum):
+    """How `graph` prints the graph of a manifest."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    JSON = "json"
+
+
 class LogFormat(StrEnum):
     """How log lines are written."""
 
@@ -94,13 +102,17 @@ class LogLevel(StrEnum):
 _ManifestArgument = Annotated[
     str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
 ]
+_ChurnOption = Annotated[
+    float,
+    typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods of the sandbox."),
+]
 _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR",
-        help="The admin address of the running process. [default: that of the manifest in the current "
-        "folder, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME",
+        help="The running process: its admin address, or the name of its controller. [default: the process "
+        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -119,6 +131,18 @@ _OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
 ]
 
+_LinesOption = Annotated[
+    Output, typer.Option("--output", "-o", help="text for people, json for a document in each line.")
+]
+_NoPluginsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-plugins",
+        help="Load no plugin: those of the manifest are left out with a warning, and their handlers are not "
+        "called. DECLCTL_LOAD_PLUGINS=a,b loads these alone.",
+    ),
+]
+
 app = typer.Typer(
     name="declctl",
     help="Kubernetes controllers that are declared, not programmed.",
@@ -135,6 +159,9 @@ _finalizers = typer.Typer(
 )
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 _new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
+_generate = typer.Typer(
+    help="Print what brings a manifest into a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -156,13 +183,24 @@ def declctl(
 ) -> None:
     """Kubernetes controllers that are declared, not programmed."""
     if no_plugins:
-        # An environment variable, because the child process of the pre-flight has to know it too.
-        os.environ["DECLCTL_LOAD_PLUGINS"] = ""
+        _load_no_plugins()
+
+
+def _load_no_plugins() -> None:
+    # An environment variable, because the child process of the pre-flight has to know it too.
+    os.environ["DECLCTL_LOAD_PLUGINS"] = ""
 
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
-    manifest: _ManifestArgument,
+    manifest: Annotated[
+        str,
+        typer.Argument(
+            metavar="MANIFEST",
+            help="A file, a folder that holds one Controller, -, or configmap/NAMESPACE/NAME, which is read "
+            "from the cluster and followed.",
+        ),
+    ],
     *,
     watch: Annotated[
         bool | None,
@@ -185,6 +223,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
     objects: _ObjectsOption = None,
+    churn: _ChurnOption = 0.0,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -192,6 +231,14 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Write nothing: the server checks what handlers write, and the differences are printed.",
         ),
     ] = False,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="FILE",
+            help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -206,12 +253,19 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
         ),
     ] = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
+    if no_plugins:
+        _load_no_plugins()
     if sandbox and (kubeconfig or context):
         raise UsageError("--sandbox is a cluster of its own: leave out --kubeconfig and --context, or it.")
     if objects and not sandbox:
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
+    if churn and not sandbox:
+        raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if churn and once:
+        raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
         raise UsageError("--timeout limits --once: add --once, or leave it out.")
     if exec_on_restart and once:
@@ -235,7 +289,9 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             timeout=timeout,
             sandbox=sandbox,
             objects=objects or [],
+            churn=churn,
             dry_run=dry_run,
+            allowed_digests=allowed_digests,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,
@@ -264,8 +320,11 @@ def validate(
     ] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
+    no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Check manifests; the handlers are imported in a child process, as a reload does."""
+    if no_plugins:
+        _load_no_plugins()
     if (kubeconfig or context) and not cluster:
         raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
     from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -284,6 +343,65 @@ def validate(
         notes = in_cluster.notes
     print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command(epilog="Example: declctl doctor examples/01-hello --context staging")
+def doctor(
+    manifest: Annotated[
+        str | None,
+        typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder."),
+    ] = None,
+    *,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="How long each check may take. [default: 10s]"),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Check whether declctl can work here: Python, packages, limits, files, plugins, address and cluster.
+
+    Each check is ok, a warning, failed or skipped, with its meaning and what to do. It exits 1 if a check
+    failed, else 0. Nothing is changed, and the only requests to the cluster are reads and access reviews.
+    """
+    from declctl.runtime.checking.preflight_pool import PreflightPool
+
+    with closing(PreflightPool()) as children:
+        children.warm()  # as in `run`
+        from declctl.cli.doctor import examine
+
+        return examine(
+            manifest,
+            children,
+            kubeconfig=kubeconfig,
+            context=context,
+            timeout=timeout,
+            as_json=output is Output.JSON,
+        )
+
+
+@app.command()
+def digest(
+    manifest: _ManifestArgument,
+    *,
+    allowed: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed",
+            metavar="FILE",
+            help="Exit with 1 unless this list has the digest, as --allowed-digests of run would refuse it.",
+        ),
+    ] = None,
+) -> None:
+    """Print the digest of a manifest and its handler files, for lists of what may run.
+
+    It is the same on each machine. No code is imported. Files of configFrom are not part of it, and neither
+    are installed packages.
+    """
+    from declctl.cli.digest import print_digest
+
+    print_digest(manifest, allowed=allowed)
 
 
 @app.command()
@@ -308,6 +426,27 @@ def plan(
     from declctl.cli.plan import show_plan
 
     return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+
+
+@app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
+def graph(
+    manifest: Annotated[
+        str, typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder.")
+    ] = ".",
+    *,
+    output: Annotated[
+        GraphFormat,
+        typer.Option("--output", "-o", help="A tree for people, Mermaid or DOT for pages, or JSON."),
+    ] = GraphFormat.TEXT,
+) -> None:
+    """Show what a manifest connects: resources, informers, indexes, handlers, and what they write.
+
+    It needs no cluster, and imports no handler: reads and writes that the manifest does not declare are not
+    in it. It exits 1 if the manifest has faults.
+    """
+    from declctl.cli.graph import show_graph
+
+    show_graph(manifest, str(output))
 
 
 @app.command()
@@ -415,6 +554,43 @@ def why(
     return show_reasons(what, field, admin, as_json=output is Output.JSON)
 
 
+@app.command(epilog="Example: declctl tap notify --namespace demo --failed")
+def tap(  # noqa: PLR0913 - as in `run`
+    of: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HANDLER|RESOURCE]",
+            help="Only calls of this handler, or because of this resource; by default of all handlers.",
+        ),
+    ] = None,
+    *,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="Only objects of this namespace.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Only objects of this name; * and ? stand for any.")
+    ] = "",
+    handler: Annotated[
+        str, typer.Option("--handler", metavar="NAME", help="Only calls of this handler.")
+    ] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed, or are overdue.")] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after so many calls.")
+    ] = None,
+    output: _LinesOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Show the calls of a running process, live: changes, paths that changed, outcomes, and reloads.
+
+    Values of objects are not shown. It exits 0 at Ctrl-C and when the process ends, 2 if no process answers,
+    if it has no such handler or resource, or if the connection is lost.
+    """
+    from declctl.cli.tap import show_tap
+
+    chosen = {"namespace": namespace, "name": name, "handler": handler, "failed": "true" if failed else ""}
+    return show_tap(of, admin, chosen=chosen, count=count, as_json=output is Output.JSON)
+
+
 @app.command()
 def requeue(
     letter: Annotated[
@@ -466,9 +642,7 @@ def sandbox(
             help="Where to write its kubeconfig; by default a temporary file.",
         ),
     ] = None,
-    churn: Annotated[
-        float, typer.Option("--churn", metavar="RATE", min=0.0, help="Changes a second to demo pods.")
-    ] = 0.0,
+    churn: _ChurnOption = 0.0,
 ) -> None:
     """Serve a Kubernetes API from memory, until Ctrl-C."""
     from declctl.cli.sandbox import serve
@@ -498,11 +672,15 @@ def schema(
     kind: Annotated[
         str | None, typer.Option("--kind", help="Of one kind alone: Controller or ControllerTest.")
     ] = None,
+    plugins: Annotated[
+        bool,
+        typer.Option("--plugins", help="With the schemas of the configs of installed plugins, for editors."),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of manifests."""
     from declctl.cli.describe import show_schema
 
-    show_schema(kind)
+    show_schema(kind, with_plugins=plugins)
 
 
 app.command()(version)
@@ -741,7 +919,232 @@ def release_finalizers(
     return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
 
 
+_NamespaceOption = Annotated[
+    str,
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The namespace in which the process runs."),
+]
+_NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Of the objects; by default that of the controller."),
+]
+_DefinitionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--crds",
+        metavar="FILE",
+        help="CustomResourceDefinitions (YAML) of the kinds that Kubernetes does not have; may be repeated.",
+    ),
+]
+_ClusterOption = Annotated[
+    bool,
+    typer.Option(
+        "--cluster", help="Ask the cluster of the kubeconfig for the names of kinds, instead of --crds."
+    ),
+]
+
+
+@_generate.callback()
+def _of_generate() -> None:
+    """Print what brings a manifest into a cluster."""
+
+
+@_generate.command("rbac")
+def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say above each rule why it is there, with the line of the manifest."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print a ServiceAccount, and Roles of the rights that a manifest needs and no others.
+
+    For `kubectl apply --server-side -f -`. The handlers are imported in a child process, as `validate` does.
+    """
+    from declctl.cli.generate.rbac import show_rbac
+
+    show_rbac(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        explain=explain,
+    )
+
+
+@_generate.command("deploy")
+def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the command line
+    manifest: _ManifestArgument,
+    *,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="The image of declctl. [default: declctl:VERSION]"),
+    ] = None,
+    plugin_image: Annotated[
+        str | None,
+        typer.Option(
+            "--plugin-image",
+            metavar="IMAGE",
+            help="An image whose folder /plugins has installed packages; an init container copies them.",
+        ),
+    ] = None,
+    kustomize: Annotated[
+        str | None,
+        typer.Option(
+            "--kustomize", metavar="DIR", help="Write files and a kustomization into a folder, for overlays."
+        ),
+    ] = None,
+    service_monitor: Annotated[
+        bool, typer.Option("--service-monitor", help="Add a Service and a ServiceMonitor for Prometheus.")
+    ] = False,
+    alerts: Annotated[
+        bool,
+        typer.Option("--alerts", help="Add the alerts of `declctl generate alerts` as a PrometheusRule."),
+    ] = False,
+    name: _NameOption = None,
+    namespace: _NamespaceOption = "default",
+    crds: _DefinitionsOption = None,
+    cluster: _ClusterOption = False,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print everything that runs a manifest in a cluster: files, rights, Deployment and policies.
+
+    For `kubectl apply --server-side -f -`. The pod meets the pod security standard restricted. An edit of the
+    files is a reload; only fields that take effect at the next start replace the pod.
+    """
+    from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+
+    generate_deployment(
+        manifest,
+        name=name,
+        namespace=namespace,
+        definitions=crds or [],
+        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
+        options=DeployOptions(image, plugin_image, service_monitor, alerts),
+        kustomize=kustomize,
+    )
+
+
+@_generate.command("alerts")
+def generate_alerts(
+    *,
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Of the controller, which is the job of Prometheus."),
+    ] = "declctl",
+    namespace: _NamespaceOption = "default",
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="A file for rule_files of Prometheus, instead of a PrometheusRule."),
+    ] = False,
+) -> None:
+    """Print alerts: not synced, reload refused, handlers that fail, queues that grow, no leader, and more."""
+    from declctl.cli.generate.alerts import show_alerts
+
+    show_alerts(job=name, namespace=namespace, plain=plain)
+
+
+@_generate.command("image")
+def generate_image(
+    manifest: _ManifestArgument,
+    *,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="The image to begin with. [default: declctl:VERSION]"),
+    ] = None,
+    lock: Annotated[
+        str,
+        typer.Option(
+            "--lock", metavar="FILE", help="What `declctl lock` has printed, in the folder of the build."
+        ),
+    ] = "requirements.lock",
+) -> None:
+    """Print a Dockerfile that installs the packages of a lock, by their hashes, on the image of declctl."""
+    from declctl.cli.generate.image import show_dockerfile
+
+    show_dockerfile(manifest, image=image, lock=lock)
+
+
+@app.command()
+def lock(
+    manifest: _ManifestArgument,
+    *,
+    index_url: Annotated[
+        str | None,
+        typer.Option("--index-url", metavar="URL", help="The index of packages; by default that of pip."),
+    ] = None,
+    find_links: Annotated[
+        list[str] | None,
+        typer.Option("--find-links", metavar="DIR", help="A folder with wheels; may be repeated."),
+    ] = None,
+    no_index: Annotated[
+        bool, typer.Option("--no-index", help="Ask no index: --find-links has all packages.")
+    ] = False,
+    python: Annotated[
+        str, typer.Option("--python", metavar="VERSION", help="The Python of the image.")
+    ] = "3.13",
+    platform: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--platform",
+            metavar="PLATFORM",
+            help="linux/amd64 or linux/arm64; may be repeated. [default: both]",
+        ),
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--package",
+            metavar="PLUGIN=PACKAGE",
+            help="The package of a plugin, if it is neither installed here nor called declctl-PLUGIN; may "
+            "be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Print the packages of a manifest's plugins and of declctl, with versions and hashes.
+
+    For `pip install --require-hashes -r`, and for `declctl generate image`. pip finds the versions, and
+    installs nothing.
+    """
+    from declctl.cli.lock import PLATFORMS, PackageSource, show_lock
+
+    pairs = [each.partition("=") for each in package or ()]
+    if not all(name and value for name, _, value in pairs):
+        raise UsageError("--package is PLUGIN=PACKAGE, such as --package slack=acme-declctl-slack.")
+    show_lock(
+        manifest,
+        source=PackageSource(index_url, find_links or [], no_index),
+        python=python,
+        platforms=platform or PLATFORMS,
+        plugins={name: value for name, _, value in pairs},
+    )
+
+
+def _cluster_of(
+    kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
+) -> "KubeconfigChoice | None":
+    """The cluster that is asked for kinds; None for none. Raises UsageError for options that contradict."""
+    if (kubeconfig or context) and not asked:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if asked and definitions:
+        raise UsageError("--crds says what --cluster asks: leave one of them out.")
+    if not asked:
+        return None
+    from declctl.cli.generate.rights import KubeconfigChoice
+
+    return KubeconfigChoice(kubeconfig, context)
+
+
 app.add_typer(_plugins, name="plugins")
+app.add_typer(_generate, name="generate")
 app.add_typer(_finalizers, name="finalizers")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")

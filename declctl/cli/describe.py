@@ -1,19 +1,35 @@
 """`schema`, `explain` and `plugins list`: the fields of a manifest, and the installed plugins."""
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from declctl.cli.terminal import block, line, print_json, print_table
 from declctl.errors import UsageError
-from declctl.manifest import Explanation, explain, schema
+from declctl.manifest import Explanation, explain, schema, schema_with_plugins
 from declctl.manifest.codes import CODE_PATTERN, explain_code
 
+if TYPE_CHECKING:
+    from declctl.runtime.checking.declaration import ListedPlugin
 
-def show_schema(kind: str | None) -> None:
-    """Print the JSON Schema of manifests, or of one kind alone."""
-    print_json(schema(kind))
+
+def show_schema(kind: str | None, *, with_plugins: bool) -> None:
+    """Print the JSON Schema of manifests, or of one kind alone; perhaps with those of plugins' configs.
+
+    Plugins that can't be used are left out, and named on stderr.
+    """
+    if not with_plugins:
+        print_json(schema(kind))
+        return
+    listed = _installed_plugins()
+    for plugin in listed:
+        if plugin.reason is not None:
+            line(f"the plugin {plugin.name} is left out: {plugin.reason}", err=True)
+    usable = {plugin.name: plugin.config_schema for plugin in listed if plugin.reason is None}
+    print_json(schema_with_plugins(kind, {name: dict(c) if c else None for name, c in usable.items()}))
 
 
 def show_explanation(path: str) -> None:
@@ -54,28 +70,43 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def show_plugins(*, as_json: bool) -> None:
-    """Print the installed plugins, their hooks, and the faults of unusable ones.
-
-    No code of a plugin is imported into this process. Raises UsageError if no child process can be started.
-    """
-    # Late: `explain` and `schema` need no children.
+def _installed_plugins() -> "Sequence[ListedPlugin]":
+    """Each installed plugin, imported in a child. Raises UsageError if no child process can be started."""
+    # Late: `explain`, and `schema` alone, need no children.
     from declctl.runtime.checking.preflight import list_plugins
     from declctl.runtime.checking.preflight_pool import PreflightPool
 
     # A pool for this command alone: each plugin is imported in a child of its own.
     with closing(PreflightPool()) as children:
         try:
-            listed = list_plugins(children.begin)
+            return list_plugins(children.begin)
         except OSError as error:
             raise UsageError(
                 f"Plugins are imported in a child process, and none can be started: {error}."
             ) from error
+
+
+def show_plugins(*, as_json: bool) -> None:
+    """Print the installed plugins, their hooks, and the faults of unusable ones.
+
+    No code of a plugin is imported into this process. Raises UsageError if no child process can be started.
+    """
+    listed = _installed_plugins()
     if as_json:
         print_json(msgspec.to_builtins(listed))
     elif listed:
-        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "STATE", "HOOKS", "REASON")
-        rows = [(p.name, p.distribution, p.version, p.state, " ".join(p.hooks), p.reason) for p in listed]
+        headers = ("PLUGIN", "DISTRIBUTION", "VERSION", "HOOKSPEC", "STATE", "HOOKS", "REASON")
+        rows = [
+            (p.name, p.distribution, p.version, p.hookspec or "any", p.state, " ".join(p.hooks), p.reason)
+            for p in listed
+        ]
         print_table(headers, rows)
+        for plugin in listed:
+            # A terminal cuts the table, and a reason is long.
+            if plugin.reason is not None:
+                who = f"the plugin {plugin.name} ({plugin.distribution} {plugin.version})"
+                line()
+                line(plugin.reason if plugin.reason.startswith(who) else f"{who}: {plugin.reason}")
+                block("".join(f"  {each}\n" for each in (plugin.traceback or "").splitlines()))
     else:
         line("No plugin is installed, or none may be loaded (--no-plugins, DECLCTL_LOAD_PLUGINS).", err=True)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import typer
 
-from declctl.cli.admin_client import admin_address, ask
+from declctl.cli.admin_client import LocalManifest, admin_address, ask
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import ApiError, UsageError
@@ -120,7 +120,7 @@ def named_finalizers(manifest: str, handler: str | None, admin: str | None) -> l
     assert checked.inputs is not None
     controller = checked.inputs.loaded.controller
     written = list(_of_plan(plan(controller)))
-    running = _running_plan(controller.name, controller.admin.bind_address, admin)
+    running = _running_plan(LocalManifest.of(manifest, controller), admin)
     known = {(each.finalizer, each.kind.group, each.kind.kind) for each in written}
     if running is not None:
         written += [
@@ -148,12 +148,10 @@ def _of_plan(of: Plan, *, in_manifest: bool = True) -> Iterator[NamedFinalizer]:
             yield NamedFinalizer(each.name, each.finalizer, kind, resource.namespaces, in_manifest)
 
 
-def _running_plan(name: str, bound: Any, admin: str | None) -> Plan | None:
+def _running_plan(manifest: LocalManifest, admin: str | None) -> Plan | None:
     """The plan of the running process of this name; None without an answer."""
-    if admin is None and not bound.port:
-        return None
     try:
-        answer = ask(admin_address(admin, manifest=bound), "GET", "/plan", timeout=_SECONDS)
+        answer = ask(admin_address(admin, manifest=manifest), "GET", "/plan", timeout=_SECONDS)
         if answer.status != _OK:
             return None
         found = read_running_plan(answer.document).plan
@@ -161,7 +159,7 @@ def _running_plan(name: str, bound: Any, admin: str | None) -> Plan | None:
         if admin is not None:
             raise
         return None
-    return found if found.name == name else None
+    return found if found.name == manifest.name else None
 
 
 async def _connected(cluster: tuple[str | None, str | None], work: Callable[[Client], Any]) -> Any:

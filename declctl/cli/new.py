@@ -77,7 +77,9 @@ def new_manifest(folder: str, *, name: str | None, resource: str) -> None:
     objects = "OBJECTS.yaml" if chosen.built_in else "CRD.yaml --objects OBJECTS.yaml"
     line("Try next:")
     line(f"  declctl validate {shown}")
-    if chosen.built_in:
+    if (chosen.api_version, chosen.kind) == ("v1", "Pod"):
+        line(f"  declctl run {shown} --sandbox --churn 2    # then edit {where / 'handlers.py'}, and save")
+    elif chosen.built_in:
         line(f"  declctl run {shown} --sandbox --once")
     line(f"  declctl run {shown} --sandbox --objects {objects}")
     line(f"  declctl run {shown}    # with the cluster of your kubeconfig")

@@ -5,7 +5,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from declctl.cli.admin_client import AdminAddress, admin_address, ask
+from declctl.cli.admin_client import AdminAddress, LocalManifest, admin_address, ask
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import UsageError
@@ -43,10 +43,11 @@ def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str |
     new = _checked(manifest)
     try:
         if against == _RUNNING:
-            found = compare_plans(new, against=_running(new, admin), matching=_matching(new, admin))
+            target = _target(manifest, new, admin)
+            found = compare_plans(new, against=_running(target), matching=_matching(target))
         else:
             old = None if against is None else _checked(against)
-            found = compare_plans(new, against=old, objects=_objects(new, admin))
+            found = compare_plans(new, against=old, objects=_objects(manifest, new, admin))
     except UsageError as fault:  # a fault of the address; the status 2 would mean changes
         line(f"declctl: {fault}", err=True)
         return 1
@@ -91,9 +92,8 @@ def _checked(manifest: str) -> CheckResult:
     return checked
 
 
-def _running(checked: CheckResult, admin: str | None) -> RunningPlan:
-    """The plan of the running process, from the address `admin` or that of the manifest."""
-    target = _target(checked, admin)
+def _running(target: AdminAddress) -> RunningPlan:
+    """The plan of the running process."""
     answer = ask(target, "GET", "/plan")
     if answer.status != _OK:
         error = answer.document.get("error")
@@ -101,12 +101,11 @@ def _running(checked: CheckResult, admin: str | None) -> RunningPlan:
     return read_running_plan(answer.document)
 
 
-def _matching(checked: CheckResult, admin: str | None) -> MatchCounter:
+def _matching(target: AdminAddress) -> MatchCounter:
     """Counts objects in the caches of the running process; None if it does not answer.
 
     A process that does not answer in time is not asked again, as each request would take as long.
     """
-    target = _target(checked, admin)
     answers = True
 
     def count(selected: ObjectSelection) -> int | None:
@@ -130,28 +129,24 @@ def _matching(checked: CheckResult, admin: str | None) -> MatchCounter:
     return count
 
 
-def _target(checked: CheckResult, admin: str | None) -> AdminAddress:
+def _target(manifest: str, checked: CheckResult, admin: str | None) -> AdminAddress:
+    """The process to ask: the running one of the manifest, or the one that `--admin` names."""
     assert checked.inputs is not None
-    bound = checked.inputs.loaded.controller.admin.bind_address
-    return admin_address(admin, manifest=bound if bound.port else None)
+    return admin_address(admin, manifest=LocalManifest.of(manifest, checked.inputs.loaded.controller))
 
 
-def _objects(checked: CheckResult, admin: str | None) -> dict[str, int]:
+def _objects(manifest: str, checked: CheckResult, admin: str | None) -> dict[str, int]:
     """The objects of each resource in the running process of this name; empty without an answer."""
     assert checked.inputs is not None
-    controller = checked.inputs.loaded.controller
-    bound = controller.admin.bind_address
-    # Port 0 in the manifest: the port is not known, and without --admin no process can be asked.
-    if admin is None and not bound.port:
-        return {}
     try:
-        document = ask(admin_address(admin, manifest=bound), "GET", "/status", timeout=_SECONDS).document
+        target = _target(manifest, checked, admin)
+        document = ask(target, "GET", "/status", timeout=_SECONDS).document
     except UsageError:
         if admin is not None:
             raise
         return {}
     # Another controller answers at this address: its numbers are for another manifest.
-    if document.get("name") != controller.name:
+    if document.get("name") != checked.inputs.loaded.controller.name:
         return {}
     return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from declctl.cli.admin_client import admin_address, another_answers, ask, expect
+from declctl.cli.admin_client import admin_address, ask, expect
 from declctl.cli.report import print_dead_letters, print_history, print_status, show_faults
 from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
@@ -20,12 +20,8 @@ _FAULT, _INTERNAL = 500, 3
 
 def show_status(admin: str | None, *, as_json: bool) -> None:
     """Print how a running process is doing. Raises UsageError."""
-    target = admin_address(admin)
     fields = ("name", "generation", "ready", "conditions", "resources", "handlers", "plugins")
-    document = expect(ask(target, "GET", "/status"), *fields)
-    other = another_answers(target, document["name"])
-    if other is not None:
-        line(f"warning: {other}", err=True)
+    document = expect(ask(admin_address(admin), "GET", "/status"), *fields)
     if as_json:
         print_json(document)
         return
@@ -73,17 +69,15 @@ def give_order(path: str, admin: str | None, *, as_json: bool) -> int:
 
 def _say_if_redacted(document: dict[str, Any]) -> None:
     if document.get("redacted"):
-        line("messages are left out: they are for those with the token (set DECLCTL_ADMIN_TOKEN)", err=True)
+        line(
+            "messages are left out: they are for those with the token (set DECLCTL_ADMIN_TOKEN)",
+            err=True,
+        )
 
 
 def _order(admin: str | None, path: str) -> dict[str, Any]:
     """The answer to an order; raises UsageError if there is none, exits 3 if the process failed on it."""
     target = admin_address(admin)
-    # The order changes something: a process of another name must not get it by accident.
-    if not target.named:
-        other = another_answers(target, ask(target, "GET", "/status").document.get("name"))
-        if other is not None:
-            raise UsageError(f"Nothing was done: {other}")
     try:
         answer = ask(target, "POST", path, timeout=RELOAD_SECONDS)
     except UsageError as fault:

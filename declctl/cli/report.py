@@ -96,8 +96,14 @@ def print_status(document: Document, *, now: datetime) -> None:
         (c["name"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
     ]
     _section("ABANDONED CALL", ("FOR", "AT"), abandoned)
-    plugins = [(p["name"], p["version"], p["state"], p["reason"]) for p in document["plugins"]]
+    plugins = [(p["name"], p["version"], p["state"], _why(p)) for p in document["plugins"]]
     _section("PLUGIN", ("VERSION", "STATE", "REASON"), plugins)
+
+
+def _why(plugin: Document) -> str | None:
+    """Why a plugin is not Ready, and when a call of a suspended one is tried."""
+    left = (plugin.get("circuitBreaker") or {}).get("nextTrialSeconds")
+    return plugin["reason"] if left is None else f"{plugin['reason']}; one call is tried in {left:.0f}s"
 
 
 def _numbered(old: Document) -> str:

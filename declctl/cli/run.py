@@ -9,7 +9,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from declctl.admin import TOKEN_VARIABLE, front
+from msgspec.structs import replace
+
+from declctl.admin import from_environment, front
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
@@ -42,7 +44,9 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     timeout: str | None,
     sandbox: bool,
     objects: Sequence[str],
+    churn: float,
     dry_run: bool,
+    allowed_digests: str | None,
     kubeconfig: str | None,
     context: str | None,
     log_format: str,
@@ -57,7 +61,6 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
     log = log.bind(logger=OWN_LOGGER)
-    fronts = [_named(name), *_fronts(admin, screen, once=once, log=log)]
     _print_by_lines()
     sys.setswitchinterval(SWITCH_SECONDS)
     options = RunOptions(
@@ -67,10 +70,13 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         once=once,
         timeout=seconds,
         dry_run=dry_run,
+        allowed_digests=allowed_digests,
         mutation_detector=_is_set(_MUTATION_DETECTOR),
     )
     with ExitStack() as stack:
-        connect = _sandbox(stack, objects, log) if sandbox else _cluster(kubeconfig, context)
+        connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)
+        options = replace(options, at=_config_map(stack, manifest, connect, log))
+        fronts = [_named(name), *_fronts(options, admin, screen, log)]
         connect = _then_collect_garbage(connect)
         runtime = Runtime(
             options,
@@ -148,7 +154,7 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
+def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> Connect:
     from declctl.cli.sandbox import read_objects  # late: a run in a cluster has no sandbox
     from declctl.sandbox import SandboxThread
 
@@ -156,8 +162,20 @@ def _sandbox(stack: ExitStack, files: Sequence[str], log: Any) -> Connect:
     server = stack.enter_context(SandboxThread())
     loaded = server.load(documents)
     number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if files else "no objects yet"
+    if churn:
+        server.churn(churn)
+        number = "demo pods that change" if not files else f"{number} and demo pods that change"
     log.info(f"sandbox at {server.url}: an API server in this process, with {number}; it ends with it")
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
+
+
+def _config_map(stack: ExitStack, manifest: str, connect: Connect, log: Any) -> Path | None:
+    """The folder that follows a ConfigMap, if `manifest` names one."""
+    if not manifest.startswith("configmap/"):
+        return None
+    from declctl.runtime.config_map import ConfigMapFolder, config_map_of  # late: most runs read files
+
+    return stack.enter_context(ConfigMapFolder(*config_map_of(manifest), connect=connect, log=log)).path
 
 
 def _cluster(kubeconfig: str | None, context: str | None) -> Connect:
@@ -176,10 +194,22 @@ def _named(name: ControllerName) -> Front:
     return front
 
 
-def _fronts(admin: str | None, screen: Screen, *, once: bool, log: Any) -> Sequence[Front]:
+def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) -> Sequence[Front]:
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
     # With --once there is no admin address unless --admin names one: the port may belong to another run.
-    if admin is not None or not once:
+    if admin is not None or not options.once:
         address = None if admin is None else parse_admin(admin)
-        fronts.append(front(address, token=os.environ.get(TOKEN_VARIABLE), log=log))
+        given = from_environment(os.environ, log)
+        path = None if options.manifest == "-" else _absolute(options.manifest)
+        fronts.append(front(address, given=given, folder=_folder_of(options), manifest=path, log=log))
     return fronts
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - links are kept, as they may be moved
+
+
+def _folder_of(options: RunOptions) -> Path:
+    """The folder of the manifest, where its relative paths begin."""
+    path = options.at or Path(options.manifest)
+    return Path() if options.manifest == "-" else path if path.is_dir() else path.parent

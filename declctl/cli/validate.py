@@ -8,17 +8,18 @@ manifest matches are listed.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
+from declctl.cli.generate.rights import code_of
 from declctl.cli.kind_fields import KindFields
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.errors import ApiError, Forbidden, NotFound
-from declctl.manifest import Diagnostic, LoadedManifest, plan, render_github, render_json
+from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.codes import (
     CLUSTER_UNREACHABLE,
     FORBIDDEN,
@@ -28,19 +29,14 @@ from declctl.manifest.codes import (
     UNKNOWN_OBJECT_FIELD,
 )
 from declctl.manifest.diagnostics import closest, listed
-from declctl.manifest.model import HandlerSpec, ResourceSpec, SecondaryWatchSpec
-from declctl.manifest.plan import ResourcePlan, WatchKey
+from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
+from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_VERBS = ("list", "watch")
-_FINALIZER_VERBS = ("get", "patch")  # of the kind itself
-_APPLIED_VERBS = ("create", "delete", "get", "list", "patch")  # of a kind in `applies`
-_EVENTS = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
-_NAMESPACES = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
 _MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
 _NAMED = 5  # namespaces that a line names
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
@@ -67,25 +63,26 @@ async def _ask_cluster(
     faults, notes = list[Diagnostic](), dict[str, Sequence[str]]()
     try:
         for one in checked:
-            if one.inputs is not None:
-                loaded = one.inputs.loaded
-                files = one.inputs.bundle.files
-                found = await ask_cluster(
-                    loaded,
-                    client,
-                    records_events=_names(files, b"record_event"),
-                    applies_sets=_names(files, b"apply_set"),
-                )
-                faults += found.faults
-                notes |= found.notes
+            found = await ask_about(one, client, namespace=client.identity.namespace)
+            faults += found.faults
+            notes |= found.notes
         return ClusterFindings(faults, notes)
     finally:
         await client.close()
 
 
-def _names(files: Mapping[str, bytes], method: bytes) -> bool:
-    """Whether a handler file names a method of `ctx`; what installed plugins do is not known."""
-    return any(method in source for source in files.values())
+async def ask_about(
+    checked: CheckResult, server: "Server", *, namespace: str | None = None
+) -> "ClusterFindings":
+    """What the server has against a manifest that was read; nothing against one that could not be.
+
+    `namespace` is that of the context or the pod, where the lease of an election is by default.
+    """
+    if checked.inputs is None:
+        return ClusterFindings(())
+    return await ask_cluster(
+        checked.inputs.loaded, server, code=code_of(checked.inputs), namespace=namespace or "default"
+    )
 
 
 def print_faults(
@@ -122,11 +119,12 @@ def print_faults(
 
 def _sentence(loaded: LoadedManifest) -> str:
     resources, handlers = len(loaded.controller.resources), len(loaded.controller.handlers)
-    parts = f"{_number(resources, 'resource')}, {_number(handlers, 'handler')}"
+    parts = f"{number_of(resources, 'resource')}, {number_of(handlers, 'handler')}"
     return f"{loaded.document.path}: {loaded.controller.name} is valid ({parts})"
 
 
-def _number(number: int, word: str) -> str:
+def number_of(number: int, word: str) -> str:
+    """`1 resource`, `2 resources`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -142,19 +140,6 @@ class Server(Protocol):
         ...
 
 
-async def check_against_cluster(
-    loaded: LoadedManifest, server: Server, *, records_events: bool = False, applies_sets: bool = False
-) -> Sequence[Diagnostic]:
-    """What the server has against a manifest, each fault at the resource that it is about.
-
-    `records_events` says that handlers call `ctx.record_event`, which needs a right of its own, and
-    `applies_sets` that they call `ctx.apply_set`, which marks the owner of the set. When the server doesn't
-    answer that is one fault, and the only one.
-    """
-    found = await ask_cluster(loaded, server, records_events=records_events, applies_sets=applies_sets)
-    return found.faults
-
-
 class ClusterFindings(msgspec.Struct, frozen=True):
     """What a cluster has against manifests, and what their selectors of namespaces match."""
 
@@ -165,22 +150,33 @@ class ClusterFindings(msgspec.Struct, frozen=True):
 
 
 async def ask_cluster(
-    loaded: LoadedManifest, server: Server, *, records_events: bool = False, applies_sets: bool = False
+    loaded: LoadedManifest,
+    server: Server,
+    *,
+    code: Mapping[str, HandlerCode] | None = None,
+    namespace: str = "default",
 ) -> ClusterFindings:
-    """What the server has against a manifest, and the namespaces that its selectors match now."""
-    specs = {spec.name: spec for spec in loaded.controller.resources}
+    """What the server has against a manifest, and the namespaces that its selectors match now.
+
+    Each fault is at its place in the manifest. `code` has what is known of the code of handlers, and
+    `namespace` is that of the process (`rights_of`). A server that does not answer is the only fault then.
+    """
+    planned = plan(loaded.controller)
     found: list[Diagnostic] = []
     try:
-        selected, found = await _selected(loaded, server)
-        for resource in plan(loaded.controller).resources:
-            spec = specs[resource.name]
-            found += [fault async for fault in _faults(loaded, resource, spec, server, selected)]
+        rights = RightsCheck(loaded, server)
+        selected, found = await _selected(loaded, server, rights)
+        kinds = await _served(loaded, planned, server, found)
+        found += [
+            fault
+            for right in rights_of(planned, kinds, code or {}, namespace=namespace)
+            if right.resource != NAMESPACES.plural or right.group  # of a selector: asked for above
+            for fault in await rights.faults(right, _spaces(right.scope, selected), kinds)
+        ]
+        found += _without_status(loaded, planned, kinds)
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
-        found += [fault async for fault in _unwritable(loaded, server, selected, applies_sets=applies_sets)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
-        if records_events:
-            found += [fault async for fault in _events(loaded, server, selected)]
     except ApiError as error:
         message = f"the cluster could not be asked: {error}"
         advice = "check --kubeconfig and --context, or leave --cluster out"
@@ -193,7 +189,9 @@ _Selected = Mapping[str, Sequence[str]]
 """The namespaces that match now, by selector; those of a selector that may not be listed are missing."""
 
 
-async def _selected(loaded: LoadedManifest, server: Server) -> tuple[_Selected, list[Diagnostic]]:
+async def _selected(
+    loaded: LoadedManifest, server: Server, rights: "RightsCheck"
+) -> tuple[_Selected, list[Diagnostic]]:
     """The namespaces that the selectors of a manifest match now, and what the server has against that."""
     selected, found = dict[str, Sequence[str]](), list[Diagnostic]()
     for resource in loaded.controller.resources:
@@ -201,11 +199,11 @@ async def _selected(loaded: LoadedManifest, server: Server) -> tuple[_Selected, 
         if not selector or selector in selected:
             continue
         path = ("spec", "namespaces") if resource.namespaces_inherited else (*resource.path, "namespaces")
-        lacking = await _lacking(server, _NAMESPACES, _VERBS, None)
-        if lacking is not None:
-            message = f"{lacking.message}, which a selector of namespaces needs"
-            found.append(loaded.fault(FORBIDDEN, path, message, suggestion=lacking.advice))
-            return selected, found
+        why = "which a selector of namespaces needs"
+        right = Right("", NAMESPACES.plural, READ, Scope(), why, path)
+        if lacking := await rights.faults(right, [None], {}):
+            message = f"{lacking[0].message}, {why}"
+            return selected, [*found, replace(lacking[0], message=message)]
         answer = await server.request_json("GET", f"/api/v1/namespaces?labelSelector={quote(selector)}")
         names = [str(each["metadata"]["name"]) for each in answer.get("items") or ()]
         selected[selector] = sorted(names)
@@ -221,46 +219,47 @@ def _named(names: Sequence[str]) -> str:
     return f"{len(names):,} now" + (f" ({shown})" if names else "")
 
 
-def _spaces(watches: Iterable[WatchKey], selected: _Selected) -> Sequence[str | None]:
-    """The namespaces of watches, each once, of a selector the first 50; None stands for the whole cluster."""
-    found: list[str | None] = []
-    for watch in watches:
-        if watch.namespace_selector:
-            found += selected.get(watch.namespace_selector, ())[:_MOST_NAMESPACES]
-        else:
-            found.append(watch.namespace)
-    return list(dict.fromkeys(found))
+def _spaces(scope: Scope, selected: _Selected) -> Sequence[str | None]:
+    """The namespaces of a scope, of a selector the first 50; None stands for the whole cluster."""
+    if scope.selector:
+        return selected.get(scope.selector, ())[:_MOST_NAMESPACES]
+    return [scope.namespace]
 
 
-async def _faults(
-    loaded: LoadedManifest, resource: ResourcePlan, spec: ResourceSpec, server: Server, selected: _Selected
-) -> AsyncIterator[Diagnostic]:
-    gvk = GroupVersionKind.of(spec.api_version, spec.kind)
-    try:
-        kind = await server.discover(gvk)
-    except NotFound:
-        message = f"the cluster does not serve {spec.kind} in {spec.api_version}"
-        other = await _other_version(spec.kind, server)
+async def _served(
+    loaded: LoadedManifest, planned: Plan, server: Server, found: list[Diagnostic]
+) -> dict[GroupVersionKind, Resource]:
+    """The resources of the kinds of a manifest; a kind that the server does not serve is added to `found`."""
+    kinds: dict[GroupVersionKind, Resource] = {}
+    missing: set[GroupVersionKind] = set()
+    specs = [
+        (GroupVersionKind.of(spec.api_version, spec.kind), (*spec.path, "kind"))
+        for spec in loaded.controller.resources
+    ]
+    applied = [
+        (kind, (*handler.path, "applies", index, "kind"))
+        for handler in planned.handlers
+        for index, kind in enumerate(handler.applies)
+    ]
+    for kind, path in (*specs, *applied):
+        if kind in kinds:
+            continue
+        try:
+            if kind not in missing:
+                kinds[kind] = await server.discover(kind)
+                continue
+        except NotFound:
+            missing.add(kind)
+        message = f"the cluster does not serve {kind.kind} in {kind.api_version}"
+        other = await _other_version(kind.kind, server)
         advice = (
-            f'did you mean "apiVersion: {other}"? The cluster serves {spec.kind} there'
+            f'did you mean "apiVersion: {other}"? The cluster serves {kind.kind} there'
             if other
             else "install its CustomResourceDefinition, or check kind and apiVersion with "
             "`kubectl api-resources`"
         )
-        yield loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message, suggestion=advice)
-        return
-    # A kind without namespaces is watched once, whatever namespaces the manifest names.
-    watches = resource.watches if kind.namespaced else resource.without_namespaces().watches
-    for namespace in _spaces(watches, selected):
-        refused = [verb for verb in _VERBS if not await _may(server, kind, verb, namespace)]
-        if refused:
-            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
-            message = f"you may not {' or '.join(refused)} {kind.plural} {where}"
-            role = "Role" if namespace else "ClusterRole"
-            advice = f"a {role} needs the verbs list and watch for {kind.plural}"
-            if not kind.namespaced:
-                advice += f"; {kind.plural} are in no namespace, so that a Role can't grant it"
-            yield loaded.fault(FORBIDDEN, spec.path, message, suggestion=advice)
+        found.append(loaded.fault(UNKNOWN_KIND, path, message, suggestion=advice))
+    return kinds
 
 
 async def _other_version(kind: str, server: Server) -> str | None:
@@ -305,127 +304,81 @@ def _readers(loaded: LoadedManifest) -> Iterator[HandlerSpec | SecondaryWatchSpe
         yield from handler.watches
 
 
-async def _unwritable(
-    loaded: LoadedManifest, server: Server, selected: _Selected, *, applies_sets: bool
-) -> AsyncIterator[Diagnostic]:
-    """The kinds, statuses and finalizers that handlers declare, and that they may not or can't write."""
-    resources = {resource.name: resource for resource in plan(loaded.controller).resources}
-    for handler in loaded.controller.handlers:
-        if not handler.applies and not handler.status and not handler.finalizer:
-            continue
-        resource = resources[handler.resource]
-        watch = resource.watches[0]
-        try:
-            own = await server.discover(GroupVersionKind.of(watch.api_version, watch.kind))
-        except NotFound:  # which is reported at the resource
-            continue
-        # What is written without a namespace is in that of the handler's object.
-        watches = resource.watches if own.namespaced else resource.without_namespaces().watches
-        spaces = _spaces(watches, selected)
-        for fault in (
-            *[each async for each in _unapplied(loaded, handler, spaces, server)],
-            *[each async for each in _status_faults(loaded, handler, own, spaces, server)],
-            *[
-                each
-                async for each in _unmarkable(loaded, handler, own, spaces if applies_sets else (), server)
-            ],
-            *[each async for each in _finalizer_faults(loaded, handler, own, spaces, server)],
-        ):
-            yield fault
+def _without_status(
+    loaded: LoadedManifest, planned: Plan, kinds: Mapping[GroupVersionKind, Resource]
+) -> Iterator[Diagnostic]:
+    """The handlers that declare to write a status which their kind does not have."""
+    watched = {each.name: each.watches[0] for each in planned.resources}
+    for handler in planned.handlers:
+        first = watched[handler.resource]
+        own = kinds.get(GroupVersionKind.of(first.api_version, first.kind))
+        if handler.status and own is not None and "status" not in own.subresources:
+            message = f"{own} have no status subresource, and {handler.name} writes their status"
+            advice = "add `subresources: {status: {}}` to the CustomResourceDefinition, or remove status"
+            yield loaded.fault(NO_STATUS, (*handler.path, "status"), message, suggestion=advice)
 
 
-async def _unapplied(
-    loaded: LoadedManifest, handler: HandlerSpec, spaces: Sequence[str | None], server: Server
-) -> AsyncIterator[Diagnostic]:
-    for index, kind in enumerate(handler.applies):
-        path = (*handler.path, "applies", index)
-        try:
-            found = await server.discover(kind)
-        except NotFound:
-            message = f"the cluster does not serve {kind.kind} in {kind.api_version}"
-            advice = "install its CustomResourceDefinition, or check kind and apiVersion"
-            yield loaded.fault(UNKNOWN_KIND, (*path, "kind"), message, suggestion=advice)
-            continue
-        for namespace in spaces if found.namespaced else [None]:
-            lacking = await _lacking(server, found, _APPLIED_VERBS, namespace)
-            if lacking is not None:
-                yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+class RightsCheck:
+    """Asks a server for rights. Each question is sent once."""
 
+    def __init__(self, loaded: LoadedManifest, server: Server) -> None:
+        self._loaded = loaded
+        self._server = server
+        self._answers: dict[_AccessQuestion, bool] = {}
 
-async def _unmarkable(
-    loaded: LoadedManifest,
-    handler: HandlerSpec,
-    own: Resource,
-    spaces: Sequence[str | None],
-    server: Server,
-) -> AsyncIterator[Diagnostic]:
-    """Warnings where the owner of a set can't be marked: it is known that handlers apply sets, not which."""
-    for namespace in spaces if handler.applies else ():
-        lacking = await _lacking(server, own, ("get", "patch"), namespace)
-        if lacking is not None:
-            message = f"{lacking.message}, and handlers call ctx.apply_set, which marks the owner"
-            fault = loaded.fault(FORBIDDEN, (*handler.path, "applies"), message, suggestion=lacking.advice)
-            yield replace(fault, severity="warning")
+    async def faults(
+        self, right: Right, spaces: Iterable[str | None], kinds: Mapping[GroupVersionKind, Resource]
+    ) -> Sequence[Diagnostic]:
+        """A fault for each of the namespaces in which verbs are missing, with the rule that has all of them.
 
-
-async def _status_faults(
-    loaded: LoadedManifest,
-    handler: HandlerSpec,
-    own: Resource,
-    spaces: Sequence[str | None],
-    server: Server,
-) -> AsyncIterator[Diagnostic]:
-    path = (*handler.path, "status")
-    if handler.status and "status" not in own.subresources:
-        message = f"{own} have no status subresource, and {handler.name} writes their status"
-        advice = "add `subresources: {status: {}}` to the CustomResourceDefinition, or remove status"
-        yield loaded.fault(NO_STATUS, path, message, suggestion=advice)
-    elif handler.status:
+        None stands for the whole cluster. A right of which only code tells is a warning.
+        """
+        found: list[Diagnostic] = []
         for namespace in spaces:
-            for verb, below in (("get", ""), ("patch", "status")):
-                lacking = await _lacking(server, own, (verb,), namespace, subresource=below)
-                if lacking is not None:
-                    yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+            refused = [verb for verb in right.verbs if not await self._may(right, verb, namespace)]
+            if not refused:
+                continue
+            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
+            message = f"you may not {' or '.join(refused)} {right.resource} {where}"
+            if not right.declared:
+                message += f", and {right.reason}"
+            rule = f'apiGroups: ["{right.group}"], resources: ["{right.resource}"]'
+            if right.names:
+                rule += f", resourceNames: [{_quoted(right.names)}]"
+            role = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
+            advice = f"grant it by {role} with the rule {{{rule}, verbs: [{_quoted(right.verbs)}]}}"
+            if any(
+                not kind.namespaced and (kind.gvk.group, kind.plural) == (right.group, right.resource)
+                for kind in kinds.values()
+            ):
+                advice += f"; {right.resource} are in no namespace, so that a Role can't grant it"
+            fault = self._loaded.fault(FORBIDDEN, right.path, message, suggestion=advice)
+            found.append(fault if right.declared else replace(fault, severity="warning"))
+        return found
+
+    async def _may(self, right: Right, verb: str, namespace: str | None) -> bool:
+        """Whether the user has a right, for each of the names that it is limited to."""
+        for name in right.names or ("",):
+            question = _AccessQuestion(right.group, right.resource, verb, namespace or "", name)
+            if question not in self._answers:
+                self._answers[question] = await _allowed(self._server, question)
+            if not self._answers[question]:
+                return False
+        return True
 
 
-async def _finalizer_faults(
-    loaded: LoadedManifest,
-    handler: HandlerSpec,
-    own: Resource,
-    spaces: Sequence[str | None],
-    server: Server,
-) -> AsyncIterator[Diagnostic]:
-    if not handler.finalizer:
-        return
-    for namespace in spaces:
-        lacking = await _lacking(server, own, _FINALIZER_VERBS, namespace)
-        if lacking is not None:
-            path = (*handler.path, "finalizer")
-            yield loaded.fault(FORBIDDEN, path, lacking.message, suggestion=lacking.advice)
+class _AccessQuestion(NamedTuple):
+    """What a SelfSubjectAccessReview asks."""
+
+    group: str
+    resource: str  # maybe with a subresource
+    verb: str
+    namespace: str  # empty for the whole cluster
+    name: str  # empty for all objects
 
 
-class _MissingRight(msgspec.Struct, frozen=True):
-    """Verbs that a handler needs and the user does not have, and the rule that would grant them."""
-
-    message: str
-    advice: str
-
-
-async def _lacking(
-    server: Server, kind: Resource, verbs: Sequence[str], namespace: str | None, *, subresource: str = ""
-) -> _MissingRight | None:
-    """What is missing of these verbs, with the rule that has all of them; None if nothing is."""
-    refused = [verb for verb in verbs if not await _may(server, kind, verb, namespace, subresource)]
-    if not refused:
-        return None
-    what = f"{kind.plural}/{subresource}" if subresource else kind.plural
-    where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
-    shown = ", ".join(f'"{verb}"' for verb in verbs)
-    rule = f'{{apiGroups: ["{kind.gvk.group}"], resources: ["{what}"], verbs: [{shown}]}}'
-    role = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
-    return _MissingRight(
-        f"you may not {' or '.join(refused)} {what} {where}", f"grant it by {role} with the rule {rule}"
-    )
+def _quoted(texts: Iterable[str]) -> str:
+    return ", ".join(f'"{text}"' for text in texts)
 
 
 async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
@@ -445,29 +398,14 @@ async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIt
             return
 
 
-async def _events(loaded: LoadedManifest, server: Server, selected: _Selected) -> AsyncIterator[Diagnostic]:
-    """A warning where events can't be posted: it is known that handlers do, and not about what."""
-    watches = [watch for resource in plan(loaded.controller).resources for watch in resource.watches]
-    for namespace in sorted(_spaces(watches, selected), key=str):
-        lacking = [verb for verb in ("create", "patch") if not await _may(server, _EVENTS, verb, namespace)]
-        if lacking:
-            where = f"in the namespace {namespace}" if namespace else "in the whole cluster"
-            message = f"you may not {' or '.join(lacking)} events {where}, and handlers call ctx.record_event"
-            role = "Role" if namespace else "ClusterRole"
-            advice = f"a {role} needs the verbs create and patch for events of the group {_EVENTS.gvk.group}"
-            fault = loaded.fault(FORBIDDEN, ("spec", "handlers"), message, suggestion=advice)
-            yield replace(fault, severity="warning")
-
-
-async def _may(
-    server: Server, kind: Resource, verb: str, namespace: str | None, subresource: str = ""
-) -> bool:
+async def _allowed(server: Server, question: _AccessQuestion) -> bool:
+    resource, _, subresource = question.resource.partition("/")
     asked = {
-        "group": kind.gvk.group,
-        "version": kind.gvk.version,
-        "resource": kind.plural,
-        "verb": verb,
-        "namespace": namespace or "",
+        "group": question.group,
+        "resource": resource,
+        "verb": question.verb,
+        "namespace": question.namespace,
+        **({"name": question.name} if question.name else {}),
         **({"subresource": subresource} if subresource else {}),
     }
     body: KubeObject = {

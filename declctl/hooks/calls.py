@@ -28,6 +28,8 @@ NAMESPACE = "_declctl_gen"
 
 _PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
 _MACHINERY = ("declctl", "importlib", "_frozen_importlib", "_frozen_importlib_external")
+_LAST_FRAMES = 4  # of `end_of_traceback`
+_LONGEST_END = 2000  # its characters
 _HOST = f"{Path(__file__).resolve().parents[1]}/"
 _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
     ChangeType.ADDED: ("declctl_event", "declctl_added"),
@@ -356,9 +358,15 @@ def place_of(error: BaseException) -> str:
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith(f"{NAMESPACE}."):
             private = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
-        elif module.partition(".")[0] not in _MACHINERY:
+        elif not _is_machinery(trace):
             other = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
     return private or other
+
+
+def _is_machinery(trace: TracebackType) -> bool:
+    """Whether a frame belongs to declctl or to Python's import."""
+    module = str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in _MACHINERY
 
 
 class SourceLines:
@@ -407,6 +415,21 @@ def readable_traceback(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - user code: an exception may be broken; then its lines are shown
         head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
         return "".join([head, *traceback.format_tb(trace), what])
+
+
+def end_of_traceback(error: BaseException) -> str:
+    """The last frames of an exception outside of declctl and of Python's import, and its type and text.
+
+    It is short enough to stand below a fault: some frames, and at most 2000 characters.
+    """
+    frames = [trace for trace in _entries(error.__traceback__) if not _is_machinery(trace)]
+    try:
+        _show_lines_of(error)
+        last = traceback.StackSummary.extract((t.tb_frame, t.tb_lineno) for t in frames[-_LAST_FRAMES:])
+        text = "".join([*last.format(), *traceback.format_exception_only(error)])
+    except BaseException:  # noqa: BLE001 - user code: an exception may be broken
+        text = describe(error)
+    return without_prefix(text).rstrip()[-_LONGEST_END:]
 
 
 def _show_lines_of(error: BaseException) -> None:

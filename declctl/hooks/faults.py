@@ -36,6 +36,7 @@ PLUGIN_LOAD_FAILED = "DCL083"
 UNKNOWN_HOOK = "DCL084"
 PLUGIN_HOOKSPEC_VERSION = "DCL085"
 PLUGIN_NEEDS_RESTART = "DCL087"
+PLUGIN_LEFT_OUT = "DCL089"
 
 _DEFINITION = re.compile(r"^(?:async +def|def|class) +([^\W_]\w*)", re.MULTILINE)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

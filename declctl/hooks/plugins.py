@@ -1,120 +1,40 @@
-"""Installed plugins: found by the entry-point group `declctl`, loaded one by one, and their configs checked.
+"""Installed plugins: found by the entry-point group `declctl`, and loaded one by one.
 
 A plugin that can't be loaded is one fault with its reason, and does not affect the others. Listing plugins
-imports none of them. Each plugin's own JSON Schema describes its config.
+imports none of them.
 """
 
+import ast
 import importlib
-import itertools
-import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
-from declctl.hooks.calls import describe, describe_with_place
+from declctl.hooks.calls import describe_with_place, end_of_traceback
 
-_MOST_FAULTS = 50  # of one config
-# Their messages have only names. All others quote the value, which may come from a Secret.
-_SAFE_MESSAGES = frozenset({"required", "dependentRequired", "additionalProperties", "unevaluatedProperties"})
-_SENTENCES: Mapping[str, str] = {
-    "type": "this is not of type {}",
-    "enum": "this is none of {}",
-    "const": "this is not {}",
-    "pattern": "this doesn't match the pattern {}",
-    "format": "this is not written as a {}",
-    "minimum": "this is less than {}",
-    "maximum": "this is more than {}",
-}
-HOOKSPEC_VERSION = "1.0"
-_RESCUE = "DECLCTL_LOAD_PLUGINS"
+HOOKSPEC_VERSION: Final = "1.0"
+"""The version of the hook specification. A new hook or argument raises its second number, a change that
+breaks plugins its first. A plugin declares the range that it supports as `declctl_hookspec_version`."""
+
+RANGE_ATTRIBUTE: Final = "declctl_hookspec_version"
+"""The attribute of a plugin's module or class with a range of versions, such as `">=1.0,<2"`."""
+LOAD_PLUGINS: Final = "DECLCTL_LOAD_PLUGINS"
+"""The environment variable with the names of the plugins that may be loaded, separated by commas.
+
+Without it, each plugin may be loaded that a manifest lists; if it is empty, none is. It is a variable, and
+`--no-plugins` sets it, because the children that import plugins have to know it too.
+"""
 # modules of plugins, with their versions at the time of loading
 _loaded: dict[str, tuple[ModuleType, str]] = {}
-
-
-class ConfigFault(NamedTuple):
-    """One place at which a config does not match its schema.
-
-    `path` is the place within the config. `at_key`: the key is at fault, not its value.
-    """
-
-    path: tuple[str | int, ...]
-    message: str
-    suggestion: str | None = None
-    at_key: bool = False
-
-
-class PluginConfigError(Exception):
-    """A plugin's config does not match its schema. `faults` has the places, `_MOST_FAULTS` at most."""
-
-    def __init__(self, found: Sequence[ConfigFault]) -> None:
-        super().__init__("; ".join(fault.message for fault in found))
-        self.faults = tuple(found)
-
-
-def check_config(schema: Mapping[str, Any], config: Any) -> None:
-    """Raise PluginConfigError with all places at which a config does not match the plugin's schema.
-
-    Messages never show values of the config. Raises EntryPointError for an invalid schema.
-    """
-    from jsonschema import exceptions, validators  # late: 140 ms, only for plugins with a schema
-
-    try:
-        plain = dict(schema)
-        kind = validators.validator_for(plain, default=validators.Draft202012Validator)
-        kind.check_schema(plain)
-        errors = itertools.islice(kind(plain).iter_errors(config), _MOST_FAULTS)
-        # For alternatives (anyOf, oneOf) the best match is a better message than that none matches.
-        found = [fault for error in errors for fault in _faults(exceptions.best_match([error]))]
-    except Exception as error:  # the schema comes from the plugin: it may have any shape, or refer to nothing
-        reason = error.message if isinstance(error, exceptions.SchemaError) else describe(error)
-        raise EntryPointError(
-            f"what its declctl_config_schema returns is not a JSON Schema: {reason}",
-            code=faults.PLUGIN_LOAD_FAILED,
-            suggestion="this is a fault of the plugin: look for another version of it",
-        ) from error
-    if found:
-        raise PluginConfigError(found[:_MOST_FAULTS])
-
-
-def _faults(error: Any) -> Iterator[ConfigFault]:
-    path = tuple(error.absolute_path)
-    if error.validator == "additionalProperties" and error.validator_value is False:
-        yield from _unknown_keys(error, path)
-    else:
-        yield ConfigFault(path, _sentence(error))
-
-
-def _unknown_keys(error: Any, path: tuple[str | int, ...]) -> Iterator[ConfigFault]:
-    """One fault at each key that the schema does not have."""
-    known = [str(name) for name in error.schema.get("properties", {})]
-    patterns = error.schema.get("patternProperties", {})
-    for key in error.instance:
-        if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-            near = faults.closest(key, known)
-            listed = ", ".join(known) or "no keys"
-            advice = f'did you mean "{near}"?' if near else f"the plugin's schema has {listed}"
-            yield ConfigFault((*path, key), f"unknown key {key!r}", advice, at_key=True)
-
-
-def _sentence(error: Any) -> str:
-    keyword = str(error.validator)
-    if keyword in _SAFE_MESSAGES:
-        return str(error.message)
-    wanted = json.dumps(error.validator_value, ensure_ascii=False, default=str)
-    return _SENTENCES.get(keyword, f"this doesn't fit the plugin's schema, which has {keyword}: {{}}").format(
-        wanted
-    )
-
-
-"""The version of the plugin contract; a plugin may ask for a range with `declctl_hookspec_version`."""
 
 
 class InstalledPlugin(msgspec.Struct, frozen=True):
@@ -126,20 +46,32 @@ class InstalledPlugin(msgspec.Struct, frozen=True):
     value: str
     entry: metadata.EntryPoint
 
+    @property
+    def described(self) -> str:
+        """The plugin with the distribution that has it, for messages."""
+        return f"the plugin {self.name} ({self.distribution} {self.version})"
+
 
 def installed(environ: Mapping[str, str] | None = None) -> tuple[InstalledPlugin, ...]:
-    """All installed plugins, by name.
-
-    `DECLCTL_LOAD_PLUGINS` limits them to a comma-separated list, empty for none: a remedy if one plugin
-    breaks every command.
-    """
-    allowed = (os.environ if environ is None else environ).get(_RESCUE)
-    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    """All installed plugins that may be loaded (`DECLCTL_LOAD_PLUGINS`), by name."""
+    names = _loadable(os.environ if environ is None else environ)
     return tuple(plugin for plugin in _announced() if names is None or plugin.name in names)
 
 
+def _loadable(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The names of the plugins that may be loaded; None if all may."""
+    allowed = environ.get(LOAD_PLUGINS)
+    return None if allowed is None else tuple(filter(None, (name.strip() for name in allowed.split(","))))
+
+
 def find(name: str, version: str | None) -> InstalledPlugin:
-    """The installed plugin of a name. Raises EntryPointError if none has the name and the version range."""
+    """The installed plugin of a name.
+
+    Raises EntryPointError if none has the name and the version range, and if the plugin may not be loaded.
+    """
+    names = _loadable(os.environ)
+    if names is not None and name not in names:
+        raise _left_out(name, names)
     found = [plugin for plugin in installed() if plugin.name == name]
     if not found:
         raise _not_installed(name)
@@ -163,30 +95,106 @@ def find(name: str, version: str | None) -> InstalledPlugin:
 def load(plugin: InstalledPlugin) -> object:
     """Import a plugin: a module, or a class that is instantiated.
 
-    Raises EntryPointError with the reason.
+    A plugin for another version of the hook specification is not imported if its source shows that. Raises
+    EntryPointError with the reason.
     """
+    # A module that is loaded may be older than the source on disk: then its own attribute counts.
+    if plugin.entry.module not in sys.modules:
+        importlib.invalidate_caches()  # it may have been installed since the start of the process
+        require_hookspec(plugin, written_range(plugin))
     try:
-        if plugin.entry.module not in sys.modules:
-            importlib.invalidate_caches()  # it may have been installed since the start of the process
         loaded: Any = plugin.entry.load()
         _remember(plugin)
         loaded = loaded() if isinstance(loaded, type) else loaded
-        wanted: Any = getattr(loaded, "declctl_hookspec_version", None)
+        wanted: Any = getattr(loaded, RANGE_ATTRIBUTE, None)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # user code
         raise EntryPointError(
-            f"the plugin {plugin.name} ({plugin.value}) can't be loaded: {describe_with_place(error)}",
+            f"{plugin.described} can't be loaded: {describe_with_place(error)}",
             code=faults.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
+            traceback=end_of_traceback(error),
         ) from error
-    if wanted is not None and not _is_in(HOOKSPEC_VERSION, str(wanted)):
-        raise EntryPointError(
-            f"{plugin.name} {plugin.version} is written for hooks {wanted}, and these are {HOOKSPEC_VERSION}",
-            code=faults.PLUGIN_HOOKSPEC_VERSION,
-            suggestion=f"look for another version of {plugin.distribution}",
-        )
+    require_hookspec(plugin, wanted)
     return loaded
+
+
+def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
+    """Raise EntryPointError if the range that a plugin declares does not have this hook specification.
+
+    None stands for a plugin that declares none: it supports every version.
+    """
+    if wanted is None or (_is_range(str(wanted)) and _is_in(HOOKSPEC_VERSION, str(wanted))):
+        return
+    if not _is_range(str(wanted)):
+        message = f"{plugin.described} declares {RANGE_ATTRIBUTE} = {wanted!r}, which is no range of versions"
+        advice = 'this is a fault of the plugin, which should declare a range such as ">=1.0,<2"'
+    else:
+        message = (
+            f"{plugin.described} supports the hook specification {wanted}, and this declctl "
+            f"{metadata.version(PROJECT)} has {HOOKSPEC_VERSION}"
+        )
+        newer, older = f"pip install --upgrade {plugin.distribution}", f"an older {plugin.distribution}"
+        if _needs_newer(str(wanted)):
+            advice = f"upgrade declctl (pip install --upgrade declctl), or install {older}"
+        else:
+            advice = f"install a version of the plugin for {HOOKSPEC_VERSION}: {newer}"
+    raise EntryPointError(message, code=faults.PLUGIN_HOOKSPEC_VERSION, suggestion=advice)
+
+
+def written_range(plugin: InstalledPlugin) -> str | None:
+    """The range that the source of a plugin assigns to `declctl_hookspec_version`; None if it shows none.
+
+    Nothing is imported: an import of a plugin for another version may fail, or do harm. Only a text that is
+    assigned in the module, or in the class that is the plugin, is found.
+    """
+    source = _source_of(plugin.entry.module)
+    if source is None or RANGE_ATTRIBUTE.encode() not in source:
+        return None
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import reports the fault
+        return None
+    if plugin.entry.attr:
+        classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == plugin.entry.attr)
+        body = next((node.body for node in classes), [])
+    for node in body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        named = any(isinstance(target, ast.Name) and target.id == RANGE_ATTRIBUTE for target in targets)
+        value = getattr(node, "value", None)
+        if named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    return None
+
+
+def _source_of(module: str) -> bytes | None:
+    """The source of a module that is not imported for that; None if no plain file has it."""
+    path: list[str] | None = None
+    spec = None
+    for name in _beginnings(module):
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    try:
+        return Path(spec.origin).read_bytes()
+    except OSError:
+        return None
+
+
+def _beginnings(module: str) -> list[str]:
+    """`a.b.c` as `a`, `a.b` and `a.b.c`."""
+    parts = module.split(".")
+    return [".".join(parts[: number + 1]) for number in range(len(parts))]
 
 
 def loaded_version(plugin: InstalledPlugin) -> str:
@@ -228,13 +236,23 @@ def _announced() -> list[InstalledPlugin]:
     return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution))
 
 
+def _left_out(name: str, names: tuple[str, ...]) -> EntryPointError:
+    """The fault of a plugin that the environment keeps from being loaded, whether it is installed or not."""
+    if names:
+        why, advice = f"{LOAD_PLUGINS} has only {', '.join(names)}", f"add it to {LOAD_PLUGINS}"
+    else:
+        why, advice = f"no plugin may be loaded (--no-plugins, or an empty {LOAD_PLUGINS})", "remove that"
+    near = faults.closest(name, names)
+    if near is not None:
+        advice = f"write {name} instead of {near} in {LOAD_PLUGINS}"
+    return EntryPointError(
+        f"the plugin {name} is left out: {why}",
+        code=faults.PLUGIN_LEFT_OUT,
+        suggestion=f"to load it, {advice}, and start the process again",
+    )
+
+
 def _not_installed(name: str) -> EntryPointError:
-    if any(plugin.name == name for plugin in _announced()):
-        return EntryPointError(
-            f"the plugin {name} is installed, and {_RESCUE} keeps it from being loaded",
-            code=faults.PLUGIN_NOT_INSTALLED,
-            suggestion=f"add it to {_RESCUE}, or unset that variable",
-        )
     known = [plugin.name for plugin in installed()]
     near = faults.closest(name, known)
     return EntryPointError(
@@ -244,6 +262,25 @@ def _not_installed(name: str) -> EntryPointError:
         if near
         else f"install it with pip; installed are: {', '.join(known) or 'none'}",
     )
+
+
+def _is_range(text: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return bool(list(SpecifierSet(text)))
+    except InvalidSpecifier:
+        return False
+
+
+def _needs_newer(wanted: str) -> bool:
+    """Whether a range lies above this hook specification."""
+    from packaging.specifiers import SpecifierSet
+
+    # What asks for more than this version has a bound that this version does not reach.
+    lower = [spec for spec in SpecifierSet(wanted) if spec.operator in (">", ">=", "~=", "==")]
+    bounds = [f"<{'=' * (spec.operator == '>')}{spec.version.removesuffix('.*')}" for spec in lower]
+    return any(_is_in(HOOKSPEC_VERSION, bound) for bound in bounds)
 
 
 def _is_in(version: str, allowed: str) -> bool:

@@ -122,6 +122,15 @@ class PluginRegistry:
             )
         return ReconcileTarget(reconciling)
 
+    def module_hooks(self, hook: str, module: ModuleType) -> tuple[Implementation, ...]:
+        """The marked functions of a module for a hook, whether or not the module is a plugin.
+
+        An entry point may be one function of it. Raises EntryPointError for a function without a mark.
+        """
+        functions = [member for member in self._members(module) if member.hook == hook]
+        made = [self._implementation(module.__name__, member) for member in functions]
+        return tuple(sorted(made, key=lambda i: i.rank))
+
     def finalize_hooks(
         self, name: str, module: ModuleType | None = None
     ) -> tuple[tuple[Implementation, ...], str]:
@@ -133,9 +142,7 @@ class PluginRegistry:
         found = self.of(_FINALIZE, [name])
         if found or module is None:
             return found, name
-        functions = [member for member in self._members(module) if member.hook == _FINALIZE]
-        made = [self._implementation(name, member) for member in functions]
-        return tuple(sorted(made, key=lambda i: i.rank)), module.__name__
+        return self.module_hooks(_FINALIZE, module), module.__name__
 
     def of(self, hook: str, names: Iterable[str] | None = None) -> tuple[Implementation, ...]:
         """The implementations of a hook, of some plugins or of all, in order."""

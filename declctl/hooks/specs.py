@@ -174,9 +174,12 @@ def declctl_config_schema() -> Mapping[str, Any]:
 
 @hookspec
 def declctl_rbac() -> Iterable[Mapping[str, Any]]:
-    """Returns the RBAC rules that the plugin needs, for `declctl generate rbac`.
+    """Called by `declctl generate`, in a child process: returns the RBAC rules that the code needs.
 
-    This version does not call it.
+    Each is a PolicyRule (`apiGroups`, `resources`, `verbs`, perhaps `resourceNames`, or `nonResourceURLs`
+    and `verbs`), perhaps with `namespaces`, a list of names or `["*"]` for the whole cluster, and with
+    `reason`, a text for `--explain`. Without `namespaces` they hold where the resources of its handlers are.
+    Never `async def`.
     """
     raise AssertionError("a specification is never called")
 
@@ -193,12 +196,13 @@ def declctl_metrics(registry: Any) -> None:
 
 NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "declctl_rbac": "rules are not generated yet; write the Role by hand meanwhile",
         "declctl_commands": "plugins can't add commands yet; ship a script of your own meanwhile",
         "declctl_metrics": "plugins can't add metrics yet; serve them from the plugin meanwhile",
     }
 )
 """Hooks that this version does not call, with advice for a plugin that implements one."""
 
-SYNCHRONOUS: Final = frozenset({"declctl_indexers", "declctl_transform", "declctl_config_schema"})
+SYNCHRONOUS: Final = frozenset(
+    {"declctl_indexers", "declctl_transform", "declctl_config_schema", "declctl_rbac"}
+)
 """Hooks whose caller can't await: they can't be `async def`."""

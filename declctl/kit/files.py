@@ -44,6 +44,9 @@ FOLDER_DEPTH: Final = 32
 CONFIG_BYTES: Final = 1 << 20
 """One file of a plugin's `configFrom`. A Secret holds 1 MiB."""
 
+TOKEN_BYTES: Final = 64 << 10
+"""The file of a token. A token of a ServiceAccount has 1 KiB."""
+
 OBJECTS_BYTES: Final = 64 << 20
 """One file of objects for the sandbox, or standard input."""
 

@@ -54,6 +54,7 @@ from declctl.leadership.lease import (
     version_of,
 )
 from declctl.objects import KubeObject
+from declctl.objects.refusals import granting_command
 
 JITTER_FACTOR = 1.2  # a follower waits for 1 to 2.2 retry periods, as in client-go
 _NEVER = float("-inf")
@@ -514,7 +515,8 @@ class LeaderElector:
         if error is None or verb is None:
             return None
         if isinstance(error, Forbidden):
-            return f"{error}; {missing_right(verb, self._lease)}"
+            command = granting_command(str(error))
+            return f"{error}; {missing_right(verb, self._lease)}" + (f": `{command}`" if command else "")
         return f"{verb} of the lease {self._lease.namespace}/{self._lease.name}: {error}"
 
     async def _turn(self, *, until: float = float("inf")) -> Sequence[str]:

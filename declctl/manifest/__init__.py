@@ -9,7 +9,7 @@ rooms find faults in handlers and plugins, and locate them in the text with `Loa
 from declctl.manifest.diagnostics import Diagnostic, render_github, render_json, render_text
 from declctl.manifest.load import LoadedManifest, load
 from declctl.manifest.plan import Plan, plan
-from declctl.manifest.schema import Explanation, explain, schema
+from declctl.manifest.schema import Explanation, explain, schema, schema_with_plugins
 from declctl.manifest.sources import ManifestSource
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "render_json",
     "render_text",
     "schema",
+    "schema_with_plugins",
 ]

@@ -148,6 +148,11 @@ NO_CHILD_PROCESS: Final = _code(
 PLUGIN_NEEDS_RESTART: Final = _code(
     "DCL087", "A plugin was upgraded, but the process has loaded a version that is out of range."
 )
+BAD_RULE: Final = _code("DCL088", "A hook declctl_rbac returned something that is no RBAC rule.")
+
+PLUGIN_LEFT_OUT: Final = _code(
+    "DCL089", "A plugin is left out, as --no-plugins or DECLCTL_LOAD_PLUGINS asks for (a warning)."
+)
 
 METRIC_AT_IMPORT: Final = _code(
     "DCL090", "A handler file registers a metric with the process at import (a warning)."

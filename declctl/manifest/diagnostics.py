@@ -34,7 +34,10 @@ _NO_SYNONYMS: Mapping[str, str] = {}
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
-    """One fault. `line` and `column` are counted from 1; `file` is the path as given, or `<stdin>`."""
+    """One fault. `line` and `column` are counted from 1; `file` is the path as given, or `<stdin>`.
+
+    `traceback` is the end of the traceback of a plugin that can't be loaded.
+    """
 
     file: str
     line: int
@@ -44,6 +47,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
     suggestion: str | None = None
     severity: Severity = "error"
     source_line: str | None = None
+    traceback: str | None = None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.message}"
@@ -128,9 +132,16 @@ def render_text(diagnostics: Sequence[Diagnostic], *, color: bool = False) -> st
 
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> list[dict[str, str | int | None]]:
-    """Diagnostics for programs: one mapping for each, ready for `json.dumps`."""
+    """Diagnostics for programs: one mapping for each, ready for `json.dumps`.
+
+    `traceback` is there only if there is one.
+    """
     names = ("file", "line", "column", "code", "severity", "message", "suggestion")
-    return [{name: getattr(diagnostic, name) for name in names} for diagnostic in diagnostics]
+    found: list[dict[str, str | int | None]] = []
+    for diagnostic in diagnostics:
+        traceback = {} if diagnostic.traceback is None else {"traceback": diagnostic.traceback}
+        found.append({**{name: getattr(diagnostic, name) for name in names}, **traceback})
+    return found
 
 
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
@@ -152,6 +163,8 @@ def _render_one(diagnostic: Diagnostic, *, color: bool) -> str:
         line, column = _excerpt(diagnostic.source_line, diagnostic.column)
         lines.append(f"  {number} | {one_line(line)}".rstrip())
         lines.append(f"  {margin} | {_caret_indent(line, column)}{caret}")
+    if diagnostic.traceback is not None:
+        lines.append(f"    {_indented(diagnostic.traceback)}")
     if diagnostic.suggestion is not None:
         lines.append(f"  {paint('help:', 'help')} {_indented(diagnostic.suggestion)}")
     return "\n".join(lines)

@@ -296,6 +296,7 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "objectName": ValueKind(codes.BAD_NAME, values.check_object_name),
     "finalizer": ValueKind(codes.BAD_NAME, values.check_finalizer),
     "fileName": ValueKind(codes.BAD_NAME, values.check_file_name),
+    "absoluteFile": ValueKind(codes.BAD_NAME, values.check_absolute_file),
     "indexName": ValueKind(codes.BAD_NAME, values.check_index_name),
     "pluginName": ValueKind(codes.BAD_NAME, values.check_plugin_name),
     "fieldManager": ValueKind(codes.BAD_NAME, values.check_field_manager),

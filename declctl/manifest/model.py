@@ -109,10 +109,17 @@ class OnFailure(StrEnum):
 
 
 class OnError(StrEnum):
-    """Whether a plugin that can't be loaded stops the start, or is left out."""
+    """Whether a plugin that fails stops the start, or is left out until it works."""
 
     FAIL = "Fail"
     DISABLE = "Disable"
+
+
+class AdminAuthorization(StrEnum):
+    """Whose tokens the admin address takes: one that declctl is given, or those of Kubernetes."""
+
+    TOKEN = "Token"
+    KUBERNETES = "Kubernetes"
 
 
 class MissedRuns(StrEnum):
@@ -342,6 +349,31 @@ class ConfigSource(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class CircuitBreakerSpec(Spec):
+    """When a plugin with `onError: Disable` that fails in its calls is suspended, and for how long."""
+
+    ABOUT = about(
+        "When a plugin with onError: Disable is suspended because its calls fail, and when a call is tried.",
+        examples=[{"failures": 5, "initialBackoff": "30s", "maxBackoff": "10m"}],
+    )
+    failures: int = field(
+        whole(
+            "The number of failed calls in a row, of all handlers of the plugin and not all for one object, "
+            "after which the plugin is not called.",
+            minimum=1,
+            default=5,
+        )
+    )
+    initial_backoff: float = field(
+        duration(
+            "The wait before one call is tried. After each one that fails, the wait is twice as long.",
+            default="30s",
+        )
+    )
+    max_backoff: float = field(duration("The longest wait.", default="10m"))
+
+
+@dataclass(frozen=True, slots=True)
 class PluginSpec(LocatedSpec):
     """An installed plugin. `version` is a range such as `>=1.2,<2`; None allows every version."""
 
@@ -354,9 +386,11 @@ class PluginSpec(LocatedSpec):
     )
     on_error: OnError = option(
         OnError,
-        "Whether a plugin that can't be loaded stops the start (Fail) or is left out (Disable).",
+        "Fail: a plugin that can't be loaded stops the start. Disable: it is left out, and a plugin whose "
+        "calls fail is not called for a while (circuitBreaker).",
         default=OnError.FAIL,
     )
+    circuit_breaker: CircuitBreakerSpec = nested(CircuitBreakerSpec)
     config: FrozenJson = field(
         mapping(
             "The settings of the plugin; the plugin has the schema of them.", examples=[{"channel": "#ops"}]
@@ -903,6 +937,15 @@ class ReloadSpec(LocatedSpec):
     preflight_timeout: float = field(
         duration("The time that the import in the child process may take.", default="5s")
     )
+    allowed_digests: str | None = field(
+        text(
+            "A file with the digests of the manifests that may run, one in each line, as `declctl digest` "
+            "prints them. Other files are refused before their code is imported. Whoever edits the manifest "
+            "must not be able to edit this file.",
+            value="absoluteFile",
+            examples=["/etc/declctl-allowed/digests"],
+        )
+    )
     warm_timeout: float = field(
         duration(
             "The time that new resources may take to sync. At the start, handlers wait as long for the sync.",
@@ -1047,11 +1090,19 @@ class LeaderElectionSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of a certificate with its chain, and of its private key, both in PEM."""
+
+    cert_file: str
+    key_file: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
     """The address that serves probes, status, metrics and the page.
 
     `allowed_hosts` are names that a request may have in `Host`, besides those of this machine and IP
-    addresses.
+    addresses. Relative paths begin at the folder of the manifest. `tls` is None for plain HTTP.
     """
 
     ABOUT = about("The admin address.")
@@ -1072,6 +1123,50 @@ class AdminSpec(LocatedSpec):
             examples=[["pod-guard.monitoring.svc"]],
         ),
         absent=(),
+    )
+    token_file: str | None = field(
+        restart(
+            text(
+                "The file of the token that guarded requests need; it may be replaced at any time. A "
+                "relative path begins at the folder of the manifest.",
+                value="fileName",
+                examples=["/var/run/secrets/declctl/token"],
+            )
+        )
+    )
+    authorization: AdminAuthorization = field(
+        restart(
+            choice(
+                "Whose tokens count. Token: the one of tokenFile or of the environment. Kubernetes: those of "
+                "users and ServiceAccounts, which the API server reviews; RBAC for nonResourceURLs says who "
+                "may get and post which path.",
+                [each.value for each in AdminAuthorization],
+                default="Token",
+            )
+        ),
+        read=AdminAuthorization,
+    )
+    tls: TlsFiles | None = field(
+        restart(
+            record(
+                "Serves HTTPS, with a certificate and a key that may be replaced at any time. Relative paths "
+                "begin at the folder of the manifest.",
+                {
+                    "certFile": text(
+                        "The certificate and its chain, as PEM.",
+                        value="fileName",
+                        examples=["/var/run/secrets/tls/tls.crt"],
+                    ),
+                    "keyFile": text(
+                        "The private key, as PEM without a password.",
+                        value="fileName",
+                        examples=["/var/run/secrets/tls/tls.key"],
+                    ),
+                },
+                required=("certFile", "keyFile"),
+            )
+        ),
+        read=lambda value: TlsFiles(value["certFile"], value["keyFile"]),
     )
 
 

@@ -1,13 +1,15 @@
 """The published JSON Schema of manifests, and `explain`, which describes one field of it.
 
 `python -m declctl.manifest.schema` prints the schema and makes the copy in `schema/`; a test checks that the
-copy is current. The config schemas of plugins are not in it: the runtime, which knows the installed plugins,
-checks configs with them.
+copy is current. The config schemas of plugins are not in it, but in `schema_with_plugins`: the runtime, which
+knows the installed plugins, checks configs with them.
 """
 
+import copy
 import json
 import re
 import sys
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -78,6 +80,35 @@ def schema(kind: str | None = None) -> Schema:
         "else": {"$ref": "#/$defs/Controller"},
         "$defs": kinds,
     }
+
+
+def schema_with_plugins(kind: str | None, configs: Mapping[str, Schema | None]) -> Schema:
+    """As `schema`, with the names of plugins and the schemas of their configs, for editors.
+
+    `configs` are those schemas by the name of the plugin; None for a plugin without one.
+    """
+    document = copy.deepcopy(schema(kind))
+    controller = document if kind is not None else mapping_at(document, "$defs", "Controller")
+    if kind == "ControllerTest" or not configs:
+        return document
+    item = mapping_at(controller, "properties", "spec", "properties", "plugins", "items")
+    mapping_at(item, "properties", "name")["examples"] = list[Json](configs)
+    item["allOf"] = [
+        {
+            "if": {"properties": {"name": {"const": name}}, "required": ["name"]},
+            "then": {"properties": {"config": _embedded(name, config)}},
+        }
+        for name, config in configs.items()
+        if config is not None
+    ]
+    return document
+
+
+def _embedded(plugin: str, config: Schema) -> Schema:
+    """A whole schema as a part of another one: its references stay within it."""
+    if "$ref" in json.dumps(config):
+        return {"$id": f"urn:declctl:plugin:{plugin}", **config}
+    return {name: value for name, value in config.items() if name != "$schema"}
 
 
 def explain(path: str) -> Explanation:

@@ -356,6 +356,13 @@ def check_file_name(text: str) -> str:
     return text
 
 
+def check_absolute_file(text: str) -> str:
+    """Checks the path of a file that is not beside the manifest."""
+    if not check_file_name(text).startswith("/"):
+        raise _bad(text, "write a path that begins with /, outside of the folder of the manifest", fixed=None)
+    return text
+
+
 def check_index_name(text: str) -> str:
     """Checks the name of an index: letters, digits, dashes and underscores, with a letter first."""
     if not _INDEX.fullmatch(text):

@@ -5,15 +5,18 @@ compared in the records, equal JSON texts are equal objects, and of different te
 paths are decoded. The order of keys, white space and escapes have no effect. An unreadable value counts as
 changed, so that the handler is called for the object.
 
+`changed_paths` names the paths at which two decoded states differ, without their values.
+
 `MutationDetector` finds changes that readers made to shared objects (client-go's MutationDetector). Only held
 objects are shared, and only code that bypasses the view can change one. With frames every reader decodes a
 copy of its own.
 """
 
+import itertools
 import marshal
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -179,6 +182,8 @@ def _inside(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+_ALWAYS_DIFFERENT = (("metadata", "resourceVersion"), ("metadata", "managedFields"))
+_MOST_COUNTED = 1000  # differences of one object, for `changed_paths`
 _MOST_SHOWN = 3  # differences of one object; further ones are counted
 _LONGEST = 60  # characters of a shown value
 _EXACT = 2  # the last version of marshal's format that depends on the values alone
@@ -267,7 +272,7 @@ class MutationDetector:
         pristine = self._codec.pristine(held)
         if _same(body, pristine):
             return None
-        differences = list(_differences(pristine, body, ()))
+        differences = [_difference(*each) for each in _differences(pristine, body, ())]
         if (self._codec.api_version, self._codec.kind) == _SECRET:
             differences = [Difference(each.path, _HIDDEN, _HIDDEN) for each in differences]
         if not differences:
@@ -295,9 +300,28 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return False  # a reader has stored a value that is no JSON
 
 
-def _differences(before: Any, after: Any, steps: tuple[Step, ...]) -> Iterator[Difference]:
+def changed_paths(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, most: int
+) -> tuple[Sequence[str], int]:
+    """The first `most` paths at which two states of an object differ, and the number of further ones.
+
+    A field that one state lacks is one path. Elements of lists are compared by their position. Fields that
+    differ in every two states are left out: `metadata.resourceVersion` and `metadata.managedFields`. At most
+    1,000 differences are counted.
+    """
+    found = (
+        str(FieldPath(steps))
+        for steps, _, _ in _differences(before, after, ())
+        if steps[:2] not in _ALWAYS_DIFFERENT
+    )
+    paths = list(itertools.islice(found, _MOST_COUNTED))
+    return paths[:most], max(len(paths) - most, 0)
+
+
+def _differences(before: Any, after: Any, steps: _Steps) -> Iterator[tuple[_Steps, Any, Any]]:
+    """Each place at which two values differ, with both values there."""
     if type(before) is not type(after):
-        yield _difference(steps, before, after)
+        yield steps, before, after
     elif isinstance(before, dict):
         yield from _differences_of_maps(cast("dict[str, Any]", before), dict(after), steps)
     elif isinstance(before, list):
@@ -305,17 +329,17 @@ def _differences(before: Any, after: Any, steps: tuple[Step, ...]) -> Iterator[D
         for index in range(max(len(old), len(new))):
             yield from _differences(_at(old, index), _at(new, index), (*steps, index))
     elif before is not after and before != after:
-        yield _difference(steps, before, after)
+        yield steps, before, after
 
 
 def _differences_of_maps(
-    before: Mapping[str, Any], after: Mapping[Any, Any], steps: tuple[Step, ...]
-) -> Iterator[Difference]:
+    before: Mapping[str, Any], after: Mapping[Any, Any], steps: _Steps
+) -> Iterator[tuple[_Steps, Any, Any]]:
     for name, value in before.items():
         yield from _differences(value, after.get(name, _ABSENT), (*steps, name))
     for name, value in after.items():
         if name not in before:
-            yield _difference((*steps, str(name) if isinstance(name, str | int) else "?"), _ABSENT, value)
+            yield (*steps, str(name) if isinstance(name, str | int) else "?"), _ABSENT, value
 
 
 def _at(elements: list[Any], index: int) -> Any:

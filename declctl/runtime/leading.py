@@ -30,6 +30,7 @@ from declctl.kit import Clock
 from declctl.leadership import LeaderCallbacks, LeaderElector, LeadershipStatus, LeaseLock, LeaseTimes
 from declctl.manifest.model import Followers, LeaderElectionSpec
 from declctl.objects import KubeObject
+from declctl.objects.refusals import granting_command
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.log import Log
 
@@ -168,6 +169,7 @@ class Candidate:
         self._stopping = False  # the process ends: no takeover any more
         self._releasing = False  # the lease is being given up
         self._election: asyncio.Task[str] | None = None
+        self._filling: asyncio.Future[None] | None = None  # of the caches of a warm follower
         self._taking_over: asyncio.Task[None] | None = None
         self._waiting_for = ""  # what a takeover waits for, in words
         self._logged_error: str | None = None
@@ -232,7 +234,13 @@ class Candidate:
         self._steps = steps
         # A process that can't fill its caches must not keep others from leading.
         if self.spec.followers is Followers.WARM:
-            await steps.wait_for_caches()
+            self._filling = asyncio.ensure_future(steps.wait_for_caches())
+            try:
+                await asyncio.wait([self._filling])
+                if not self._filling.cancelled():
+                    self._filling.result()  # raises a fault of ours
+            finally:
+                self._filling.cancel()
         if self._stopping:
             return
         self._election = asyncio.ensure_future(self._elector.run())
@@ -257,6 +265,9 @@ class Candidate:
         A process that has not begun to act renews no more; `release` gives its lease up.
         """
         self._stopping = True
+        # Caches that can't be filled, such as without a right, would delay the end until warmTimeout.
+        if self._filling is not None:
+            self._filling.cancel()
         if self._taking_over is not None:
             self._taking_over.cancel()
         if not self._has_begun and self._election is not None:
@@ -345,7 +356,9 @@ class Candidate:
                 self._log.warning(f"handlers begin without {source.description}: {gone}")
                 return None
             except ApiError as error:
-                self._waiting_for = f"a LIST of one of {source.description} fails: {error}"
+                command = granting_command(str(error))
+                remedy = f"; `{command}` grants it" if command else ""
+                self._waiting_for = f"a LIST of one of {source.description} fails: {error}{remedy}"
                 if delay == _FIRST_RETRY:
                     self._log.warning(f"the takeover waits: {self._waiting_for}", lease=self._shown)
             await self._clock.sleep(delay)

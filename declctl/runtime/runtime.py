@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -26,14 +27,17 @@ from declctl.manifest.model import Followers, LeaderElectionSpec, ResourceSpec
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
+from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
+from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
@@ -111,12 +115,14 @@ class SignalHandlers:
 class RunOptions(msgspec.Struct, frozen=True):
     """The options of `declctl run`."""
 
-    manifest: str  # its path
+    manifest: str  # its path, as the user wrote it
+    at: Path | None = None  # where it is read; None: at `manifest`
     watch: bool | None = None  # reload when files change; None: as the manifest says
     exec_on_restart: bool = False  # end in order when a reload needs a new process
     once: bool = False  # end when all objects are handled
     timeout: float = 60.0  # seconds, for `once`
     dry_run: bool = False
+    allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
 
 
@@ -323,6 +329,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
+        breakers=CircuitBreakers(clock=clock, log=log),
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(log)
@@ -333,6 +340,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         schedules=schedules,
         lifecycle=lifecycle,
         children=children,
+        allowed_digests=options.allowed_digests,
         clock=clock,
         log=log,
     )
@@ -375,6 +383,10 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
 
     async def finished(outcome: Outcome, asked: bool) -> None:
+        if slots.tap.is_open and outcome.result is not Result.UNCHANGED:
+            slots.tap.marked(
+                TapMark(clock.now(), str(outcome.result), outcome.generation, outcome.reason, outcome.line)
+            )
         # A retry that is refused for the same reason is not logged again. A user who asks gets a line anyway.
         if retries.record(outcome) or asked:
             await announcer.attempted(outcome, asked)
@@ -447,7 +459,7 @@ class Runtime:
 
         Raises ManifestErrors or UsageError before any handler is called.
         """
-        files = InputFiles(self.options.manifest)
+        files = InputFiles(self.options.manifest, at=self.options.at)
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
         self.handler_loops.start()
@@ -559,6 +571,11 @@ class Runtime:
             managers=managers,
             field=field,
         )
+
+    @property
+    def tap(self) -> HandlerTap:
+        """The calls of all handlers, and the marks of reloads, for those who listen."""
+        return self.parts.slots.tap
 
     def history(self) -> dict[str, Any]:
         """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
@@ -801,9 +818,14 @@ class Runtime:
             self._stopping.set()
 
     async def _checked(self, files: InputFiles) -> CheckResult:
-        checked = await import_in_child(
-            await in_thread(lambda: read_files(files), name="declctl-read"), self._children
-        )
+        def read() -> CheckResult:
+            checked = read_files(files)
+            if checked.inputs is not None:
+                named = checked.inputs.loaded.controller.reload.allowed_digests
+                require_allowed(checked.inputs.bundle_digest, [self.options.allowed_digests, named])
+            return checked
+
+        checked = await import_in_child(await in_thread(read, name="declctl-read"), self._children)
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:

@@ -10,6 +10,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -219,6 +220,7 @@ class SandboxThread:
         # Both are None outside of `with`.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._churning: Future[None] | None = None  # of the demo pods, once they change
         # Each access to these two runs on the loop of the sandbox. The cast hides nothing else.
         self.ledger = cast("Ledger", _OnLoop(self._sandbox.ledger, self._call))
         self.faults = cast("Faults", _OnLoop(self._sandbox.faults, self._call))
@@ -240,6 +242,8 @@ class SandboxThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if self._churning is not None:
+                self._churning.cancel()
             self._run(self._sandbox.stop())
         finally:
             self._end_loop()
@@ -265,6 +269,15 @@ class SandboxThread:
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
         """Create objects; see `ObjectStore.load`."""
         return self._call(lambda: self._sandbox.load(documents))
+
+    def churn(self, rate: float) -> None:
+        """Make `rate` changes a second to demo pods, until the with statement ends. Returns at once.
+
+        Raises SandboxError for a rate of 0 or less.
+        """
+        if self._loop is None or rate <= 0:
+            raise SandboxError(f"a churn of {rate} changes a second can't be made")
+        self._churning = asyncio.run_coroutine_threadsafe(self._sandbox.churn(rate), self._loop)
 
     def save(self) -> Backup:
         """A backup of all objects and their history."""

@@ -25,16 +25,17 @@ class ConfigMapDir:
             self.swap(files)
 
     def swap(self, files: Mapping[str, str], *, keep: bool = False) -> Path:
-        """Replace all files by `files` (names without folders); returns the real folder of the new files.
+        """Replace all files by `files`; returns the real folder of the new files.
 
-        The folder of the old files is removed, as by the kubelet. `keep` leaves it, as it is for a moment
-        after the link has moved.
+        Names may have folders, as `items` of a volume give them. The folder of the old files is removed, as
+        by the kubelet. `keep` leaves it, as it is for a moment after the link has moved.
         """
         link = self.path / "..data"
         before = link.resolve() if link.is_symlink() else None
         behind = self.path / f"..2026_01_01_00_00_00.{next(self._numbers)}"
         behind.mkdir()
         for name, text in files.items():
+            (behind / name).parent.mkdir(parents=True, exist_ok=True)
             (behind / name).write_text(text, "utf-8")
         # A link that is renamed over the old one: a reader sees all old files, or all new ones.
         aside = self.path / "..data_tmp"
@@ -46,12 +47,14 @@ class ConfigMapDir:
         return behind
 
     def _link(self, files: Mapping[str, str]) -> None:
-        for name in files:
+        # A folder has a link, and the files in it have none.
+        names = {name.partition("/")[0] for name in files}
+        for name in names:
             if not (self.path / name).is_symlink():
                 (self.path / name).symlink_to(f"..data/{name}")
         for path in self.path.iterdir():
             # Links to files that the new version does not have would be broken.
-            if path.is_symlink() and not path.name.startswith("..") and path.name not in files:
+            if path.is_symlink() and not path.name.startswith("..") and path.name not in names:
                 path.unlink()
 
 

@@ -5,6 +5,8 @@ Answers are values of `objects`, faults are errors of `declctl.errors`. Other ro
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any
@@ -111,6 +113,18 @@ class Client:
     async def version(self) -> str:
         """The git version of the server, such as `v1.36.3`. Raises the ApiError family."""
         return str((await self._get("/version")).get("gitVersion") or "")
+
+    async def server_time(self) -> datetime | None:
+        """The time on the clock of the server, in whole seconds; None if its answer has no readable date.
+
+        It is the `Date` header of the answer to GET /version. Raises the ApiError family.
+        """
+        headers, _ = await self._wire.fetch_with_headers(ApiRequest("GET", "/version"))
+        try:
+            moment = parsedate_to_datetime(headers.get("Date") or "")
+        except (ValueError, OverflowError, TypeError):
+            return None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         """The resource of a kind, which is kept. Raises NotFound while the server does not serve it."""

@@ -90,13 +90,18 @@ class HttpWire:
 
     async def fetch(self, request: ApiRequest) -> bytes:
         """The body of a successful answer; raises the ApiError family."""
+        _, body = await self.fetch_with_headers(request)
+        return body
+
+    async def fetch_with_headers(self, request: ApiRequest) -> tuple[Mapping[str, str], bytes]:
+        """The headers and the body of a successful answer; raises the ApiError family."""
         body = _WholeBody(f"{request.method} {request.path}")
         response = await self._send(request, SILENCE_SECONDS)
         # A small answer has come as a whole with its head, and needs no time limits.
         arrived = response.arrived() if isinstance(response, ChunkedResponse) else None
         if arrived is not None and content_encoding(response.headers) != _GZIP:
             self._counters.bytes_in += len(arrived)
-            return arrived
+            return response.headers, arrived
         stream = self._stream(request, response, body, SILENCE_SECONDS)
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
@@ -106,7 +111,7 @@ class HttpWire:
             raise self._failed(request, fault) from fault
         finally:
             stream.close()
-        return bytes(body.data)
+        return response.headers, bytes(body.data)
 
     async def open(self, request: ApiRequest, sink: Sink) -> "BodyStream":
         """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""

@@ -28,6 +28,7 @@ from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
 from declctl.objects.managed_fields import applied_fields
+from declctl.objects.refusals import granting_command
 from declctl.writes.ledger import (
     RetryReason,
     WriteLedger,
@@ -418,6 +419,8 @@ def with_rule(error: Forbidden, resource: Resource, namespace: str | None) -> Fo
     rule = f'{{apiGroups: ["{resource.gvk.group}"], resources: ["{refused}"], verbs: [{verbs}]}}'
     where = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
     message = f"{error.message}. Grant it by {where} with the rule {rule}"
+    if (command := granting_command(error.message)) is not None:
+        message += f", or all that the manifest needs by `{command}`"
     return Forbidden(error.code, error.reason, message, retry_after=error.retry_after)
 
 

@@ -91,6 +91,9 @@ def test_a_plugin_that_is_left_out_is_told_everywhere(
     assert str(loaded.reason) in line
     assert "its handlers it are not called" in line
     assert "`declctl reload` tries it again" in line
+    trace = str(runs.log.find("plugin tester is disabled").fields["traceback"])
+    assert trace.splitlines()[-1].startswith(("ModuleNotFoundError: ", "OSError: no schema"))
+    assert "dc_tester.py" in trace
     assert runs.stop() == 0
     assert rig.board.told == []
 
@@ -134,6 +137,132 @@ def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path, monkeypat
     assert (warning.severity, warning.code, checked.errors) == ("warning", "DCL083", ())
     assert "ZeroDivisionError" in warning.message
     assert "it is left out (onError: Disable)" in warning.message
+
+
+_WITH_SCHEMA = (
+    PLUGIN
+    + """@declctl.hookimpl
+def declctl_config_schema():
+    levels = {"properties": {"level": {"type": "integer"}, "mode": {"enum": ["fast", "exact"]}}}
+    return {"additionalProperties": False, **levels}
+"""
+)
+
+
+@pytest.mark.parametrize("preflight", ["On", "Off"])
+def test_a_reload_tells_all_faults_of_a_config(
+    rig, plugin, tmp_path, controller, preflight, monkeypatch
+) -> None:
+    """An edit with two slips in a plugin's config is refused once, with both places."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
+    _break(tmp_path, _WITH_SCHEMA)
+    rig.reload_policy = f"settle: 20ms, preflight: {preflight}"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    rig.more = "  plugins:\n    - name: tester\n      config:\n        levl: 1\n        mode: exakt\n"
+    rig.write()
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
+    lines = (rig.folder.path / "manifest.yaml").read_text().splitlines()
+    found = [
+        (lines[d.line - 1].strip(), lines[d.line - 1][d.column - 1 :], d.message, d.suggestion)
+        for d in outcome.diagnostics
+    ]
+    assert found == [
+        ("levl: 1", "levl: 1", "tester: config: unknown key 'levl'", 'did you mean "level"?'),
+        (
+            "mode: exakt",
+            "exakt",
+            'tester: config.mode: this is none of ["fast", "exact"]',
+            'did you mean "exact"?',
+        ),
+    ]
+
+
+_FLAKY = """
+import declctl
+from blackboard import tell
+import blackboard
+
+@declctl.hookimpl
+def declctl_event(change, ctx):
+    tell("called", str(change.key))
+    if blackboard.down:
+        raise OSError("the pager is down")
+"""
+
+
+def _write_flaky(rig, *, mode: str = "Event", failures: int = 3) -> None:
+    breaker = f"circuitBreaker: {{failures: {failures}, initialBackoff: 100ms, maxBackoff: 200ms}}"
+    rig.more = f"  plugins:\n    - {{name: tester, onError: Disable, {breaker}}}\n"
+    retry = "retry: {initialBackoff: 10ms, maxBackoff: 10ms}"
+    rig.handlers = [
+        f"- {{name: it, resourceRef: {{name: maps}}, pluginRef: {{name: tester}}, mode: {mode}, {retry}}}"
+    ]
+    rig.handler("tell")
+    rig.write("def tell(change): ...\n")
+
+
+@pytest.mark.parametrize("mode", ["Event", "Reconcile"])
+def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succeed(
+    rig, plugin, tmp_path, config_map, controller, monkeypatch, mode
+) -> None:
+    """Its state, `Degraded`, the log and the counters say so; nothing is lost, and other handlers go on."""
+    monkeypatch.setattr(rig.board, "down", True, raising=False)
+    code = _FLAKY
+    if mode == "Reconcile":
+        code = code.replace("declctl_event(change", "declctl_reconcile(request").replace(
+            "change.key", "request.key"
+        )
+    _break(tmp_path, code)
+    _write_flaky(rig, mode=mode)
+    objects = [config_map(name) for name in "abcdefgh"]
+    runs = controller(rig.folder.path / "manifest.yaml", objects=objects)
+    runs.wait_ready()
+    until("a trial has failed", lambda: runs.log.find("on trial, has failed: OSError: the pager is down"))
+    calls = len(rig.told("called"))
+    (loaded,) = runs.status().plugins
+    assert loaded.state == "Suspended"
+    assert loaded.reason.endswith("calls in a row have failed, the last with OSError: the pager is down")
+    assert (loaded.circuit_breaker.opened, loaded.circuit_breaker.state != "Closed") == (1, True)
+    until("it is degraded", lambda: runs.condition("Degraded").reason == "PluginSuspended")
+    assert "plugin tester is suspended" in runs.condition("Degraded").message
+    until("the other handler has them all", lambda: runs.handler("tell").succeeded == 8)
+    assert calls <= 3 + loaded.circuit_breaker.trials + 2, "it is called on trial only"
+    rig.board.down = False
+    runs.wait_idle()
+    figures = runs.handler("it")
+    assert (figures.succeeded, figures.failed, figures.dropped, figures.queued) == (8, 0, 0, 0)
+    until("it is degraded no more", lambda: runs.condition("Degraded").status == "False")
+    assert runs.log.find("plugin tester is called again") is not None
+    assert [(p.state, p.circuit_breaker.state) for p in runs.status().plugins] == [("Ready", "Closed")]
+
+
+def test_a_reload_of_handlers_leaves_a_plugin_suspended(
+    rig, plugin, tmp_path, config_map, controller, monkeypatch
+) -> None:
+    """An edit that is not about the plugin neither calls it nor forgets how long it has been down."""
+    monkeypatch.setattr(rig.board, "down", True, raising=False)
+    _break(tmp_path, _FLAKY)
+    _write_flaky(rig)
+    rig.more = rig.more.replace("100ms", "1h").replace("200ms", "1h")
+    rig.write()
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
+    until("it is suspended", lambda: [p.state for p in runs.status().plugins] == ["Suspended"])
+    calls = len(rig.told("called"))
+    rig.write("def tell(change): 'edited'\n")
+    assert runs.reload().result == "Applied"
+    runs.sandbox.create(config_map("late"))
+    until("the other handler has it", lambda: runs.handler("tell").succeeded >= 9)
+    assert [p.state for p in runs.status().plugins] == ["Suspended"]
+    assert len(rig.told("called")) == calls
+    # Another config may be what it needs: it is called at once.
+    rig.board.down = False
+    rig.more = rig.more.replace("onError", "config: {url: new}, onError")
+    rig.write()
+    assert runs.reload().result == "Applied"
+    until("it is called", lambda: len(rig.told("called")) > calls)
+    assert [p.state for p in runs.status().plugins] == ["Ready"]
 
 
 def _write(rig, level: int, code: str = "") -> None:

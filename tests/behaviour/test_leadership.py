@@ -511,6 +511,17 @@ def test_a_follower_that_stops_leaves_the_lease_alone(bundle, controller, sandbo
     assert sandbox.ledger.count("update", resource="leases") == 0
 
 
+def test_a_process_that_lacks_a_right_ends_at_once(bundle, controller, sandbox) -> None:
+    """It does not wait for caches that can't be filled: a kubelet would kill it before."""
+    sandbox.faults.refuse(403, Match(resource="configmaps"), message="configmaps is forbidden")
+    process: ControllerUnderTest = controller(bundle.path)
+    until("the fault is known", lambda: process.log.find("configmaps is forbidden") is not None)
+    began = time.monotonic()
+    assert process.stop() == 0
+    assert time.monotonic() - began < 20.0  # and not warmTimeout, which is a minute
+    assert sandbox.ledger.count("create", resource="leases") == 0
+
+
 def test_hooks_of_a_follower_read_and_do_not_write(bundle, controller, sandbox, rival, board) -> None:
     """`declctl_startup` is called in each process, before the election: its write is refused, and counted."""
     bundle.write("code.py", CODE + STARTUP)

@@ -136,9 +136,10 @@ def test_staged_code_that_does_not_come_to_an_end_refuses_the_reload(edit, body,
     assert (reloaded.status, reloaded.reason) == ("False", reason)
     assert f"{what} took longer than 2 s; it was asked about default/m" in reloaded.message
     file = scene.rig.folder.path / "handlers.py"
-    # A function that returns may be between two objects at that moment.
-    assert f", at {file}:" in reloaded.message or body == "takes 10 ms"
-    assert f" in {function}" in reloaded.message
+    # A function that returns may be between two objects at that moment: then no line of it is running.
+    if body != "takes 10 ms" or ", at " in reloaded.message:
+        assert f", at {file}:" in reloaded.message
+        assert f" in {function}" in reloaded.message
     assert scene.controller.status().generation == 1
     scene.delivers("old")
 

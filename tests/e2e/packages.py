@@ -1,11 +1,12 @@
-"""The third-party plugin, installed with pip."""
+"""The plugins, installed with pip."""
 
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
-CHANGELOG = Path(__file__).parents[2] / "plugins" / "declctl-changelog"
+PLUGINS = Path(__file__).parents[2] / "plugins"
+CHANGELOG, NOTIFY, WEBHOOK = (PLUGINS / f"declctl-{name}" for name in ("changelog", "notify", "webhook"))
 
 
 def install(package: Path, folder: Path) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Declctl:
 
     def __init__(
         self,
-        manifest: Path,
+        manifest: Path | str,
         *arguments: str,
         kubeconfig: Path | None = None,
         env: Mapping[str, str] | None = None,

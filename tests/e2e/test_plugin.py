@@ -48,7 +48,11 @@ def test_a_plugin_that_is_not_installed_is_a_located_error() -> None:
     manifest = ROOT / "examples" / "06-third-party-plugin" / "manifest.yaml"
     command = [sys.executable, "-m", "declctl", "validate", str(manifest)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(DECLCTL_LOAD_PLUGINS=""), check=False
+        command,
+        capture_output=True,
+        text=True,
+        env=environment(DECLCTL_LOAD_PLUGINS="changelog"),
+        check=False,
     )
     assert done.returncode == 1
     assert "manifest.yaml:8:13: error DCL080" in done.stderr

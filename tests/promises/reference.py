@@ -110,6 +110,8 @@ def _command(name: str, command: Any) -> str:
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     usage = " ".join([name, *(_argument(one) for one in arguments), *(["[options]"] if options else [])])
     lines = [f"### `{usage}`", "", " ".join(command.help.split())]
+    if command.epilog:
+        lines += ["", command.epilog.replace("Example: ", "Example: `") + "`"]
     if arguments or options:
         lines += ["", "| | |", "|---|---|"]
         lines += [f"| `{one.metavar or one.name}` | {_cell(one.help or '')} |" for one in arguments]

@@ -117,6 +117,13 @@ def test_the_readme_runs_something() -> None:
     assert [block for block, _ in _commands() if block.file.name == "README.md"]
 
 
+def test_pictures_are_small() -> None:
+    """A reader on a slow line sees a page of the documentation whole."""
+    pictures = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")]
+    assert pictures
+    assert [picture.name for picture in pictures if picture.stat().st_size > 200_000] == []
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """No link within the repository is dead."""

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from markdown import ROOT
@@ -39,13 +40,16 @@ _FOREIGN = [
 
 
 @pytest.mark.parametrize("file", _FOREIGN, ids=lambda file: str(file.relative_to(ROOT)))
-def test_plugins_and_examples_use_public_names_only(file: object) -> None:
+def test_plugins_and_examples_use_public_names_only(file: Path) -> None:
     """What ships as an example of a plugin or handler needs nothing that a stranger could not rely on."""
-    tree = ast.parse(file.read_text("utf-8"))  # pyright: ignore[reportAttributeAccessIssue]
+    tree = ast.parse(file.read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             assert not [one.name for one in node.names if one.name.startswith("declctl.")]
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "declctl":
+            # The tests of a plugin run it as docs/testing.md shows, and as those of `declctl new plugin` do.
+            if node.module == "declctl.testing" and "tests" in file.parts:
+                continue
             assert node.module == "declctl"
             assert {one.name for one in node.names} <= set(declctl.__all__)
         elif (

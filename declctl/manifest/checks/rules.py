@@ -13,6 +13,7 @@ from declctl.manifest import codes
 from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
+from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import (
     BadValue,
     Json,
@@ -60,11 +61,13 @@ def check_references(findings: Findings, shape: Schema) -> None:
     for path, plugin in entries_at(data, "spec", "plugins"):
         _check_unique(findings, entries_at(data, *path, "configFrom"), what="config value")
         _check_config_sources(findings, path, mapping_at(plugin, "config"))
+        _check_circuit_breaker(findings, path, plugin, shape)
     for path, schedule in entries_at(data, "spec", "schedules"):
         _check_snapshots(findings, path, resources)
         _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
     _check_election(findings, shape)
+    _check_admin(findings)
 
 
 # Fields that only one mode has, by the other one, with what holds there.
@@ -285,12 +288,26 @@ def _check_time_zone(findings: Findings, path: Path, schedule: dict[str, Json]) 
         )
 
 
-def _check_backoff(findings: Findings, path: Path, shape: Schema) -> None:
+def _check_circuit_breaker(findings: Findings, path: Path, plugin: Mapping[str, Json], shape: Schema) -> None:
+    place = (*path, "circuitBreaker")
+    if "circuitBreaker" in plugin and plugin.get("onError", "Fail") == "Fail":
+        findings.add(
+            codes.CONTRADICTION,
+            Location(place, key=True),
+            f"{dotted(place)} has no meaning with onError: Fail",
+            suggestion="write onError: Disable, or remove it",
+        )
+    if mapping_at(findings.data, *place):
+        _check_backoff(findings, place, shape, defaults="10m and 30s")
+
+
+def _check_backoff(findings: Findings, path: Path, shape: Schema, *, defaults: str = "5m and 1s") -> None:
     first, longest = (_seconds(findings, (*path, name), shape) for name in ("initialBackoff", "maxBackoff"))
     if first is not None and longest is not None and longest < first:
         given = "maxBackoff" if value_at(findings.data, *path, "maxBackoff") is not None else "initialBackoff"
         message = f"{dotted(path)} waits for {first:g}s at first, and for {longest:g}s at most"
-        suggestion = "maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)"
+        last, begin = defaults.split(" and ")
+        suggestion = f"maxBackoff ({last} if absent) can't be shorter than initialBackoff ({begin} if absent)"
         findings.add(codes.CONTRADICTION, Location((*path, given)), message, suggestion=suggestion)
 
 
@@ -318,6 +335,19 @@ def _check_election(findings: Findings, shape: Schema) -> None:
             f"a leader that asks each {retry:g}s can't renew its lease within {renewal:g}s",
             f"renewDeadline (10s if absent) has to be longer than {LEASE_JITTER:g} times retryPeriod (2s if "
             "absent)",
+        )
+
+
+def _check_admin(findings: Findings) -> None:
+    """Report a token file beside tokens of Kubernetes."""
+    path = ("spec", "admin")
+    admin = mapping_at(findings.data, *path)
+    if admin.get("authorization") == AdminAuthorization.KUBERNETES and "tokenFile" in admin:
+        findings.add(
+            codes.CONTRADICTION,
+            Location((*path, "tokenFile"), key=True),
+            f"{dotted(path)} has a tokenFile, and with authorization: Kubernetes no token of a file counts",
+            suggestion="remove tokenFile, or authorization: Kubernetes",
         )
 
 

@@ -21,12 +21,13 @@ from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
-from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode
+from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
     Declaration,
     DeclaredEntry,
     DeclaredPlugin,
+    DeclaredSource,
     Fault,
     FromHooks,
     ManifestPath,
@@ -77,6 +78,24 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
+def check_rights(manifest: str) -> CheckResult:
+    """As `check`, with the rules of the hooks `declctl_rbac` in `hooks`. Blocks.
+
+    The code is imported whatever `spec.reload.preflight` says. Configs of plugins are not checked, and may
+    lack values: the variables and Secrets that they come from are those of the cluster.
+    """
+    checked = read_files(InputFiles(manifest))
+    known = tuple(each for each in checked.diagnostics if each.code != _NO_VALUE)
+    checked = replace(checked, diagnostics=known)
+    if checked.inputs is None or checked.declaration is None or checked.errors:
+        return checked
+    if not checked.declaration.has_user_code:
+        return checked
+    declaration = replace(checked.declaration, asks_rights=True)
+    with closing(PreflightPool()) as children:
+        return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
+
+
 def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
     """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
@@ -124,9 +143,13 @@ def import_aside(checked: CheckResult, preflight: Preflight) -> CheckResult:
 
     No file is read again: the bytes that are checked are the bytes that will run.
     """
+    return _imported(checked, preflight) if checked.has_to_be_imported else checked
+
+
+def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
     inputs, declaration = checked.inputs, checked.declaration
-    if inputs is None or declaration is None or not checked.has_to_be_imported:
-        return checked
+    assert inputs is not None
+    assert declaration is not None
     policy = inputs.loaded.controller.reload
     try:
         result = preflight.run(declaration, timeout=policy.preflight_timeout)
@@ -165,15 +188,14 @@ def diagnose(faults: Iterable[Fault], document: Document, bundle: Bundle) -> Seq
     for fault in faults:
         # A fault without a file is shown where the manifest names the code.
         if fault.file is None:
-            found.append(
-                document.fault(
-                    fault.code,
-                    Location(fault.path, key=fault.key),
-                    fault.message,
-                    suggestion=fault.suggestion,
-                    severity=fault.severity,
-                )
+            diagnostic = document.fault(
+                fault.code,
+                Location(fault.path, key=fault.key),
+                fault.message,
+                suggestion=fault.suggestion,
+                severity=fault.severity,
             )
+            found.append(replace(diagnostic, traceback=fault.traceback))
         else:
             line, column = fault.line or 1, fault.column or 1
             found.append(
@@ -198,11 +220,27 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         folder=os.fsencode(inputs.bundle.folder),
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
-        plugins=tuple(
-            DeclaredPlugin(
-                spec.name, spec.version, spec.on_error == "Disable", configs[spec.name].canonical, spec.path
+        plugins=tuple(_plugin(spec, inputs, configs[spec.name]) for spec in controller.plugins),
+    )
+
+
+def _plugin(spec: PluginSpec, inputs: Inputs, config: FrozenJson) -> DeclaredPlugin:
+    path = (*spec.path, "config")
+    return DeclaredPlugin(
+        name=spec.name,
+        version=spec.version,
+        disable_on_error=spec.on_error is OnError.DISABLE,
+        config=config.canonical,
+        path=spec.path,
+        config_path=path if path in inputs.loaded.document.nodes else (*spec.path, "name"),
+        sources=tuple(
+            DeclaredSource(
+                source.name,
+                source.path,
+                env=source.env,
+                file=None if source.file is None else shown(Path(inputs.bundle.root) / source.file),
             )
-            for spec in controller.plugins
+            for source in spec.config_from
         ),
     )
 

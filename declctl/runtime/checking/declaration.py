@@ -6,7 +6,8 @@ values.
 """
 
 import os
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -49,6 +50,15 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
 
 
+class DeclaredSource(msgspec.Struct, frozen=True):
+    """One value of a config that comes from a variable or a file (`configFrom`)."""
+
+    name: str  # the key of the config
+    path: ManifestPath
+    env: str | None = None
+    file: str | None = None  # as it is shown to the user
+
+
 class DeclaredPlugin(msgspec.Struct, frozen=True):
     """One installed plugin that the manifest lists."""
 
@@ -57,6 +67,25 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     disable_on_error: bool
     config: str  # JSON text, with the values of `configFrom`
     path: ManifestPath
+    config_path: ManifestPath  # of `config`; of the plugin's name if the manifest has none
+    sources: tuple[DeclaredSource, ...] = ()
+
+
+class CodeRule(msgspec.Struct, frozen=True):
+    """One RBAC rule that a hook `declctl_rbac` has returned.
+
+    `namespaces` is None for those of `resources_served`, and empty for the whole cluster.
+    """
+
+    origin: str  # the plugin, or the module of handlers
+    verbs: tuple[str, ...]
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] | None = None
+    reason: str = ""
+    resources_served: tuple[str, ...] = ()  # of the manifest, whose handlers have this code
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -69,6 +98,9 @@ class Declaration(msgspec.Struct, frozen=True):
     plugins: tuple[DeclaredPlugin, ...]
     # Names and distributions of installed plugins. If given, a child imports these and nothing else.
     examined: tuple[tuple[str, str], ...] = ()
+    # Whether the hooks `declctl_rbac` are called, for `declctl generate`. Configs of plugins are not checked
+    # then: their secrets are in the cluster.
+    asks_rights: bool = False
 
     @property
     def has_user_code(self) -> bool:
@@ -82,10 +114,11 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class FromHooks(msgspec.Struct, frozen=True):
-    """The indexes and transforms that hooks add to those of the manifest."""
+    """The indexes, transforms and rights that hooks add to those of the manifest."""
 
     indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
     transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
+    rules: tuple[CodeRule, ...] = ()  # only if the declaration `asks_rights`
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -100,6 +133,7 @@ class Fault(msgspec.Struct, frozen=True):
     column: int | None = None
     key: bool = False  # the place is the key at `path`, not the value
     severity: Literal["error", "warning"] = "error"
+    traceback: str | None = None  # its end, of a plugin that can't be loaded
 
     @classmethod
     def of(cls, error: EntryPointError, path: ManifestPath) -> "Fault":
@@ -107,7 +141,16 @@ class Fault(msgspec.Struct, frozen=True):
         message = error.message
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}… ({len(message):,} characters)"
-        return cls(error.code, message, path, error.suggestion, error.file, error.line, error.column)
+        return cls(
+            error.code,
+            message,
+            path,
+            error.suggestion,
+            error.file,
+            error.line,
+            error.column,
+            traceback=error.traceback,
+        )
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
@@ -133,3 +176,7 @@ class ListedPlugin(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
     state: str
     reason: str | None
+    # The range of versions of the hook specification that it declares; None if it declares none.
+    hookspec: str | None = None
+    traceback: str | None = None  # its end, if the plugin can't be loaded
+    config_schema: Mapping[str, Any] | None = None  # the JSON Schema of its config

@@ -43,6 +43,7 @@ class Inputs(msgspec.Struct, frozen=True):
     config_faults: Mapping[str, str]  # why the other config files can't be read, by name
     digest: str  # of all files
     code: str  # a digest of the handler files
+    bundle_digest: str  # what a review allows (`bundle_digest`)
     modules: Mapping[str, str]  # by module of an entry point, a digest of all files that it imports
     # The last generation that made all code anew although no file had changed. Caches and indexes that older
     # code has made are not taken over.
@@ -52,13 +53,19 @@ class Inputs(msgspec.Struct, frozen=True):
 class InputFiles:
     """Reads the manifest of the command line again and again. Methods are called by any thread.
 
-    Standard input is read once. A read of more than `seconds` fails. Each read has a daemon thread, because a
-    read of a file system that hangs can't be cancelled.
+    - `manifest`: as the user wrote it, and as messages show it.
+    - `at`: the file or folder that is read, by default `manifest` itself.
+    - `seconds`: the longest time of a read.
+
+    Standard input is read once. Each read has a daemon thread, because a read of a file system that hangs
+    can't be cancelled.
     """
 
-    def __init__(self, manifest: str, *, seconds: float = reader.READ_SECONDS) -> None:
-        self.manifest = manifest  # as the user wrote it
-        self._at = Path(manifest).absolute()  # handlers may change the working folder of the process
+    def __init__(
+        self, manifest: str, *, at: Path | None = None, seconds: float = reader.READ_SECONDS
+    ) -> None:
+        self.manifest = manifest
+        self._at = at or Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
         self._reading = threading.Lock()  # held by the thread that reads or makes a digest
@@ -224,6 +231,7 @@ class InputFiles:
             config_faults=config_faults,
             digest=digest_of([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
+            bundle_digest=bundle_digest(manifest[0][1], bundle.files),
             modules=modules,
         )
 
@@ -305,6 +313,19 @@ def entry_points(controller: ControllerSpec) -> Iterable[EntryPoint]:
         yield step.entry_point
     for schedule in controller.schedules:
         yield schedule.entry_point
+
+
+def bundle_digest(manifest: bytes, files: Mapping[str, bytes]) -> str:
+    """The digest of a manifest and its handler files, such as `sha256:4f2c…`; the same on each machine.
+
+    It depends on the bytes of the manifest's file, and on the bytes and paths of the handler files that entry
+    points reach. Files of `configFrom`, which may hold secrets, and installed packages are not part of it.
+    """
+    digest = hashlib.sha256()
+    for name, data in [("manifest", manifest), *sorted(files.items())]:
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:

@@ -18,20 +18,32 @@ import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
-from declctl.hooks.calls import HookTarget, Implementation, KeyFunction, ReconcileTarget, call, without_prefix
+from declctl.hooks.calls import (
+    HookTarget,
+    Implementation,
+    KeyFunction,
+    ReconcileTarget,
+    call,
+    end_of_traceback,
+    without_prefix,
+)
+from declctl.hooks.faults import PLUGIN_LEFT_OUT
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
-from declctl.hooks.plugins import PluginConfigError, check_config, find, load, loaded_version, require_loaded
+from declctl.hooks.plugin_config import UNQUOTE, ConfigFault, PluginConfigError, check_config
+from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
 from declctl.objects import KubeObject, ObjectView
 from declctl.runtime.checking.declaration import (
+    CodeRule,
     Declaration,
     DeclaredEntry,
     DeclaredPlugin,
     Fault,
     FromHooks,
 )
+from declctl.runtime.checking.rules import rules_of
 
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
@@ -39,6 +51,7 @@ _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 _UNKNOWN_INDEX = "DCL020"
 _NO_HOOK = "DCL047"
+_RBAC = "declctl_rbac"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -91,10 +104,11 @@ class LoadedPlugin(msgspec.Struct, frozen=True):
     state: str  # READY or DISABLED
     reason: str | None = None  # why it is disabled
     suggestion: str | None = None  # what to do about that
+    traceback: str | None = None  # its end, if the plugin has raised
 
     def document(self) -> dict[str, Any]:
         """As `status` shows it."""
-        return document_of(self, without=("suggestion",))
+        return document_of(self, without=("suggestion", "traceback"))
 
 
 class LoadedCode:
@@ -177,20 +191,24 @@ def load_code(
     *,
     number: int,
     at: Callable[[int], object] = lambda _: None,
+    at_plugin: Callable[[int], object] = lambda _: None,
 ) -> tuple[LoadedCode | None, Sequence[Fault]]:
     """Import and check the declared code for generation `number`. Blocks.
 
-    Returns None and the faults if one of them is an error. `at` is called with the index of each entry before
-    its import. Between two entries the interpreter lock is yielded.
+    Returns None and the faults if one of them is an error. `at_plugin` is called with the index of each
+    plugin before its import, and `at` with that of each entry. Between two entries the interpreter lock is
+    yielded.
     """
     builder = _Builder(declaration, number)
-    builder.plugins()
+    builder.plugins(at_plugin)
     for index, entry in enumerate(declaration.entries):
         yield_interpreter()
         at(index)
         builder.entry(entry)
     # Last: the entries have added plugins and files to the registry.
     builder.hooks_of_resources()
+    if declaration.asks_rights:
+        builder.rules()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.loaded_code.close()
         return None, builder.faults
@@ -208,8 +226,9 @@ class _Builder:
         self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
 
-    def plugins(self) -> None:
-        for declared in self._declaration.plugins:
+    def plugins(self, at: Callable[[int], object]) -> None:
+        for index, declared in enumerate(self._declaration.plugins):
+            at(index)
             config = cast("dict[str, Any]", json.loads(declared.config))
             self.loaded_code.plugin_configs[declared.name] = config
             try:
@@ -217,23 +236,21 @@ class _Builder:
             except EntryPointError as error:
                 self._not_loaded(declared, error)
             except PluginConfigError as error:
-                self.faults += [
-                    Fault(
-                        _BAD_CONFIG,
-                        f"{declared.name}: {fault.message}",
-                        (*declared.path, "config", *fault.path),
-                        fault.suggestion,
-                        key=fault.at_key,
-                    )
-                    for fault in error.faults
-                ]
+                self.faults += [_config_fault(declared, fault) for fault in error.faults]
             else:
                 self.loaded_code.plugins.append(LoadedPlugin(declared.name, version, READY))
 
     def _not_loaded(self, declared: DeclaredPlugin, error: EntryPointError) -> None:
-        """Report a plugin as an error or, with `onError: Disable`, as a warning, and leave it out."""
+        """Report a plugin as an error or, with `onError: Disable`, as a warning, and leave it out.
+
+        A plugin that `--no-plugins` leaves out is a warning in any case: the user has asked for it.
+        """
         fault = Fault.of(error, (*declared.path, "name"))
-        if declared.disable_on_error:
+        if error.code == PLUGIN_LEFT_OUT:
+            fault = msgspec.structs.replace(
+                fault, message=f"{fault.message}; its handlers are not called", severity="warning"
+            )
+        elif declared.disable_on_error:
             left_out = f"{fault.message}; it is left out (onError: Disable), and its handlers are not called"
             fault = msgspec.structs.replace(fault, message=left_out, severity="warning")
         self.faults.append(fault)
@@ -241,7 +258,7 @@ class _Builder:
         self._disabled[declared.name] = error.message
         self._registry.discard(declared.name)
         self.loaded_code.plugins.append(
-            LoadedPlugin(declared.name, "", DISABLED, error.message, error.suggestion)
+            LoadedPlugin(declared.name, "", DISABLED, error.message, error.suggestion, error.traceback)
         )
 
     def _plugin(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> str:
@@ -250,10 +267,16 @@ class _Builder:
         # Python imports a distribution once: after an upgrade, the older version may still be loaded.
         require_loaded(found, declared.version)
         version = loaded_version(found)  # an installed newer one needs a new process
-        self._registry.add_plugin(declared.name, plugin)
-        for implementation in self._registry.of("declctl_config_schema", [declared.name]):
-            schema = _called(implementation, {}, code=_PLUGIN_FAILED)
-            check_config(schema, config)
+        try:
+            self._registry.add_plugin(declared.name, plugin)
+            for implementation in self._registry.of("declctl_config_schema", [declared.name]):
+                schema = _called(implementation, {}, code=_PLUGIN_FAILED)
+                if not self._declaration.asks_rights:
+                    check_config(schema, config)
+        except EntryPointError as error:
+            # The message is about a function of the plugin, and may not name the plugin.
+            error.message = f"{found.described}: {error.message}"
+            raise
         self.loaded_code.installed[declared.name] = (plugin, f"{version} {declared.config}")
         return version
 
@@ -379,6 +402,41 @@ class _Builder:
                     )
                 )
 
+    def rules(self) -> None:
+        """Call the hooks `declctl_rbac`: of plugins, of entry points, and of the modules of functions."""
+        found = list(self._registry.of(_RBAC))
+        try:
+            for module in dict.fromkeys(
+                entry.entry_point.partition(":")[0]
+                for entry in self._declaration.entries
+                if entry.entry_point is not None and ":" in entry.entry_point
+            ):
+                found += self._registry.module_hooks(_RBAC, self._namespace.module(module))
+        except EntryPointError as error:
+            self.faults.append(Fault.of(error, ()))
+        rules: list[CodeRule] = []
+        # A module may be an entry point itself, and have one that is a function.
+        for implementation in {each.function: each for each in found}.values():
+            origin = without_prefix(implementation.plugin)
+            served = tuple(
+                resource
+                for resource, names in self._serving.items()
+                if any(name == origin or name.partition(":")[0] == origin for name in names)
+            )
+            try:
+                returned = _called(implementation, {}, code=_PLUGIN_FAILED)
+                rules += rules_of(returned, origin, served)
+            except EntryPointError as error:
+                self.faults.append(Fault.of(error, self._path_of(origin)))
+        self.loaded_code.from_hooks = msgspec.structs.replace(self.loaded_code.from_hooks, rules=tuple(rules))
+
+    def _path_of(self, origin: str) -> tuple[str | int, ...]:
+        """The place of the manifest that names a plugin or a module."""
+        for entry in self._declaration.entries:
+            if origin in (entry.plugin, entry.entry_point, (entry.entry_point or "").partition(":")[0]):
+                return entry.path
+        return next((plugin.path for plugin in self._declaration.plugins if plugin.name == origin), ())
+
     def _indexers_of(self, implementation: Implementation, resource: str) -> None:
         declared = _called(implementation, {"resource": resource}, code=_BAD_INDEXERS)
         if not isinstance(declared, Mapping):
@@ -417,6 +475,28 @@ class _Builder:
         self.loaded_code.transforms[resource] = then if first is None else _in_order(first, then)
 
 
+def _config_fault(declared: DeclaredPlugin, fault: ConfigFault) -> Fault:
+    """The fault of a config, at its place in the manifest, or in the file that `configFrom` names."""
+    message = f"{declared.name}: {fault.where}: {fault.message}"
+    source = next((each for each in declared.sources if fault.path[:1] == (each.name,)), None)
+    if source is None:
+        # Without a config in the manifest, the place is the name of the plugin: not its key, its value.
+        at_key = fault.at_key and declared.config_path[-1] == "config"
+        path = (*declared.config_path, *fault.path)
+        return Fault(_BAD_CONFIG, message, path, fault.suggestion, key=at_key)
+    if fault.is_unknown:
+        return Fault(_BAD_CONFIG, message, (*source.path, "name"), fault.suggestion)
+    suggestion = fault.suggestion
+    if suggestion == UNQUOTE:  # the source has no quotes
+        suggestion = "a value of configFrom is always text: write it under config, or ask the plugin for text"
+    if source.file is None:
+        return Fault(
+            _BAD_CONFIG, f"{message} (of the variable {source.env})", (*source.path, "env"), suggestion
+        )
+    # The whole file is the value, so that every fault of it begins with its first character.
+    return Fault(_BAD_CONFIG, message, source.path, suggestion, source.file, 1, 1)
+
+
 def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:
     lists[name] = (*lists.get(name, ()), value)
 
@@ -440,4 +520,5 @@ def _called(implementation: Implementation, arguments: Mapping[str, object], *, 
     try:
         return call(implementation, arguments)
     except HandlerFailed as failure:
-        raise EntryPointError(str(failure), code=code) from failure
+        raised = failure.__cause__ or failure
+        raise EntryPointError(str(failure), code=code, traceback=end_of_traceback(raised)) from failure

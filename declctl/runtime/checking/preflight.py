@@ -15,7 +15,14 @@ from msgspec import structs
 
 from declctl.hooks import parser
 from declctl.kit import yield_interpreter
-from declctl.runtime.checking.declaration import Declaration, DeclaredEntry, Fault, FromHooks, ListedPlugin
+from declctl.runtime.checking.declaration import (
+    Declaration,
+    DeclaredEntry,
+    DeclaredPlugin,
+    Fault,
+    FromHooks,
+    ListedPlugin,
+)
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
 _ENDED = "DCL044"
@@ -27,6 +34,7 @@ _SECONDS_EACH = 0.5  # added for each plugin
 
 
 class _ImportReport(msgspec.Struct):
+    plugin: int | None = None  # the index of the plugin that is being imported, before all entries
     at: int | None = None  # the index of the entry that is being imported
     faults: list[Fault] | None = None  # only in the last report, as are the fields below
     hooks: FromHooks | None = None  # None if there are errors
@@ -117,7 +125,11 @@ def _result_of(
     code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
     if not ending.closed:
         code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
-    fault = _unfinished(declaration.entries, at, code, what)
+    plugin = None if report is None else report.plugin
+    if at is None and plugin is not None and plugin < len(declaration.plugins):
+        fault = _unfinished_plugin(declaration.plugins[plugin], code, what)
+    else:
+        fault = _unfinished(declaration.entries, at, code, what)
     return PreflightResult([_at_line(declaration, fault, stack, when)])
 
 
@@ -144,6 +156,15 @@ def how_it_ended(status: int | None) -> str:
     if status is None:
         return "an unknown status"
     return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _unfinished_plugin(declared: DeclaredPlugin, code: str, what: str) -> Fault:
+    from declctl.hooks.plugins import installed  # late: `validate` does without importlib.metadata
+
+    found = next((plugin for plugin in installed() if plugin.name == declared.name), None)
+    who = f"the plugin {declared.name}" if found is None else found.described
+    advice = "`declctl plugins list` imports it by itself; look for another version of it, or remove it"
+    return Fault(code, f"{who}: {what}", (*declared.path, "name"), advice)
 
 
 def _unfinished(entries: Sequence[DeclaredEntry], at: int | None, code: str, what: str) -> Fault:

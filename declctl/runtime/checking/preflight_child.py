@@ -11,13 +11,17 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from declctl.errors import EntryPointError
+from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.bundle import Bundle
+from declctl.hooks.calls import call
 from declctl.hooks.lint import ImportAudit, lint, ordinary_modules
-from declctl.hooks.plugins import InstalledPlugin, installed, load
+from declctl.hooks.plugin_config import check_schema
+from declctl.hooks.plugins import RANGE_ATTRIBUTE, InstalledPlugin, installed, load, written_range
 from declctl.hooks.registry import ARGUMENTS, PluginRegistry
 from declctl.runtime.checking.declaration import Declaration, Fault, ListedPlugin
 from declctl.runtime.checking.loaded_code import load_code
@@ -46,11 +50,14 @@ def answer(talk: socket.socket) -> None:
     def at(index: int) -> None:
         talk.sendall(msgspec.json.encode({"at": index}) + b"\n")
 
+    def at_plugin(index: int) -> None:
+        talk.sendall(msgspec.json.encode({"plugin": index}) + b"\n")
+
     # Modules that are loaded now belong to declctl; later ones come from the import.
     findings, known = lint(declaration.bundle), set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
-    loaded_code, faults = load_code(declaration, number=0, at=at)
+    loaded_code, faults = load_code(declaration, number=0, at=at, at_plugin=at_plugin)
     seconds = monotonic() - began
     findings += audit.end(findings)
     findings += ordinary_modules(declaration.bundle, known)
@@ -76,11 +83,27 @@ def _examine(names: Sequence[tuple[str, str]], send: Callable[[bytes], object]) 
 def _examined(plugin: InstalledPlugin) -> ListedPlugin:
     """Load a plugin as a generation does; a failure is reported as Quarantined."""
     registry = PluginRegistry(Bundle("", {}))
+    listed = ListedPlugin(
+        plugin.name, plugin.distribution, plugin.version, (), "Ready", None, written_range(plugin)
+    )
     try:
-        registry.add_plugin(plugin.name, load(plugin))
+        loaded = load(plugin)
+        registry.add_plugin(plugin.name, loaded)
     except EntryPointError as error:
-        return ListedPlugin(
-            plugin.name, plugin.distribution, plugin.version, (), "Quarantined", error.message
-        )
+        return replace(listed, state="Quarantined", reason=error.message, traceback=error.traceback)
     hooks = tuple(hook for hook in ARGUMENTS if registry.of(hook, [plugin.name]))
-    return ListedPlugin(plugin.name, plugin.distribution, plugin.version, hooks, "Ready", None)
+    wanted = getattr(loaded, RANGE_ATTRIBUTE, None)
+    listed = replace(listed, hooks=hooks, hookspec=None if wanted is None else str(wanted))
+    try:
+        return replace(listed, config_schema=_config_schema(registry, plugin.name))
+    except (EntryPointError, HandlerFailed) as error:
+        return replace(listed, state="Quarantined", reason=str(error))
+
+
+def _config_schema(registry: PluginRegistry, plugin: str) -> dict[str, Any] | None:
+    """The schema of a plugin's config; None if it has none. Raises HandlerFailed and EntryPointError."""
+    for implementation in registry.of("declctl_config_schema", [plugin]):
+        found = call(implementation, {})
+        check_schema(found)
+        return dict(found)
+    return None

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ from declctl.objects import (
 )
 from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
 from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
@@ -96,6 +98,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     last_error: str | None
     replayed: int = 0
     last_error_type: str | None = None
+    last_error_time: datetime | None = None  # of the newest failure, also if it was retried
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
     slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
@@ -134,6 +137,7 @@ class HandlerCounts:
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
+    last_error_time: datetime | None = None
     # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 
@@ -364,6 +368,7 @@ class CallBinding:
     loop: LoopThread  # for `async def` hooks
     filter: Filter | None = None
     snapshots: SnapshotSource | None = None  # None for a handler that includes none
+    breaker: CircuitBreaker | None = field(default=None, compare=False)  # of a plugin with onError: Disable
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)

@@ -33,6 +33,7 @@ from declctl.runtime.handling.invocations import (
     Invocation,
     Invocations,
     SlotQueue,
+    is_suspended,
     is_unsynced,
 )
 from declctl.runtime.handling.write_loops import CallGuard
@@ -286,6 +287,11 @@ class HandlerSlot(ABC, Generic[T]):
         if self.queue.hurry(is_unsynced):
             self.wake()
 
+    def end_suspension(self) -> None:
+        """Call at once for what waits for a suspended plugin: another config of it may work."""
+        if self.queue.hurry(is_suspended):
+            self.wake()
+
     @property
     def has_received_all(self) -> bool:
         """Whether the slot has received the first objects of all its caches."""
@@ -401,6 +407,7 @@ class HandlerSlot(ABC, Generic[T]):
             last_error=counts.last_error,
             replayed=self.replayed,
             last_error_type=counts.last_error_type,
+            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
             slow_expressions=counts.slow_expressions,

@@ -51,8 +51,10 @@ from declctl.runtime.handling.binding import (
     SlowEvaluation,
     entering_or_leaving,
 )
+from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
+from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import CallTrace, TracedCall, tracing
@@ -61,7 +63,7 @@ from declctl.writes import CallScope
 T = TypeVar("T")
 
 # Python 3.11 needs 150 ns to look up a member of an enum: too long for each change.
-_RESYNC, _DELETED = ChangeType.RESYNC, ChangeType.DELETED
+_RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType.MODIFIED
 # Changes that nobody has made just now; how long they wait says nothing about the delay of events.
 _NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
@@ -90,12 +92,13 @@ class Retry(NamedTuple):
 
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    waits: int  # how many of its retries were for a cache that had not synced
+    waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
     is_unsynced: bool  # the newest was
     failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
     span: Any = None  # the context of the span of the last attempt, if there are traces
+    is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
 
 
 class GivenUp(NamedTuple):
@@ -138,6 +141,8 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
+    entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
+    suspended_for: float = 0.0  # seconds for which the breaker of its plugin keeps it waiting
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -168,6 +173,10 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
         raise NotImplementedError
 
+    def tap_subject(self) -> TapSubject:
+        """What `declctl tap` shows of the item."""
+        raise NotImplementedError
+
     @property
     def most_attempts(self) -> int | None:
         """The number of attempts after which the item is given up; None if it never is."""
@@ -190,6 +199,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         except NotSynced as fault:
             self.failures.append(fault)
             self.implementations = ()
+
+    def enter_breaker(self, name: str, wake: Callable[[], None]) -> None:
+        """Ask the breaker of the plugin, if it has one. If the plugin is suspended, nothing is called.
+
+        `name` is that of the handler; `wake` is called when the plugin is called again.
+        """
+        breaker = self.binding.breaker
+        if breaker is None or self.failures:
+            return
+        self.suspended_for = breaker.enter(f"{name} {self.item.key}", wake)
+        if self.suspended_for:
+            self.implementations = ()
+        else:
+            self.entered = breaker
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
@@ -306,6 +329,19 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def content(self, state: Retry) -> tuple["GivenUp", ...]:
         """The notification, and what its next attempt needs."""
         return (GivenUp(self.item.value, state),)
+
+    def tap_subject(self) -> TapSubject:
+        """The change; with both states, if one has replaced the other."""
+        notification = self.item.value
+        # The `old` of a Deleted is older than the state before it.
+        before = notification.old if notification.type is _MODIFIED else None
+        return TapSubject(
+            str(self.change.type),
+            str(self.change.reason),
+            before=before,
+            after=notification.record,
+            is_secret=is_secret(notification.record),
+        )
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The change, its objects, and the context."""
@@ -504,6 +540,7 @@ class Invocations(ABC, Generic[T]):
         self._letters = slot.dead_letters
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
+        self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
         self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
@@ -518,7 +555,8 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
-        trace = self._trace(invocation)
+        invocation.enter_breaker(self._name, self._hurry_suspended)
+        trace = None if invocation.suspended_for else self._trace(invocation)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             try:
@@ -537,7 +575,8 @@ class Invocations(ABC, Generic[T]):
         if not invocation.select(self._report_expression):
             return self._leave_out(invocation)
         invocation.take_snapshots()
-        trace = self._trace(invocation)
+        invocation.enter_breaker(self._name, self._hurry_suspended)
+        trace = None if invocation.suspended_for else self._trace(invocation)
         for implementation in invocation.implementations:
             arguments = invocation.arguments(implementation, self._slot.memo)
             invocation.scope = None
@@ -615,9 +654,14 @@ class Invocations(ABC, Generic[T]):
             if invocation is not None:
                 del self._running[id(invocation)]
                 self._counts.zombies -= invocation.overdue
-        if invocation is not None and invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation is not None:
+            self._tell_breaker(invocation, None, left=True)
+            if invocation.timer is not None:
+                self._loop.call_soon_threadsafe(invocation.timer.cancel)
         again = item.taken and not self._closed
+        if invocation is not None and self.tap.is_open:
+            outcome = TapOutcome.RETRIED if again else TapOutcome.FAILED
+            self._tell(invocation, outcome, f"internal fault of declctl: {describe_failure(fault)}", fault)
         if again:
             try:
                 self._queue.retry(item, self._delay(binding, item.attempts + 1 - _waits(item)))
@@ -631,6 +675,7 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{item.key}: {what}"
             self._counts.last_error_type = _failure_type(fault)
+            self._counts.last_error_time = self._clock.now()
             if invocation is not None:  # it is counted once: `_finish` has counted any other one
                 tally.calls += 1
                 tally.failed += 1
@@ -784,6 +829,8 @@ class Invocations(ABC, Generic[T]):
             self._counts.zombies -= invocation.overdue
         if invocation.timer is not None:
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.FILTERED)
         self._end(invocation, self._queue.drop if disabled else self._queue.done)
         if self.has_waiters:
             self._slot.open_latches()
@@ -791,10 +838,29 @@ class Invocations(ABC, Generic[T]):
 
     def _finish(self, invocation: Invocation[T]) -> bool:
         """End a change after its calls, or retry it. Returns the result of `deliver`."""
+        self._count_end(invocation)
+        if invocation.timer is not None:
+            self._loop.call_soon_threadsafe(invocation.timer.cancel)
+        if invocation.trace is not None:
+            invocation.trace.end(invocation.failures)
+        if invocation.suspended_for:
+            self._wait_for_plugin(invocation)
+        elif invocation.failures:
+            self._fail(invocation)
+        else:
+            if self.tap.is_open:
+                self._tell(invocation, TapOutcome.SUCCEEDED)
+            self._succeed(invocation)
+            self._tell_breaker(invocation, None)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return not invocation.overdue
+
+    def _count_end(self, invocation: Invocation[T]) -> None:
+        """Count a call that has returned. From here on no timer can make it a zombie."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
         with self._lock:
-            # From here on no timer can make it a zombie: it has returned.
             del self._running[id(invocation)]
             counts.durations.append(took)
             self._duration.add(took)
@@ -807,28 +873,23 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             if invocation.timed_out and not invocation.failures:
                 invocation.failures.append(TimeoutError(invocation.timed_out))
-            if not invocation.failures:
+            if not invocation.failures and not invocation.suspended_for:
                 tally.calls += 1
                 counts.succeeded += 1
-        if invocation.timer is not None:
-            self._loop.call_soon_threadsafe(invocation.timer.cancel)
-        if invocation.trace is not None:
-            invocation.trace.end(invocation.failures)
-        if not invocation.failures:
-            self._succeed(invocation)
-            if self.has_waiters:
-                self._slot.open_latches()
-            return not invocation.overdue
+
+    def _fail(self, invocation: Invocation[T]) -> None:
+        """Retry or give up a change whose call has failed, and tell the breaker of its plugin."""
         unsynced = [not_synced_by(failure) for failure in invocation.failures]
         if unsynced[0] is not None and all(fault is not None for fault in unsynced):
             self._wait_for_sync(invocation, unsynced[0])
+            self._tell_breaker(invocation, None, left=True)
         else:
+            # A Terminal is a decision about one object, and no fault of the plugin.
+            what = None if self._is_final(invocation.failures) else describe_failure(invocation.failures[0])
             self._retry_or_give_up(invocation)
+            self._tell_breaker(invocation, what)
         # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
-        return not invocation.overdue
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -845,6 +906,7 @@ class Invocations(ABC, Generic[T]):
             invocation.timed_out = message
             self._counts.timeouts += 1
             self._count_failure(invocation, f"TimeoutError: {message}", "TimeoutError")
+        self._tell_breaker(invocation, f"TimeoutError: {message}")
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
             give_up = partial(self._give_up_waiting, invocation, message)
@@ -859,6 +921,8 @@ class Invocations(ABC, Generic[T]):
             invocation.overdue = True
             self._counts.zombies += 1
             self._queue.exclude_from_limit(invocation.item)
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.OVERDUE, why)
         self._log.warning(
             f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
             "its key is held until it returns",
@@ -875,6 +939,7 @@ class Invocations(ABC, Generic[T]):
         tally, first = invocation.binding.tally, invocation.first_failed
         self._counts.last_error = tally.last_error = f"{invocation.item.key}: {what}"
         self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
         tally.calls += 1
         tally.failed += 1
         if first is not None and first != invocation.binding.generation:
@@ -902,10 +967,15 @@ class Invocations(ABC, Generic[T]):
                 self._counts.failed += 1
         then = self._then if self._closed else ""
         self._failures.failed(invocation, what, delay if again else None, attempt=attempt, then=then)
+        keeps = not again and invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed
+        if self.tap.is_open:
+            given_up = TapOutcome.DEAD_LETTER if keeps else TapOutcome.FAILED
+            outcome = TapOutcome.RETRIED if again else given_up
+            self._tell(invocation, outcome, what, invocation.failures[0], delay if again else None)
         if again:
             self._retry(invocation, delay, self._first_failed(invocation), waits, is_unsynced=False)
             return
-        if invocation.binding.plan.on_failure is OnFailure.DEAD_LETTER and not self._closed:
+        if keeps:
             # Before the end of the item: a newer success of its key, which comes later, forgets the letter.
             self._letters.put(*self._dead_letter(invocation, what, attempt))
         self._end(invocation, self._queue.done)
@@ -941,10 +1011,13 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             self._counts.last_error = f"{invocation.item.key}: {what}"
             self._counts.last_error_type = NotSynced.__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:
                 self._silent_until = now + _SILENCE
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, what, fault)
         if is_due:
             self._failures.waits(invocation, what)
         if self._closed:
@@ -954,6 +1027,70 @@ class Invocations(ABC, Generic[T]):
             delay = min(invocation.binding.backoff.delay(waits), longest)
             self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=True)
 
+    def _tell(
+        self,
+        invocation: Invocation[T],
+        outcome: TapOutcome,
+        error: str = "",
+        failure: BaseException | None = None,
+        retry_in: float | None = None,
+    ) -> None:
+        """Hand the end of a call to the tap. Called only while somebody listens."""
+        subject, plan = invocation.tap_subject(), invocation.binding.plan
+        self.tap.called(
+            TappedCall(
+                at=self._clock.now(),
+                handler=self._name,
+                resource=plan.resource,
+                key=invocation.item.key,
+                type=subject.type,
+                outcome=outcome,
+                seconds=self._clock.monotonic() - invocation.started,
+                generation=invocation.binding.generation,
+                attempt=invocation.item.attempts + 1 - _waits(invocation.item),
+                reason=subject.reason,
+                causes=subject.causes,
+                error=error,
+                error_type="" if failure is None else _failure_type(failure),
+                retry_in=retry_in,
+                before=subject.before,
+                after=subject.after,
+                is_secret=subject.is_secret,
+            )
+        )
+
+    def _wait_for_plugin(self, invocation: Invocation[T]) -> None:
+        """Ask again later for a call that the breaker of its plugin has refused; it is no attempt."""
+        if self.tap.is_open:
+            self._tell(invocation, TapOutcome.WAITING, "its plugin is suspended")
+        if self._closed:
+            self._end(invocation, self._queue.drop)  # there will be no retry
+            return
+        waits, delay = _waits(invocation.item) + 1, invocation.suspended_for
+        self._retry(invocation, delay, invocation.first_failed, waits, is_unsynced=False, is_suspended=True)
+
+    def _tell_breaker(self, invocation: Invocation[T], failure: str | None, *, left: bool = False) -> None:
+        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
+
+        `left`: it has ended without a verdict on the plugin.
+        """
+        with self._lock:
+            breaker, invocation.entered = invocation.entered, None
+        if breaker is None:
+            return
+        subject = f"{self._name} {invocation.item.key}"
+        if left:
+            breaker.left(subject)
+        elif failure is None:
+            breaker.succeeded(subject)
+        else:
+            breaker.failed(subject, failure)
+
+    def _hurry_suspended(self) -> None:
+        """The plugin is called again: end the waits for it. From any thread."""
+        if self._queue.hurry(is_suspended):
+            self._slot.wake()
+
     def _retry(
         self,
         invocation: Invocation[T],
@@ -962,13 +1099,22 @@ class Invocations(ABC, Generic[T]):
         waits: int,
         *,
         is_unsynced: bool,
+        is_suspended: bool = False,
     ) -> None:
         state = invocation.retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        before: Retry | None = invocation.item.retry_state
+        if is_suspended and before is not None:
+            state = state._replace(failed=before.failed)  # nothing was called: the same hooks are due
         since = _failing_since(invocation.item)
-        if since is None and not is_unsynced:
+        if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        span = None if invocation.trace is None else invocation.trace.context
-        invocation.item.retry_state = state._replace(failing_since=since, span=span)
+        # An item that was only suspended has no span: the link is to the attempt before.
+        span = None if before is None else before.span
+        if invocation.trace is not None:
+            span = invocation.trace.context
+        invocation.item.retry_state = state._replace(
+            failing_since=since, is_suspended=is_suspended, span=span
+        )
         self._queue.retry(invocation.item, delay)
         if self._closed:  # it was closed after the check of the caller
             self._queue.clear()
@@ -1209,6 +1355,12 @@ def is_unsynced(item: QueueItem[Any]) -> bool:
     """Whether a change waits for its next attempt because its last call has read an unsynced cache."""
     retry: Retry | None = item.retry_state
     return retry is not None and retry.is_unsynced
+
+
+def is_suspended(item: QueueItem[Any]) -> bool:
+    """Whether a change waits because the breaker of its plugin has refused its call."""
+    retry: Retry | None = item.retry_state
+    return retry is not None and retry.is_suspended
 
 
 def _not_synced(failure: BaseException) -> NotSynced | None:

@@ -24,6 +24,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.handling.write_loops import WriteLoop, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
@@ -80,6 +81,7 @@ class PreparedCommit(msgspec.Struct, frozen=True):
     new: Sequence[tuple[AnySlot, HandlerBinding]]  # new slots
     staying: Sequence[AnySlot]  # slots that get new bindings
     policy_changes: Sequence[tuple[AnySlot, HandlerBinding]]  # staying slots with another delivery policy
+    resumed: Sequence[AnySlot]  # staying slots whose plugin has another circuit breaker, or none
     pools: Sequence[tuple[AnySlot, WorkerPool[Any]]]  # staying slots that get new workers
     retimed: Sequence[tuple[AnySlot, float]]  # staying slots with another resync period, in seconds
     transfers: Sequence[Transfer]
@@ -106,6 +108,7 @@ class Slots:
         self._loop = loop  # the machinery's
         self._clock = clock
         self._log = log
+        self.tap = HandlerTap()  # receives the calls of all handlers
         self._slots: Mapping[str, AnySlot] = {}  # by handler, in manifest order; exchanged by a commit
         self._leaving: list[AnySlot] = []  # of removed handlers, until they are drained
         self._dropped: Counter[str] = Counter()  # changes of removed handlers, by name, in this process
@@ -253,6 +256,8 @@ class Slots:
             stranded.slot.queue.hand_over(stranded.epoch)
         for slot, binding in prepared.policy_changes:
             slot.apply_policy(binding)
+        for slot in prepared.resumed:
+            slot.end_suspension()
         self._share_workers(prepared.table.values())
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
@@ -451,6 +456,7 @@ class Slots:
             staying=[slot for slot, _ in kept],
             # The sources of a reconciler are those of its generation.
             policy_changes=[(s, b) for s, b in kept if b.reconciles or s.binding.policy != b.policy],
+            resumed=[s for s, b in kept if s.binding.breaker not in (None, b.breaker)],
             pools=[(s, s.make_workers(b)) for s, b in kept if not s.has_workers_for(b)],
             retimed=[
                 (slot, binding.plan.resync_period)
@@ -479,6 +485,7 @@ class Slots:
     def _make(self, binding: HandlerBinding) -> AnySlot:
         slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
         slot.guard_by(self._loops.guard(slot.name))
+        slot.invocations.tap = self.tap
         return slot
 
 

@@ -14,8 +14,9 @@ import msgspec
 from declctl.errors import DeclctlError, UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
+from declctl.manifest.model import AdminSpec
 from declctl.manifest.plan import ResourcePlan, watches_of
-from declctl.manifest.values import Address, FrozenJson
+from declctl.manifest.values import FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.informer_pool import ManagedInformer
 from declctl.runtime.checking.loaded_code import LoadedPlugin
@@ -52,7 +53,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
     finalized: Mapping[str, tuple[str, ...]] = {}  # by handler, keys of the cached objects with its finalizer
     # The name and the admin address at the start of the process; a reload does not change them.
     began_as: str | None = None
-    listens_at: Address | None = None
+    admin_at_start: AdminSpec | None = None
 
     @property
     def side(self) -> PlanSnapshot:
@@ -62,11 +63,12 @@ class RunningPlan(msgspec.Struct, frozen=True):
     @property
     def first_plan(self) -> Plan:
         """The plan, with the name and the admin address of the start, which reloads do not change."""
-        address = self.listens_at or self.plan.admin.bind_address
+        began, now = self.admin_at_start or self.plan.admin, self.plan.admin
         return replace(
             self.plan,
             name=self.began_as or self.plan.name,
-            admin=replace(self.plan.admin, bind_address=address),
+            # Of the fields, the names of hosts alone follow a reload.
+            admin=replace(began, allowed_hosts=now.allowed_hosts),
         )
 
     def scoped(self, plan: Plan) -> Plan:
@@ -122,7 +124,7 @@ def running_snapshot(
         waiting=waiting,
         written=tuple(sorted(written)),
         began_as=first.name,
-        listens_at=first.admin.bind_address,
+        admin_at_start=first.admin,
     )
     reconcilers = [
         binding

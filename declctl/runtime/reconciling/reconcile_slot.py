@@ -49,6 +49,7 @@ from declctl.runtime.handling.invocations import (
     ReportOf,
     Retry,
 )
+from declctl.runtime.handling.tap import TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -569,6 +570,10 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         """Why the key was due."""
         return self.request.causes
 
+    def tap_subject(self) -> TapSubject:
+        """Why the key is due; of its object, only whether it is a Secret."""
+        return TapSubject("Reconcile", causes=self.request.causes, is_secret=is_secret(self.request.obj))
+
     @property
     def most_attempts(self) -> int | None:
         """As of any item; None for what is done because of a finalizer."""
@@ -747,6 +752,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = tally.last_error = f"{place}: {what}"
             self._counts.last_error_type = kind
+            self._counts.last_error_time = self._clock.now()
             tally.calls += 1
             tally.failed += 1
             if first_failed is not None and first_failed != binding.generation:
@@ -785,6 +791,7 @@ class Reconciliations(Invocations[Causes]):
         with self._lock:
             self._counts.last_error = f"{key}: {fault}"
             self._counts.last_error_type = type(fault).__name__
+            self._counts.last_error_time = self._clock.now()
             self._counts.retried += 1
             is_due = now >= self._silent_until
             if is_due:

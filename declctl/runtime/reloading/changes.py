@@ -19,6 +19,7 @@ from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
+from declctl.runtime.checking.allowed_digests import NOT_ALLOWED
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
 # Every other field of a handler's plan: a difference in it gives the slot a new binding.
@@ -32,7 +33,16 @@ EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memor
 STOPPING = "Stopping"  # of an attempt that was not made because the process ends
 # Reasons of refusals that lie outside of the files.
 RETRIED = frozenset(
-    {"Forbidden", "NotServed", "NotSynced", "CacheLags", "NoThreads", "FinalizersLeft", EXHAUSTED}
+    {
+        "Forbidden",
+        "NotServed",
+        "NotSynced",
+        "CacheLags",
+        "NoThreads",
+        "FinalizersLeft",
+        NOT_ALLOWED,
+        EXHAUSTED,
+    }
 )
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
 _NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
@@ -63,6 +73,7 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "FinalizersLeft": "release the objects (`declctl finalizers release MANIFEST`), or keep the "
         f"finalizer; {_BY_ITSELF}",
         "CacheLags": f"look what its watch says (`declctl status`); {_BY_ITSELF}",
+        NOT_ALLOWED: _BY_ITSELF,
         "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
         "InternalError": f"the log has a traceback for the report; {_AGAIN}",
         "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
@@ -222,8 +233,9 @@ def summary(steps: Sequence[Step]) -> str:
 
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """The steps to `new` that a process that was started with `old` can't take."""
-    if old.admin.bind_address != new.admin.bind_address:
-        yield Step(StepKind.RESTART, "admin.bindAddress")
+    for name in ("bind_address", "token_file", "authorization", "tls"):
+        if getattr(old.admin, name) != getattr(new.admin, name):
+            yield Step(StepKind.RESTART, f"admin.{_camel(name)}")
     if old.leader_election != new.leader_election:
         yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
     if old.name != new.name:

@@ -23,6 +23,7 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
+from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
@@ -46,6 +47,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     loops: HandlerLoops
     log: Log
     user_log: Any
+    breakers: CircuitBreakers
     dry_run: bool = False
 
     def environment(

@@ -20,8 +20,9 @@ from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
 from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
-from declctl.runtime.checking.inputs import InputFiles
+from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
@@ -59,6 +60,7 @@ class Reloader:
         schedules: Schedules,
         lifecycle: Lifecycle,
         children: PreflightPool,
+        allowed_digests: str | None,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -73,6 +75,7 @@ class Reloader:
         self._slots = slots
         self._schedules = schedules
         self._children = children
+        self._allowed_digests = allowed_digests  # a file, for every generation
         self._clock = clock
         self._log = log
         self._next_number = 1  # of the next generation that is committed
@@ -234,6 +237,7 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
                 with self._own_faults():
+                    await self._require_allowed(checked.inputs)
                     checked = checked.forced(self._next_number if force else self.active.inputs.forced)
                     checked = await import_in_child(checked, self._children)
                     if checked.errors:
@@ -270,6 +274,7 @@ class Reloader:
             previous = period.previous
             try:
                 with self._own_faults():
+                    await self._require_allowed(previous.inputs)
                     staged = await self._staging.again(previous, self._next_number, replaced=active)
             except ReloadRefused as refused:
                 period.refused = True
@@ -307,6 +312,18 @@ class Reloader:
         if checked.exhausted is not None:
             raise checked.exhausted
         return checked, checked.inputs.digest if checked.inputs is not None else self._files.digest()
+
+    async def _require_allowed(self, inputs: Inputs | None) -> None:
+        """Raise ReloadRefused if a list of allowed digests lacks these files.
+
+        The list of the active generation counts, too: files can't take effect by leaving it out.
+        """
+        if inputs is None:  # the files have errors, and are refused for these
+            return
+        assert self.active is not None
+        named = [each.loaded.controller.reload.allowed_digests for each in (self.active.inputs, inputs)]
+        lists = [self._allowed_digests, *named]
+        await in_thread(lambda: require_allowed(inputs.bundle_digest, lists), name="declctl-digests")
 
     @contextmanager
     def _own_faults(self) -> Generator[None]:

@@ -33,7 +33,16 @@ from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Clock, LoopThread, set_within, to_its_end
 from declctl.manifest import Diagnostic, Plan, plan
-from declctl.manifest.model import ALL_EVENTS, CacheMode, FilterSpec, Mode, ReplayPolicy, ScheduleSpec
+from declctl.manifest.model import (
+    ALL_EVENTS,
+    CacheMode,
+    FilterSpec,
+    Mode,
+    OnError,
+    PluginSpec,
+    ReplayPolicy,
+    ScheduleSpec,
+)
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
 from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
@@ -49,6 +58,7 @@ from declctl.runtime.checking.loaded_code import (
     load_code,
 )
 from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
@@ -69,6 +79,7 @@ from declctl.runtime.reloading.changes import (
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
+from declctl.workqueue import Backoff
 from declctl.writes import DeclaredWrites, drops_set_annotations
 
 _REASONS = {
@@ -373,7 +384,8 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     try:
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
-        make = _Bindings(number, loaded_code, listers, informers, services, loop)
+        plugins = {plugin.name: plugin for plugin in resolved.plugins}
+        make = _Bindings(number, loaded_code, listers, informers, services, loop, plugins)
         bindings = {handler.name: make.of(handler) for handler in resolved.handlers}
         schedules = {
             schedule.name: _schedule(number, schedule, loaded_code, listers, services, loop)
@@ -398,6 +410,7 @@ class _Bindings(msgspec.Struct, frozen=True):
     informers: Mapping[str, Sequence[ManagedInformer]]  # by resource
     services: RuntimeServices
     loop: LoopThread
+    plugins: Mapping[str, PluginSpec]  # of the manifest, by name
 
     def of(self, handler: HandlerPlan) -> HandlerBinding:
         """The binding of a handler."""
@@ -414,8 +427,19 @@ class _Bindings(msgspec.Struct, frozen=True):
             self.loop,
             self._filter(handler.filter, handler.events, handler.name),
             _snapshots(handler.include_snapshots_from, self.listers),
+            self._breaker(handler),
             informers=self.informers[handler.resource],
         )
+
+    def _breaker(self, handler: HandlerPlan) -> CircuitBreaker | None:
+        """The breaker of the plugin of a handler; None without `onError: Disable`."""
+        spec = self.plugins.get(handler.plugin or "")
+        _, stamp = self.loaded_code.installed.get(handler.plugin or "", (None, None))
+        if spec is None or stamp is None or spec.on_error is not OnError.DISABLE:
+            return None
+        policy = spec.circuit_breaker
+        backoff = Backoff(policy.initial_backoff, policy.max_backoff)
+        return self.services.breakers.of(spec.name, stamp, BreakerPolicy(policy.failures, backoff))
 
     def _with_sources(self, handler: HandlerPlan, binding: HandlerBinding) -> HandlerBinding:
         """The binding of a reconciler, which listens to several resources."""
@@ -446,6 +470,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             binding.make_context,
             binding.loop,
             snapshots=binding.snapshots,
+            breaker=binding.breaker,
             informers=tuple(listened),
             sources=tuple(sources),
             lister=kind.lister,

@@ -35,7 +35,14 @@ from declctl.runtime.reloading.changes import (
 )
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import Generation, OldGeneration
-from declctl.runtime.reporting.status import Conditions, ControllerStatus, ResourceStatus, decoding_status
+from declctl.runtime.reporting.status import (
+    SUSPENDED,
+    Conditions,
+    ControllerStatus,
+    PluginStatus,
+    ResourceStatus,
+    decoding_status,
+)
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import RequestTotal, ServerStatus
@@ -62,7 +69,13 @@ class HistoryEntry(msgspec.Struct, frozen=True):
         """As JSON has it."""
         document = self.outcome.document()
         del document["diagnostics"]  # there may be many; the condition has the newest
+        document["suggestion"] = self.outcome.advice or self._first_suggestion()
         return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document}
+
+    def _first_suggestion(self) -> str | None:
+        """The suggestion of the first error that has one."""
+        errors = (each for each in self.outcome.diagnostics if each.severity == "error")
+        return next((each.suggestion for each in errors if each.suggestion), None)
 
 
 class ReloadHistory:
@@ -110,22 +123,8 @@ class ResourceWarnings:
 
 def not_synced(resource: ResourceStatus) -> str:
     """The sentence about a resource that has not synced: the reason, and what to do."""
-    so_far = f"{resource.items_listed:,} objects so far"
-    return f"has not synced, and reads of it raise NotSynced: {resource.error or so_far}; {_advice(resource)}"
-
-
-def _advice(resource: ResourceStatus) -> str:
-    waiting = [part for part in resource.informers if not part.synced]
-    if resource.namespaces is not None and resource.namespaces.error is not None:
-        return "when namespaces can be listed and watched, it goes on by itself"
-    if any(part.forbidden for part in waiting):
-        return (
-            "grant list and watch on it (`declctl validate --cluster` says what is missing), and it goes on "
-            "by itself"
-        )
-    if any(part.missing for part in waiting):
-        return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
-    return "it goes on by itself"
+    why = resource.error or f"{resource.items_listed:,} objects so far"
+    return f"has not synced, and reads of it raise NotSynced: {why}; {resource.advice}"
 
 
 def _mutated(resource: ResourceStatus) -> str:
@@ -294,6 +293,11 @@ class StatusReporter:
             "LoopBlocked": [*map(str, blocked)],
             "ResourceError": broken,
             "PluginDisabled": disabled,
+            "PluginSuspended": [
+                f"plugin {plugin.name} is suspended: {plugin.reason}"
+                for plugin in self._plugins()
+                if plugin.state == SUSPENDED
+            ],
             "KeysUnknown": [*self._slots.unmapped()],
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
@@ -365,7 +369,7 @@ class StatusReporter:
             resources=self.resources(),
             handlers=[handler.statistics() for handler in self._slots.all()],
             schedules=self._schedules.statistics(),
-            plugins=generation.loaded_code.plugins if generation is not None else (),
+            plugins=self._plugins(),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
             reload_plan_mismatches=self._plan_mismatches,
@@ -380,6 +384,16 @@ class StatusReporter:
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),
         )
+
+    def _plugins(self) -> list[PluginStatus]:
+        generation = self._active()
+        if generation is None:
+            return []
+        breakers = {b.breaker.plugin: b.breaker for b in generation.bindings.values() if b.breaker}
+        return [
+            PluginStatus.of(plugin, breakers[plugin.name].status() if plugin.name in breakers else None)
+            for plugin in generation.loaded_code.plugins
+        ]
 
     def resources(self) -> list[ResourceStatus]:
         """The figures of each resource of the active generation."""
@@ -462,10 +476,11 @@ class StatusReporter:
             if logged.get(name) != plugin.reason:
                 left_out = f"; its handlers {handlers[name]} are not called" if name in handlers else ""
                 self._log.warning(
-                    f"plugin {name} is disabled (onError: Disable): {plugin.reason}{left_out}. "
+                    f"plugin {name} is disabled: {plugin.reason}{left_out}. "
                     f"{plugin.suggestion or 'Mend it'}; `declctl reload` tries it again",
                     plugin=name,
                     handlers=handlers.get(name),
+                    **({} if plugin.traceback is None else {"traceback": plugin.traceback}),
                 )
         return [f"plugin {name} is disabled: {plugin.reason}" for name, plugin in found.items()]
 

@@ -16,8 +16,10 @@ from declctl.kit import Clock
 from declctl.kit.documents import camel_case, document_of
 from declctl.kit.histogram import HistogramFigures
 from declctl.objects.differences import Mutation
+from declctl.objects.refusals import granting_command
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -53,6 +55,9 @@ class Figure(NamedTuple):
         """The value."""
         return getattr(statistics, self.name) if self.read is None else self.read(statistics)
 
+
+SUSPENDED = "Suspended"
+"""The state of a plugin whose circuit breaker is not closed."""
 
 _LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
 _READ = "Objects that were read: projected in part, or decoded whole."
@@ -135,7 +140,7 @@ PROCESS_FIGURES = (
 # In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
     Figure("name"),
-    Figure("synced"),
+    Figure("synced", "declctl_synced", "0 until the cache has been filled once.", counts=False),
     Figure("objects", "declctl_cache_objects", "Objects in the cache.", counts=False),
     Figure("bytes", "declctl_cache_bytes", "Bytes that their frames take.", counts=False),
     Figure("lists", "declctl_lists", "LISTs begun."),
@@ -315,6 +320,7 @@ HANDLER_FIGURES = (
     Figure("generation"),
     Figure("last_error"),
     Figure("last_error_type"),
+    Figure("last_error_time"),
     Figure("disabled"),
 )
 # Each row has the labels handler and resource, which is that of the handler.
@@ -419,15 +425,6 @@ WRITE_FIGURES = (
 )
 
 
-PLUGIN_FIGURES = (
-    Figure(
-        "ready",
-        "declctl_plugin_ready",
-        "0 if the plugin could not be loaded and is disabled.",
-        counts=False,
-        read=lambda plugin: int(plugin.state == READY),
-    ),
-)
 # Under client-go's name and labels (rest/request.go): code, method and host.
 REQUEST_FIGURES = (
     Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
@@ -582,6 +579,22 @@ class ResourceStatus(msgspec.Struct, frozen=True):
                 found[name] = found.get(name, 0) + times
         return found
 
+    @property
+    def advice(self) -> str:
+        """What to do if it has not synced, or if its watch fails."""
+        waiting = [part for part in self.informers if not part.synced]
+        if self.namespaces is not None and self.namespaces.error is not None:
+            command = granting_command(self.namespaces.error)
+            how = f" (`{command}`)" if command else ""
+            return f"when namespaces can be listed and watched{how}, it goes on by itself"
+        if any(part.forbidden for part in waiting):
+            command = granting_command(self.error or "")
+            how = f"`{command}`" if command else "`declctl validate --cluster` says what is missing"
+            return f"grant list and watch on it ({how}), and it goes on by itself"
+        if any(part.missing for part in waiting):
+            return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+        return "it goes on by itself"
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return _document(RESOURCE_FIGURES, self) | {
@@ -589,6 +602,53 @@ class ResourceStatus(msgspec.Struct, frozen=True):
             | {"frameRatio": round(self.decoding.frame_ratio, 3)},
             "informers": [_informer(informer) for informer in self.informers],
         }
+
+
+class PluginStatus(msgspec.Struct, frozen=True):
+    """An installed plugin: whether it is loaded and called."""
+
+    name: str
+    version: str
+    state: (
+        str  # Ready; Disabled: it could not be loaded; Suspended: it is not called, as its calls have failed
+    )
+    reason: str | None = None  # why it is not Ready
+    circuit_breaker: BreakerStatus | None = None  # of a plugin with onError: Disable that handlers call
+
+    @classmethod
+    def of(cls, plugin: LoadedPlugin, breaker: BreakerStatus | None) -> "PluginStatus":
+        """The status of a plugin of a generation, and of its breaker, if it has one."""
+        state, reason = plugin.state, plugin.reason
+        if breaker is not None and breaker.state is not BreakerState.CLOSED:
+            state = SUSPENDED
+            reason = f"{breaker.failures} calls in a row have failed, the last with {breaker.last_error}"
+        return cls(plugin.name, plugin.version, state, reason, breaker)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it. The error is in `reason` alone, which not everybody may read."""
+        return document_of(self, without=("last_error",))
+
+
+PLUGIN_FIGURES = (
+    Figure(
+        "ready",
+        "declctl_plugin_ready",
+        "0 if it could not be loaded, or is suspended.",
+        counts=False,
+        read=lambda plugin: int(plugin.state == READY),
+    ),
+)
+BREAKER_FIGURES = (
+    Figure(
+        "open",
+        "declctl_plugin_circuit_breaker_open",
+        "1 while the plugin is suspended, because its calls have failed.",
+        counts=False,
+        read=lambda breaker: int(breaker.state is not BreakerState.CLOSED),
+    ),
+    Figure("opened", "declctl_plugin_circuit_breaker_opened", "How often the plugin was suspended."),
+    Figure("trials", "declctl_plugin_circuit_breaker_trials", "Calls on trial of a suspended plugin."),
+)
 
 
 class ControllerStatus(msgspec.Struct, frozen=True):
@@ -603,7 +663,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     conditions: Sequence[Condition]
     resources: Sequence[ResourceStatus]
     handlers: Sequence[HandlerStatistics]
-    plugins: Sequence[LoadedPlugin]
+    plugins: Sequence[PluginStatus]
     reloads: Mapping[str, int]
     last_reload_seconds: float
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned

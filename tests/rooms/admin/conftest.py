@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from declctl.admin import serve
+from declctl.admin import StaticToken, serve
 from declctl.errors import UnknownIndex
 from declctl.informer import RelistDifferences
 from declctl.kit.histogram import Histogram, HistogramFigures
@@ -18,12 +18,19 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
-from declctl.runtime.checking.loaded_code import LoadedPlugin
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
+from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reporting.status import Condition, ControllerStatus, DecodingStatus, ResourceStatus
+from declctl.runtime.reporting.status import (
+    Condition,
+    ControllerStatus,
+    DecodingStatus,
+    PluginStatus,
+    ResourceStatus,
+)
 from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import TriggerResult
 from declctl.transport import RequestTotal, ServerStatus
@@ -102,7 +109,16 @@ STATUS = ControllerStatus(
     conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
-    plugins=(LoadedPlugin("slack", "1.2.0", "Ready"),),
+    plugins=(
+        PluginStatus("slack", "1.2.0", "Ready"),
+        PluginStatus(
+            "pager",
+            "0.3",
+            "Suspended",
+            "OSError: down",
+            BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down"),
+        ),
+    ),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
     reload_plan_mismatches=3,
@@ -201,6 +217,9 @@ class FakeRuntime:
     gate: asyncio.Event | None = None
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
+    tap: HandlerTap = field(default_factory=HandlerTap)
+    admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
+    client: Any = None
     told_history: dict[str, Any] = field(
         default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
     )
@@ -213,7 +232,8 @@ class FakeRuntime:
 
     @property
     def plan(self) -> Plan:
-        return plan(ControllerSpec("pod-guard", admin=AdminSpec(allowed_hosts=self.allowed_hosts)))
+        admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
+        return plan(ControllerSpec("pod-guard", admin=admin))
 
     def status(self) -> ControllerStatus:
         return self.now
@@ -305,7 +325,7 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
         **headers: str,
     ) -> Answer:
         async def scenario() -> Answer:
-            async with serve(runtime, address, token=token) as bound:
+            async with serve(runtime, address, authorizer=StaticToken(token) if token else None) as bound:
                 return await request(bound, path, method=method, headers=headers)
 
         return asyncio.run(scenario())

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from declctl.manifest.values import Address
 from declctl.objects.differences import Mutation
-from declctl.runtime.checking.loaded_code import LoadedPlugin
-from declctl.runtime.reporting.status import ControllerStatus
+from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
+from declctl.runtime.reporting.status import ControllerStatus, PluginStatus
 
 EVERYWHERE = Address("0.0.0.0", 0)
 GUARDED = [
@@ -146,6 +146,9 @@ def test_a_token_from_a_file_may_end_in_a_newline(ask: Callable):
 
 
 SECRET = "hunter2"
+SUSPENDED = BreakerStatus(
+    BreakerState.OPEN, 5, 2, 3, next_trial_seconds=12.0, last_error=f"OSError: {SECRET}"
+)
 REDACTING = [{"address": EVERYWHERE}, {"address": EVERYWHERE, "token": "right"}, {"token": "right"}]
 
 
@@ -174,7 +177,10 @@ def test_without_the_token_there_are_types_and_counts(ask: Callable, runtime):
     assert document["resources"][0]["decoding"]["lastFault"] is None
     assert [(c["reason"], c["message"]) for c in document["conditions"]] == [("NotSynced", "")]
     assert document["plugins"] == [
-        {**LoadedPlugin("slack", "1.2.0", "Quarantined").document(), "reason": None},
+        {
+            **PluginStatus("slack", "1.2.0", "Suspended", None, SUSPENDED).document(),
+            "reason": None,
+        }
     ]
     assert "pods: Forbidden" in ask("/readyz", address=EVERYWHERE).text
 
@@ -217,7 +223,7 @@ def with_secrets(status: ControllerStatus) -> dict[str, object]:
             )
         ],
         "handlers": [replace(notify, last_error=f"a/b: KeyError: {SECRET}", last_error_type="KeyError")],
-        "plugins": [LoadedPlugin("slack", "1.2.0", "Quarantined", f"ImportError: {SECRET}")],
+        "plugins": [PluginStatus("slack", "1.2.0", "Suspended", f"OSError: {SECRET}", SUSPENDED)],
     }
 
 

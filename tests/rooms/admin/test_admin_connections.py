@@ -8,7 +8,14 @@ import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
 from declctl.admin.access import Reason, Refusals, ServerLog
-from declctl.admin.server import HEAD_SECONDS, IDLE_SECONDS, ConnectionTable
+from declctl.admin.server import (
+    BURST,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
+    MOST_BYTES,
+    REQUESTS_PER_SECOND,
+    ConnectionTable,
+)
 from declctl.kit import ManualClock
 
 
@@ -203,6 +210,41 @@ def test_too_many_requests_at_a_time_are_503_and_probes_are_not():
 
     asyncio.run(within())
     assert scene.refusals.counts[Reason.BUSY] == 5
+
+
+def test_a_client_that_asks_too_often_is_429_and_others_are_not():
+    """A script without a pause slows down no dashboard, and a probe is always answered."""
+    scene = Scene(most=100)
+    script = scene.open("10.0.0.66")
+
+    def ask(remote: str, path: str = "/status") -> int:
+        async def handler(_: object) -> object:
+            return type("Answer", (), {"status": 200})()
+
+        return asyncio.run(scene.table.watch(Request(script, path, remote=remote), handler)).status
+
+    statuses = [ask("10.0.0.66") for _ in range(BURST + 50)]
+    assert statuses == [200] * BURST + [429] * 50
+    assert ask("10.0.0.7") == 200
+    assert ask("10.0.0.66", "/healthz") == 200
+    assert scene.refusals.counts[Reason.RATE] == 50
+    scene.clock.set(1)
+    assert [ask("10.0.0.66") for _ in range(REQUESTS_PER_SECOND + 1)].count(429) in (0, 1)
+    assert [ask(f"10.1.{number >> 8}.{number & 255}") for number in range(1000)] == [200] * 1000
+
+
+def test_a_body_without_end_closes_the_connection():
+    """It is counted from the head of its request on, and not over the life of a connection."""
+    scene = Scene()
+    pipe = scene.open()
+    for _ in range(10):
+        assert scene.table.received(pipe, MOST_BYTES // 2)
+        scene.answer(pipe)
+    assert scene.table.received(pipe, MOST_BYTES)
+    assert not pipe.aborted
+    assert not scene.table.received(pipe, 1)
+    assert pipe.aborted
+    assert scene.refusals.counts[Reason.BODY] == 1
 
 
 def test_bad_requests_are_one_line_and_a_number():

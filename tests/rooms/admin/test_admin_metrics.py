@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from declctl.admin import serve
+from declctl.admin import StaticToken, serve
 from declctl.admin.metrics import MetricInfo, StatusCollector, catalog
 from declctl.kit import ManualClock
 from declctl.workqueue import RateLimitingQueue
@@ -27,6 +27,7 @@ TYPES = {
     "declctl_reload_retries_total": "counter",
     "declctl_reload_seconds": "gauge",
     "declctl_cache_objects": "gauge",
+    "declctl_synced": "gauge",
     "declctl_cache_bytes": "gauge",
     "declctl_cache_mutations_total": "counter",
     "declctl_decoded_objects_total": "counter",
@@ -76,6 +77,9 @@ TYPES = {
     "declctl_leader": "gauge",
     "declctl_plugin_ready": "gauge",
     "rest_client_requests_total": "counter",
+    "declctl_plugin_circuit_breaker_open": "gauge",
+    "declctl_plugin_circuit_breaker_opened_total": "counter",
+    "declctl_plugin_circuit_breaker_trials_total": "counter",
 }
 
 
@@ -101,6 +105,10 @@ def test_names_and_types_are_those_of_the_contract(samples):
     [
         (("declctl_generation",), 6),
         (("declctl_plugin_ready", "slack"), 1),
+        (("declctl_plugin_ready", "pager"), 0),
+        (("declctl_plugin_circuit_breaker_open", "pager"), 1),
+        (("declctl_plugin_circuit_breaker_opened_total", "pager"), 2),
+        (("declctl_plugin_circuit_breaker_trials_total", "pager"), 3),
         (("declctl_handler_dropped_total", "notify"), 0),
         (("declctl_handler_dropped_total", "audit"), 25),  # a handler that was removed
         (("declctl_generations_alive",), 2),
@@ -198,7 +206,7 @@ def test_what_was_refused_is_counted(runtime, http: Callable):
     """An alert can tell that somebody tries names and tokens."""
 
     async def scenario() -> str:
-        async with serve(runtime, LOOPBACK, token="right") as bound:
+        async with serve(runtime, LOOPBACK, authorizer=StaticToken("right")) as bound:
             await http(bound, "/status", headers={"Host": "evil.example"})
             await http(bound, "/status", headers={"Authorization": "Bearer wrong"})
             await http(bound, "/cache/pods")

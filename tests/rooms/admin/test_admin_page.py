@@ -1,45 +1,416 @@
-"""The page."""
+"""The page as the server sends it: its first view, its later views, and its alarms."""
 
+import hashlib
 import re
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from html import escape
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from tests.rooms.admin.conftest import NOTIFY
+from declctl.admin.page.alarms import Alarm, Level, alarms
+from declctl.leadership import LeadershipStatus
+from declctl.manifest import ManifestSource, load, plan
+from declctl.runtime.checking.loaded_code import LoadedPlugin
+from declctl.runtime.reloading.attempts import RetryStatus
+from declctl.runtime.reloading.generation import OldGeneration
+from declctl.runtime.reporting.status import Condition, ControllerStatus
+from declctl.runtime.threads import AbandonedCall
+from declctl.transport import ServerStatus
+from tests.rooms.admin.conftest import NOTIFY, PODS, STATUS, Answer
+from tests.rooms.admin.test_admin_schedules import NIGHTLY
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECRET = "s3cr3t"
+WELL = replace(STATUS, handlers=(replace(NOTIFY, zombies=0),), server=ServerStatus("https://there"))
 
 
-def test_the_page_shows_the_status(ask: Callable):
-    """Who opens the address in a browser sees generation, readiness, resources, handlers and plugins."""
+@dataclass(frozen=True)
+class Piece:
+    """One element of a page."""
+
+    tag: str
+    attributes: Mapping[str, str | None]
+    text: str
+
+
+class Pieces(HTMLParser):
+    """The elements of a page that have a text of their own, in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[Piece] = []
+        self._open: tuple[str, Mapping[str, str | None]] = ("", {})
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open = (tag, dict(attrs))
+
+    def handle_data(self, data: str) -> None:
+        self.found.append(Piece(*self._open, data))
+
+    def cell(self, label: str) -> str:
+        """The text of the first cell of a column."""
+        return next(p.text for p in self.found if p.attributes.get("data-label") == label)
+
+
+def test_the_first_view_has_the_status(ask: Callable):
+    """Without a script a browser shows generation, readiness, resources, handlers and plugins."""
     answer = ask("/")
     assert answer.headers["Content-Type"].startswith("text/html")
-    for word in ("pod-guard", "generation 6", "ready", "pods", "notify", "slack", "Conditions"):
+    for word in ("pod-guard", "generation 6", "ready", "pods", "notify", "slack", "Conditions", "88123"):
         assert word in answer.text
+    cells = Pieces(answer.text)
+    assert [cells.cell(label) for label in ("Succeeded", "Waiting", "p95")] == ["9", "4", "4 ms"]
+    assert "http-equiv" in answer.text.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert "$" not in re.sub(r"(?s)<script>.*</script>", "", answer.text)
 
 
-def test_what_others_wrote_is_escaped(ask: Callable):
-    """An error message with markup in it is shown, not run."""
+def test_later_views_are_the_same_elements_as_json(ask: Callable, runtime):
+    """The script of the page and a browser without scripts show the same."""
+    whole = ask("/").text
+    answer = ask("/", Accept="application/json")
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert answer.headers["Cache-Control"] == "no-store"
+    for region in ("head", "alarms", "sections", "content"):
+        assert f">{''.join(map(_html, answer.json[region]))}</" in whole
+    runtime.say(generation=7)
+    assert ask("/", Accept="application/json").json["build"] == answer.json["build"]
+
+
+def _html(node: Any) -> str:
+    if isinstance(node, str):
+        return escape(node)
+    tag, attributes, children = node
+    start = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<{tag}{start}>{''.join(map(_html, children))}</{tag}>"
+
+
+def test_texts_of_others_are_escaped(ask: Callable, runtime):
+    """Markup in a message is shown as it is written, also where it would end an attribute."""
     text = ask("/").text
     assert "default/&lt;b&gt;: KeyError" in text
     assert "default/<b>" not in text
+    runtime.say(handlers=(replace(NOTIFY, name='a"><script>b'),))
+    text = ask("/").text
+    assert "a&quot;&gt;&lt;script&gt;b" in text
+    assert text.count("<script>") == 1
 
 
-def test_the_page_needs_nothing_from_elsewhere(ask: Callable):
-    """It works in a cluster without internet, runs no script, and refreshes itself."""
+def test_a_text_can_not_turn_the_direction_of_writing(ask: Callable, runtime):
+    """Marks of the direction, which make a name look like another one, are replaced."""
+    runtime.say(handlers=(replace(NOTIFY, name="no\N{RIGHT-TO-LEFT OVERRIDE}tify"),))
+    assert "no\N{REPLACEMENT CHARACTER}tify" in ask("/").text
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(ask: Callable):
+    """It works in a cluster without internet, and no other script runs, whatever is in its texts."""
     answer = ask("/")
-    assert not re.search(r"https?://|<script|src=|@import", answer.text)
-    assert answer.headers["Refresh"] == "2"
-    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert not re.search(r"\ssrc=|@import|url\(", answer.text)
+    links = [str(p.attributes.get("href")) for p in Pieces(answer.text).found if "href" in p.attributes]
+    elsewhere = [link for link in links if ":" in link or link.startswith("//")]
+    assert elsewhere == ["data:,"]  # the empty icon
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        content = answer.text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        digest = b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy[directive] == f"'sha256-{digest}'"
+    assert (policy["default-src"], policy["connect-src"]) == ("'none'", "'self'")
+    assert "style=" not in answer.text
+    assert "onclick" not in answer.text
 
 
 def test_not_ready_is_seen(ask: Callable, runtime):
-    """A controller that isn't ready says so beside its name."""
+    """A controller that isn't ready says so below its name, in words."""
+    assert "✓ ready" in ask("/").text
     runtime.say(ready=False)
-    assert "not ready" in ask("/").text
+    assert "✗ not ready" in ask("/").text
 
 
 def test_dead_letters_are_counted_for_each_handler(ask: Callable, runtime):
     """Their number stands in the row of the handler."""
     runtime.say(handlers=(replace(NOTIFY, dead_letters=4321),))
+    assert Pieces(ask("/").text).cell("Dead letters") == "4,321"
+
+
+def test_every_index_is_listed_with_a_link_to_its_values(ask: Callable, runtime, monkeypatch):
+    """An index is shown with the field or the function that makes it."""
+    text = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: pod-guard}
+spec:
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+      indexers: [{name: byNode, fieldPath: spec.nodeName}, {name: byTeam, entryPoint: "handlers:team"}]
+"""
+    monkeypatch.setattr(
+        type(runtime),
+        "plan",
+        plan(load(ManifestSource("manifest.yaml", text.encode()), environ={}).controller),
+    )
+    shown = ask("/").text
+    assert "spec.nodeName" in shown
+    assert "function handlers:team" in shown
+    assert 'href="index/pods/byTeam/"' in shown
+
+
+def test_reloads_are_listed_with_their_changes_and_reasons(ask: Callable, runtime):
+    """The newest attempt stands first: what it changed, or why it was refused and what to do."""
+    applied = {"time": "2026-01-01T11:00:00Z", "result": "Applied", "generation": 6, "lists": 1}
+    refused = {"time": "2026-01-01T11:30:00Z", "result": "Refused", "generation": 6}
+    runtime.told_history = {
+        "attempts": [
+            {**applied, "changes": ["~handler notify (code)", "+index pods.byTeam"], "seconds": 0.0123},
+            {**refused, "message": "handlers.py:3: no", "suggestion": "run `declctl validate`"},
+        ],
+        "inMemory": [6],
+    }
     text = ask("/").text
-    assert "<th>Dead letters</th>" in text
-    assert "<td>4,321</td>" in text
+    assert text.index("11:30:00 UTC") < text.index("11:00:00 UTC")
+    for words in ("~handler notify (code)", "+index pods.byTeam", "6 (runs)", "12.3 ms", "handlers.py:3: no"):
+        assert words in text
+    assert "run <code>declctl validate</code>" in text
+
+
+def test_what_is_rare_has_its_place(ask: Callable, runtime):
+    """Old code in memory, removed handlers, plugins that could not be loaded."""
+    runtime.say(
+        old_generations=(OldGeneration(3, ("thread poller (poll at handlers.py:12)",)),),
+        plugins=(LoadedPlugin("slack", "1.2.0", "Disabled", "ImportError: no requests"),),
+    )
+    text = ask("/").text
+    for words in ("thread poller", "audit", "✗ Disabled", "ImportError: no requests", "reloadRetries"):
+        assert words in text
+
+
+def test_the_page_of_a_starting_process_has_no_generation(ask: Callable, runtime):
+    """A browser may be faster than the first generation."""
+    runtime.say(generation=0, bundle_hash="", resources=(), handlers=(), plugins=(), ready=False)
+    runtime.told_history = {"attempts": [], "inMemory": []}
+    text = ask("/").text
+    assert "Warning: The controller is starting" in text
+    assert 'id="handlers"' not in text
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept: str):
+    """Each text that handlers, servers or objects write is left out, and its type is shown."""
+    text = f"KeyError: {SECRET}"
+    runtime.say(
+        conditions=(
+            Condition("Reloaded", "False", f"{SECRET} is no word", SECRET, NOW),
+            Condition("Degraded", "True", "WriteLoop", SECRET, NOW),
+        ),
+        handlers=(replace(NOTIFY, last_error=text, last_error_type="KeyError", last_error_time=NOW),),
+        resources=(replace(PODS, synced=False, error=text, error_type="Forbidden"),),
+        schedules=(replace(NIGHTLY, last_error=text),),
+        plugins=(LoadedPlugin("slack", "1.2.0", "Disabled", text),),
+        old_generations=(OldGeneration(3, (text,)),),
+        abandoned_calls=(AbandonedCall(SECRET, SECRET, 3.0),),
+        server=ServerStatus(f"https://{SECRET}", None, text),
+        leader_election=LeadershipStatus(True, leading=False, identity=SECRET, lease=SECRET, error=text),
+        reload_retry=RetryStatus("Forbidden", 2, 3.0),
+    )
+    attempt = {"result": "Refused", "generation": 6, "message": text, "changes": [text], "suggestion": text}
+    runtime.told_history = {"attempts": [{"time": "2026-01-01T11:00:00Z", **attempt}], "inMemory": []}
+    whole: Answer = ask("/", Accept=accept)
+    assert whole.text.count(SECRET) > 10
+    shown = ask("/", token="right", Accept=accept)
+    assert shown.status == 200
+    assert SECRET not in shown.text
+    for words in ("KeyError", "Forbidden", "notify", "Types and counts alone", "A handler writes an object"):
+        assert words in shown.text
+
+
+def _alarms(status: ControllerStatus, *attempts: Mapping[str, Any]) -> list[Alarm]:
+    history = {"attempts": list(attempts), "inMemory": []}
+    # Without the parts of the resources, of which a test has only the faults of indexes.
+    whole = replace(status, resources=[replace(each, informers=()) for each in status.resources])
+    return list(alarms(status, whole.document(), history, now=NOW))
+
+
+def test_nothing_is_an_alarm_where_nothing_is_wrong():
+    """A synced cache, a handler whose last failure is long ago, and a follower are no alarms."""
+    long_ago = NOW - timedelta(minutes=6)
+    follower = LeadershipStatus(True, leading=False, identity="a", holder="b", state="Following")
+    fine = replace(
+        WELL,
+        handlers=(replace(NOTIFY, zombies=0, last_error_time=long_ago),),
+        leader_election=follower,
+        leader=False,
+        schedules=(replace(NIGHTLY, last_outcome=None),),
+    )
+    assert _alarms(fine) == []
+
+
+def _condition(kind: str, reason: str, message: str, *, holds: bool = False) -> Mapping[str, Any]:
+    return {"conditions": (Condition(kind, str(holds), reason, message, NOW),)}
+
+
+_FORBIDDEN = replace(PODS, synced=False, items_listed=30, error="403: no list", error_type="Forbidden")
+WRONG = {
+    "a refused edit": (
+        _condition("Reloaded", "Invalid", "manifest.yaml:14: no 'on_pod'"),
+        "The last edit was refused: Invalid",
+        "manifest.yaml:14: no 'on_pod'. Generation 6 goes on.",
+        "Mend the files and save",
+    ),
+    "code that was taken back": (
+        _condition("Reloaded", "RolledBack", "notify failed 3 of 3 times"),
+        "New code has failed, and the code before it runs again",
+        "notify failed 3 of 3 times",
+        "Mend the files",
+    ),
+    "a lost leader": (
+        {"leader_election": LeadershipStatus(True, False, lease="a/b", state="Lost", error="no renewal")},
+        "This process has lost the lease",
+        "a/b: no renewal",
+        "starts again",
+    ),
+    "a lease that can't be renewed": (
+        {"leader_election": LeadershipStatus(True, lease="a/b", error="403 Forbidden")},
+        "The lease can't be read or renewed",
+        "a/b: 403 Forbidden",
+        "Grant get, create and update",
+    ),
+    "a cache that has not synced": (
+        {"resources": (replace(PODS, synced=False, items_listed=1234),)},
+        "The cache of pods has not synced",
+        "1,234 objects so far",
+        "It goes on by itself",
+    ),
+    "a cache that may not be read": (
+        {"resources": (_FORBIDDEN,)},
+        "The cache of pods has not synced: Forbidden",
+        "403: no list. 30 objects so far",
+        "It goes on by itself",
+    ),
+    "a watch that fails": (
+        {"resources": (replace(PODS, error="502: away", error_type="BadGateway"),)},
+        "The cache of pods gets no changes: BadGateway",
+        "502: away",
+        "It goes on by itself",
+    ),
+    "a handler that fails": (
+        {"handlers": (replace(NOTIFY, zombies=0, last_error_time=NOW, last_error_type="KeyError"),)},
+        "The handler notify fails, last at 2026-01-01 12:00:00 UTC: KeyError",
+        "default/<b>: KeyError: 'x'",
+        "Mend the handler, and save",
+    ),
+    "a handler with dead letters": (
+        {"handlers": (replace(NOTIFY, zombies=0, dead_letters=3),)},
+        "The handler notify fails",
+        "KeyError",
+        "`declctl get deadletters`",
+    ),
+    "a handler that hangs": (
+        {"handlers": (replace(NOTIFY, zombies=2),)},
+        "The handler notify hangs: 2 calls over the time limit",
+        "",
+        "The log names each call",
+    ),
+    "a schedule that has failed": (
+        {"schedules": (NIGHTLY,)},
+        "The last call of the schedule nightly has failed: KeyError",
+        "KeyError: 'secret'",
+        "`declctl trigger nightly`",
+    ),
+    "a plugin that could not be loaded": (
+        _condition("Degraded", "PluginDisabled", "plugin slack is disabled", holds=True),
+        "A plugin could not be loaded",
+        "plugin slack is disabled",
+        "`declctl reload` tries it again",
+    ),
+    "a fault without an advice of its own": (
+        _condition("Degraded", "SomethingNew", "a message", holds=True),
+        "Degraded: SomethingNew",
+        "a message",
+        "log",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "title", "what", "advice"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_an_alarm(changes: Mapping[str, Any], title: str, what: str, advice: str):
+    """It has a title, what has happened, and what to do."""
+    (alarm,) = _alarms(replace(WELL, **changes))
+    assert alarm.level is Level.ALARM
+    assert title in alarm.title
+    assert what in alarm.what
+    assert advice in alarm.advice
+
+
+WAITING = {
+    "an edit that needs a new process": (
+        _condition("Reloaded", "RestartRequired", "metadata.name takes effect", holds=True),
+        "An edit waits for a new process",
+    ),
+    "no leader": ({"leader_election": LeadershipStatus(True, False, state="Waiting")}, "No process leads"),
+    "code that does not return": (
+        {"abandoned_calls": (AbandonedCall("prepare", "handlers.py:3", 4.0),)},
+        "Code of an edit does not return",
+    ),
+    "an index that lacks objects": (
+        {"resources": (replace(PODS, informers=(SimpleNamespace(index_faults={"byTeam@1": (2, "x")}),)),)},
+        "The index pods.byTeam lacks objects: its function has failed 2 times",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "title"), WAITING.values(), ids=WAITING)
+def test_what_somebody_has_to_act_on_is_a_warning(changes: Mapping[str, Any], title: str):
+    """Everything works until then."""
+    (alarm,) = _alarms(replace(WELL, **changes))
+    assert (alarm.level, alarm.title) == (Level.WARNING, title)
+    assert alarm.advice
+
+
+def test_a_server_that_is_away_is_one_alarm():
+    """Its failed watches have this one cause, and are not listed beside it."""
+    away = ServerStatus("https://there", NOW, "connection refused")
+    degraded = Condition("Degraded", "True", "ServerUnreachable", "away", NOW)
+    status = replace(WELL, server=away, resources=(_FORBIDDEN,), conditions=(degraded,))
+    (alarm,) = _alarms(status)
+    assert alarm.title == "The API server can't be reached since 2026-01-01 12:00:00 UTC"
+    assert "https://there: connection refused" in alarm.what
+
+
+def test_a_cold_follower_waits_for_no_cache():
+    """It fills its caches when it leads."""
+    following = Condition("Ready", "True", "Following", "no cache is filled", NOW)
+    assert _alarms(replace(WELL, conditions=(following,), resources=(replace(PODS, synced=False),))) == []
+
+
+def test_the_advice_is_that_of_the_newest_refusal():
+    """A suggestion for the fault at hand comes before a general one."""
+    refused = replace(WELL, **_condition("Reloaded", "Invalid", "no 'on_pod'"))
+    attempts = [
+        {"result": "Refused", "suggestion": "an old one", "time": "2026-01-01T10:00:00Z"},
+        {"result": "Refused", "suggestion": "did you mean on_pods?", "time": "2026-01-01T11:00:00Z"},
+        {"result": "Superseded", "suggestion": None, "time": "2026-01-01T11:30:00Z"},
+    ]
+    (alarm,) = _alarms(refused, *attempts)
+    assert alarm.advice == "Did you mean on_pods?"
+    assert alarm.title == "The last edit was refused: Invalid, at 2026-01-01 11:00:00 UTC"
+
+
+def test_alarms_come_before_warnings_and_do_not_tick():
+    """The text of an alarm stays the same while it lasts, so that a screen reader reads it once."""
+    status = replace(
+        WELL,
+        abandoned_calls=(AbandonedCall("prepare", "handlers.py:3", 4.0),),
+        handlers=(replace(NOTIFY, last_error_time=NOW),),
+    )
+    found = _alarms(status)
+    assert [alarm.level for alarm in found] == [Level.ALARM, Level.ALARM, Level.WARNING]
+    later = replace(status, abandoned_calls=(AbandonedCall("prepare", "handlers.py:3", 9.0),))
+    assert _alarms(later) == found

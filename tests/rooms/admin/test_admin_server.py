@@ -143,7 +143,6 @@ def test_a_wrong_method_is_told(ask: Callable):
     ("method", "path"),
     [
         ("GET", "/queue/notify"),
-        ("GET", "/events"),
         ("POST", "/-/loglevel"),
     ],
 )

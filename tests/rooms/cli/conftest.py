@@ -42,11 +42,20 @@ def _children_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, in which no cluster and no token are configured."""
+def _folder(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """An empty current folder, in which no cluster and no token are configured, and no controller runs."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("KUBECONFIG", "DECLCTL_ADMIN_TOKEN", "DECLCTL_LOAD_PLUGINS", "KUBERNETES_SERVICE_HOST"):
+    for name in (
+        "KUBECONFIG",
+        "DECLCTL_ADMIN_TOKEN",
+        "DECLCTL_ADMIN_TOKEN_FILE",
+        "DECLCTL_LOAD_PLUGINS",
+        "KUBERNETES_SERVICE_HOST",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

@@ -8,9 +8,10 @@ from urllib.parse import unquote
 import pytest
 from msgspec.structs import replace
 
-from declctl.cli.validate import ask_cluster, check_against_cluster
+from declctl.cli.validate import ask_cluster
 from declctl.errors import ApiError, NotFound, Unreachable
-from declctl.manifest import Diagnostic, ManifestSource, load
+from declctl.manifest import Diagnostic, LoadedManifest, ManifestSource, load
+from declctl.manifest.rights import HandlerCode
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 MANIFEST = b"""\
@@ -41,6 +42,7 @@ class Server:
         self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
         self.asked: list[tuple[str, str, str]] = []
         self.missing: set[str] = set()
+        self.names: dict[tuple[str, str, str], list[str]] = {}  # of the objects that were asked about
         self.selected: Sequence[str] = ()  # the namespaces that every selector matches
         self.selectors: list[str] = []
         self.schemas: dict[str, Any] = {}
@@ -71,13 +73,20 @@ class Server:
         below = f"/{wanted['subresource']}" if "subresource" in wanted else ""
         asked = (wanted["verb"], wanted["resource"] + below, wanted["namespace"])
         self.asked.append(asked)
+        self.names.setdefault(asked, []).append(wanted.get("name", ""))
         return {"status": {"allowed": asked not in self._refuses}}
+
+
+def asked_of(server: Server, loaded: LoadedManifest, *methods: str) -> list[Diagnostic]:
+    """What the server has against a manifest whose handler `h` uses these methods of ctx."""
+    code = {"h": HandlerCode(frozenset(methods))}
+    return list(asyncio.run(ask_cluster(loaded, server, code=code)).faults)
 
 
 def faults(server: Server) -> list[Diagnostic]:
     """What the server has against the manifest."""
     loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
-    return list(asyncio.run(check_against_cluster(loaded, server)))
+    return asked_of(server, loaded)
 
 
 def test_every_watch_is_asked_for_once():
@@ -127,8 +136,8 @@ def test_what_is_in_no_namespace_needs_a_clusterrole():
     (fault,) = faults(Server(refuses={("list", "nodes", "")}))
     assert fault.message == "you may not list nodes in the whole cluster"
     assert fault.suggestion == (
-        "a ClusterRole needs the verbs list and watch for nodes; nodes are in no namespace, so that a Role "
-        "can't grant it"
+        'grant it by a ClusterRole with the rule {apiGroups: [""], resources: ["nodes"], verbs: ["list", '
+        '"watch"]}; nodes are in no namespace, so that a Role can\'t grant it'
     )
 
 
@@ -148,19 +157,22 @@ def test_events_need_a_right_where_handlers_record_them():
     server = Server(refuses={("create", "events", "team-a")})
     assert faults(server) == []
     loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
-    (fault,) = asyncio.run(check_against_cluster(loaded, server, records_events=True))
+    (fault,) = asked_of(server, loaded, "record_event")
     assert (fault.code, fault.severity) == ("DCL051", "warning")
     assert fault.message == (
-        "you may not create events in the namespace team-a, and handlers call ctx.record_event"
+        "you may not create events in the namespace team-a, and h calls ctx.record_event"
     )
-    assert fault.suggestion == "a Role needs the verbs create and patch for events of the group events.k8s.io"
+    assert fault.suggestion == (
+        'grant it by a Role of the namespace team-a with the rule {apiGroups: ["events.k8s.io"], resources: '
+        '["events"], verbs: ["create", "patch"]}'
+    )
 
 
 def test_a_series_of_events_needs_another_right():
     """Who may create an Event but not patch it would see the first one only."""
     loaded = load(ManifestSource("manifest.yaml", MANIFEST), environ={})
     server = Server(refuses={("patch", "events", "team-a")})
-    (fault,) = asyncio.run(check_against_cluster(loaded, server, records_events=True))
+    (fault,) = asked_of(server, loaded, "record_event")
     assert fault.message.startswith("you may not patch events in the namespace team-a")
 
 
@@ -195,7 +207,7 @@ def expression_faults(expression: str, schemas: dict[str, Any]) -> list[Diagnost
     server = Server()
     server.schemas = schemas
     loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
-    found = list(asyncio.run(check_against_cluster(loaded, server)))
+    found = asked_of(server, loaded)
     assert server.asked.count(("get", "schemas", "")) == 1
     return found
 
@@ -222,7 +234,7 @@ def test_a_field_that_the_kind_of_a_watch_lacks_is_shown_in_its_expression():
     server = Server()
     server.schemas = POD_SCHEMAS
     loaded = load(ManifestSource("manifest.yaml", manifest.encode()), environ={})
-    faults = asyncio.run(check_against_cluster(loaded, server))
+    faults = asked_of(server, loaded)
     (fault,) = [each for each in faults if each.code == "DCL054"]
     assert fault.message == "a Pod has no field phaze in obj.status"
     assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
@@ -274,12 +286,12 @@ spec:
 """
 
 
-def written_faults(server: Server, resource: str = "pods", **calls: bool) -> list[Diagnostic]:
+def written_faults(server: Server, resource: str = "pods", *methods: str) -> list[Diagnostic]:
     """What the server has against a handler that declares its writes."""
     server.kinds["Deployment"] = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
     text = WRITER.replace("RESOURCE", resource).encode()
     loaded = load(ManifestSource("manifest.yaml", text), environ={})
-    return list(asyncio.run(check_against_cluster(loaded, server, **calls)))
+    return asked_of(server, loaded, *methods)
 
 
 def _with_status(server: Server) -> Server:
@@ -291,14 +303,18 @@ def _with_status(server: Server) -> Server:
 def test_the_rights_to_write_are_asked_for_where_the_handler_writes():
     """A namespaced kind in the namespaces of the resource, another one in the whole cluster."""
     server = _with_status(Server())
-    assert written_faults(server) == []
-    verbs = ("create", "delete", "get", "list", "patch")
+    assert written_faults(server, "pods", "apply_set") == []
     assert server.asked[4:] == [
-        *((verb, "deployments", "team-a") for verb in verbs),
-        *((verb, "nodes", "") for verb in verbs),
+        *((verb, "deployments", "team-a") for verb in ("get", "list", "create", "patch", "delete")),
+        *((verb, "nodes", "") for verb in ("create", "patch")),  # which are in no set of a pod
         ("get", "pods", "team-a"),
+        ("patch", "pods", "team-a"),
         ("patch", "pods/status", "team-a"),
     ]
+    server.asked.clear()
+    assert written_faults(server, "pods", "apply") == []
+    verbs = [verb for verb, resource, _ in server.asked if resource == "deployments"]
+    assert verbs == ["create", "patch"]
 
 
 def test_a_handler_of_a_cluster_scoped_kind_writes_anywhere():
@@ -312,12 +328,12 @@ def test_a_handler_of_a_cluster_scoped_kind_writes_anywhere():
 def test_a_missing_right_to_write_is_named_with_the_rule_that_gives_it():
     """The rule can be pasted into a Role; the fault stands at the kind in `applies`."""
     refuses = {("create", "deployments", "team-a"), ("delete", "deployments", "team-a")}
-    (fault,) = written_faults(_with_status(Server(refuses=refuses)))
+    (fault,) = written_faults(_with_status(Server(refuses=refuses)), "pods", "apply_set")
     assert (fault.code, fault.line) == ("DCL051", 14)
     assert fault.message == "you may not create or delete deployments in the namespace team-a"
     assert fault.suggestion == (
         'grant it by a Role of the namespace team-a with the rule {apiGroups: ["apps"], resources: '
-        '["deployments"], verbs: ["create", "delete", "get", "list", "patch"]}'
+        '["deployments"], verbs: ["get", "list", "create", "patch", "delete"]}'
     )
 
 
@@ -345,7 +361,7 @@ def test_a_finalizer_needs_a_right_to_the_object():
     server = Server(refuses={("patch", "pods", "team-a")})
     server.kinds["Deployment"] = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
     loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
-    (fault,) = asyncio.run(check_against_cluster(loaded, server))
+    (fault,) = asked_of(server, loaded)
     assert (fault.code, fault.line) == ("DCL051", 17)
     assert fault.message == "you may not patch pods in the namespace team-a"
     assert fault.suggestion is not None
@@ -412,11 +428,25 @@ def test_of_many_namespaces_some_are_named_and_the_first_are_asked_about():
 
 
 def test_the_owner_of_a_set_has_to_be_marked():
-    """`apply_set` patches the parent: a warning, as it is not known which handler calls it."""
+    """`apply_set` patches the parent: a warning, as only the code says that it is called."""
     refuses = {("patch", "pods", "team-a")}
     assert written_faults(_with_status(Server(refuses=refuses))) == []
-    (fault,) = written_faults(_with_status(Server(refuses=refuses)), applies_sets=True)
+    (fault,) = written_faults(_with_status(Server(refuses=refuses)), "pods", "apply_set")
     assert (fault.code, fault.severity, fault.line) == ("DCL051", "warning", 14)
-    assert "handlers call ctx.apply_set, which marks the owner" in fault.message
+    assert "ctx.apply_set of h marks the owner" in fault.message
     assert fault.suggestion is not None
     assert 'resources: ["pods"], verbs: ["get", "patch"]' in fault.suggestion
+
+
+def test_a_right_to_one_object_is_asked_for_by_its_name():
+    """A rule with resourceNames is enough for a resource with names, and for a Lease."""
+    text = MANIFEST.replace(b"      kind: Pod\n", b"      kind: Pod\n      names: [a, b]\n")
+    text += b"  leaderElection: {enabled: true, namespace: own}\n"
+    server = Server(refuses={("update", "leases", "own")})
+    (fault,) = asked_of(server, load(ManifestSource("manifest.yaml", text), environ={}))
+    assert [asked for asked in server.asked if asked[1] == "leases"] == [
+        (verb, "leases", "own") for verb in ("create", "get", "update")
+    ]
+    assert server.names["list", "pods", "team-a"] == ["a", "b"]
+    assert fault.suggestion is not None
+    assert 'resourceNames: ["hello"], verbs: ["get", "update"]' in fault.suggestion

@@ -6,17 +6,13 @@ import pytest
 
 NAMES = [
     "test",
-    "tap",
     "top",
-    "graph",
     "record",
     "replay",
-    "generate",
     "fmt",
     "lint",
     "migrate",
     "set",
-    "doctor",
 ]
 
 

@@ -83,7 +83,7 @@ def test_help_needs_no_command(declctl: Callable):
     assert ended.status == 0
     for name in ("run", "validate", "status", "reload", "sandbox", "explain", "schema", "version", "plugins"):
         assert f"  {name} " in ended.out
-    assert "  tap " not in ended.out
+    assert "  record " not in ended.out
 
 
 def test_a_closed_pipe_is_quiet():

@@ -1,6 +1,7 @@
 """What `declctl validate` says to somebody who has made a common mistake: the sentence, and its place."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,9 +114,86 @@ def test_a_broken_plugin_is_shown_with_file_and_line(
     plugin(source)
     (hello / "manifest.yaml").write_text(_with_plugin("        {}\n"))
     ended = declctl("validate", "manifest.yaml")
-    assert "error DCL083: the plugin pager (pager_plugin) can't be loaded: " in ended.err
+    assert "error DCL083: the plugin pager (pager 1.0) can't be loaded: " in ended.err
     assert told in ended.err
     assert f"({hello}/site/pager_plugin.py:3)" in ended.err
+
+
+FAILING = "def connect(url):\n    raise OSError('no disk')\n\nconnect('https://pager')\n"
+FAILING_TRACE = """\
+      File "SITE/pager_plugin.py", line 4, in <module>
+        connect('https://pager')
+      File "SITE/pager_plugin.py", line 2, in connect
+        raise OSError('no disk')
+    OSError: no disk
+"""
+
+
+def _without_carets(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip(" ^\n"))
+
+
+@pytest.mark.parametrize("command", [["validate"], ["run", "--sandbox", "--once"]])
+def test_a_broken_plugin_is_shown_with_the_end_of_its_traceback(
+    declctl: Callable, hello: Path, plugin: Callable, command: list[str]
+):
+    """Who has to mend it sees how it got there: its own frames, and none of Python's import."""
+    plugin(FAILING)
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n"))
+    ended = declctl(*command, "manifest.yaml")
+    assert ended.status == 1
+    assert FAILING_TRACE.replace("SITE", f"{hello}/site") in _without_carets(ended.err)
+    assert "importlib" not in ended.err
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("way", ["option", "global option", "variable"])
+def test_no_plugins_leaves_the_plugins_of_a_manifest_out(
+    declctl: Callable,
+    hello: Path,
+    plugin: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    installed: bool,
+):
+    """The way out when a plugin breaks the process, and a check on a machine that does not have it."""
+    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "other")  # put back what --no-plugins sets
+    plugin("raise OSError('imported')\n")
+    name = "pager" if installed else "nobody-has-this"
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n").replace("pager", name))
+    local = ["--no-plugins"] if way == "option" else []
+    before = ["--no-plugins"] if way == "global option" else []
+    checked = declctl(*before, "validate", "manifest.yaml", *local)
+    assert (checked.status, "is valid" in checked.out) == (0, True)
+    warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
+    assert warning in checked.err
+    assert "; its handlers are not called\n" in checked.err
+    ran = declctl(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)
+    assert ran.status == 0
+    assert "imported" not in ran.err + checked.err
+
+
+def test_a_broken_plugin_has_its_traceback_as_json(declctl: Callable, hello: Path, plugin: Callable):
+    """For tools: a field of the fault; other faults don't have it."""
+    plugin(FAILING)
+    (hello / "manifest.yaml").write_text(_with_plugin("        {}\n    - {name: not-there}\n"))
+    found = {
+        fault["code"]: fault for fault in json.loads(declctl("validate", "-o", "json", "manifest.yaml").out)
+    }
+    assert found["DCL083"]["traceback"].endswith("raise OSError('no disk')\nOSError: no disk")
+    assert "traceback" not in found["DCL080"]
+
+
+def test_a_plugin_that_hangs_is_named_with_its_line(declctl: Callable, hello: Path, plugin: Callable):
+    """The import of the child did not end: it is said of which plugin, of which distribution, and where."""
+    plugin("import time\n\ntime.sleep(1000)\n")
+    text = _with_plugin("        {}\n").replace("spec:\n", "spec:\n  reload: {preflightTimeout: 2s}\n")
+    (hello / "manifest.yaml").write_text(text)
+    ended = declctl("validate", "manifest.yaml")
+    assert (
+        "manifest.yaml:12:13: error DCL045: the plugin pager (pager 1.0): importing it took longer than 2 s; "
+        f"{hello}/site/pager_plugin.py:3 ran when the time was over\n" in ended.err
+    )
 
 
 def test_a_plugin_that_takes_what_no_hook_gives_is_shown_with_file_and_line(
@@ -125,7 +203,10 @@ def test_a_plugin_that_takes_what_no_hook_gives_is_shown_with_file_and_line(
     plugin("import declctl\n\n@declctl.hookimpl\ndef declctl_event(pod):\n    pass\n")
     (hello / "manifest.yaml").write_text(_with_plugin("        {}\n"))
     ended = declctl("validate", "manifest.yaml")
-    assert "declctl_event takes 'pod', which declctl_event does not give" in ended.err
+    assert (
+        "the plugin pager (pager 1.0): declctl_event takes 'pod', which declctl_event does not give"
+        in ended.err
+    )
     assert f"({hello}/site/pager_plugin.py:3)" in ended.err
 
 
@@ -142,7 +223,70 @@ def test_every_fault_of_a_plugins_config_is_shown_at_its_key(
         _with_plugin("        chanel: '#ops'\n        level: c\n        channel: 5\n")
     )
     ended = declctl("validate", "manifest.yaml")
-    assert "manifest.yaml:13:9: error DCL082: pager: unknown key 'chanel'\n" in ended.err
+    assert "manifest.yaml:13:9: error DCL082: pager: config: unknown key 'chanel'\n" in ended.err
     assert '  help: did you mean "channel"?\n' in ended.err
-    assert 'manifest.yaml:14:16: error DCL082: pager: this is none of ["a", "b"]\n' in ended.err
-    assert 'manifest.yaml:15:18: error DCL082: pager: this is not of type "string"\n' in ended.err
+    assert 'manifest.yaml:14:16: error DCL082: pager: config.level: this is none of ["a", "b"]\n' in ended.err
+    assert (
+        'manifest.yaml:15:18: error DCL082: pager: config.channel: this is not of type "string"\n'
+        in ended.err
+    )
+    assert "  help: put the value in quotes\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        ("    - name: pager\n", "11:13"),
+        ("    - name: pager\n      config: {}\n", "12:7"),
+        ("    - {name: pager, config: {}}\n", "11:21"),
+    ],
+    ids=["no config", "block", "flow"],
+)
+def test_a_missing_key_is_shown_at_the_config_or_the_plugin(
+    declctl: Callable, hello: Path, plugin: Callable, lines: str, place: str
+):
+    """Where the key has to be added, and what it is."""
+    plugin(
+        "import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n"
+        "    return {'required': ['channel'], 'properties': {'channel': {'description': 'Where to.'}}}\n"
+    )
+    (hello / "manifest.yaml").write_text(f"{MANIFEST}  plugins:\n{lines}")
+    ended = declctl("validate", "manifest.yaml")
+    assert (
+        f"manifest.yaml:{place}: error DCL082: pager: config: 'channel' is a required property\n" in ended.err
+    )
+    assert "  help: add channel: Where to.\n" in ended.err
+
+
+def test_faults_of_values_from_elsewhere_are_shown_there(
+    declctl: Callable, hello: Path, plugin: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    """A value of a file is a fault of that file, one of a variable of its entry; neither value is shown."""
+    plugin(
+        "import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n"
+        "    return {'additionalProperties': False, 'properties': {'token': {'pattern': '^xoxb-'},"
+        " 'port': {'type': 'integer'}}}\n"
+    )
+    (hello / "secrets").mkdir()
+    (hello / "secrets" / "token").write_text("s3cret\n")
+    monkeypatch.setenv("PAGER_PORT", "8125")
+    (hello / "manifest.yaml").write_text(
+        f"{MANIFEST}  plugins:\n    - name: pager\n      configFrom:\n"
+        "        - {name: token, file: secrets/token}\n"
+        "        - {name: port, env: PAGER_PORT}\n"
+        "        - {name: tokne, file: secrets/token}\n"
+    )
+    ended = declctl("validate", "manifest.yaml")
+    assert (
+        'secrets/token:1:1: error DCL082: pager: config.token: this doesn\'t match the pattern "^xoxb-"\n'
+        in ended.err
+    )
+    assert (
+        'manifest.yaml:14:29: error DCL082: pager: config.port: this is not of type "integer" '
+        "(of the variable PAGER_PORT)\n" in ended.err
+    )
+    assert "a value of configFrom is always text" in ended.err
+    assert "manifest.yaml:15:18: error DCL082: pager: config: unknown key 'tokne'\n" in ended.err
+    assert '  help: did you mean "token"?\n' in ended.err
+    assert "s3cret" not in ended.err
+    assert "8125" not in ended.err

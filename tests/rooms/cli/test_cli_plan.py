@@ -12,6 +12,7 @@ from declctl.cli import admin_client
 from declctl.cli import plan as plan_command
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
+from declctl.manifest.model import AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
@@ -505,7 +506,7 @@ def test_what_needs_a_new_process_is_told(declctl: Callable, guard: Path, proces
 
 def test_what_still_waits_for_a_new_process_is_told(declctl: Callable, guard: Path, process: Process):
     """A reload has taken the manifest, but the process listens where it did; the text before undoes it."""
-    process.answers(200, _running(guard, listens_at=Address("127.0.0.1", 9)))
+    process.answers(200, _running(guard, admin_at_start=AdminSpec(bind_address=Address("127.0.0.1", 9))))
     asked = ("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
     ended = declctl(*asked)
     assert ended.status == 2

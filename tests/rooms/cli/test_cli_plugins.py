@@ -45,7 +45,20 @@ def test_a_plugin_is_listed_with_its_hooks(declctl: Callable, install: Callable)
         "hooks": ["declctl_event"],
         "state": "Ready",
         "reason": None,
+        "hookspec": None,
+        "traceback": None,
+        "config_schema": None,
     }
+
+
+def test_a_plugin_is_listed_with_the_hooks_that_it_is_for(declctl: Callable, install: Callable):
+    """The range that a plugin declares is shown, also of one that is refused because of it."""
+    install("good", f"declctl_hookspec_version = '>=1,<2'\n{GOOD}")
+    install("newer", f"from declctl import NotThereYet\ndeclctl_hookspec_version = '>=7,<8'\n{GOOD}")
+    plugins = listed(declctl)
+    assert (plugins["good"]["hookspec"], plugins["good"]["state"]) == (">=1,<2", "Ready")
+    assert (plugins["newer"]["hookspec"], plugins["newer"]["state"]) == (">=7,<8", "Quarantined")
+    assert "supports the hook specification >=7,<8, and this declctl" in str(plugins["newer"]["reason"])
 
 
 @pytest.mark.parametrize(
@@ -69,6 +82,23 @@ def test_a_broken_plugin_is_quarantined_and_the_others_are_listed(
     assert plugins["good"]["state"] == "Ready"
 
 
+def test_below_the_table_is_why_a_plugin_is_quarantined(declctl: Callable, install: Callable, folder: Path):
+    """The whole reason, which the width of a terminal would cut, and the end of the traceback."""
+    install("broken", "x = 1\n1/0\n")
+    install("good", GOOD)
+    shown = declctl("plugins", "list").out
+    module = folder / "declctl_test_broken.py"
+    reason = (
+        "the plugin broken (declctl_test_broken 1.2.0) can't be loaded: "
+        f"ZeroDivisionError: division by zero ({module}:2)"
+    )
+    assert f"\n\n{reason}\n" in shown
+    assert f'    File "{module}", line 2, in <module>\n' in shown
+    assert shown.endswith("  ZeroDivisionError: division by zero\n")
+    assert listed(declctl)["broken"]["traceback"].endswith("ZeroDivisionError: division by zero")
+    assert listed(declctl)["good"]["traceback"] is None
+
+
 def test_no_plugins_loads_none(declctl: Callable, install: Callable, monkeypatch: pytest.MonkeyPatch):
     """--no-plugins is the way out when a plugin breaks everything."""
     monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "good")  # put back what --no-plugins sets
@@ -80,5 +110,5 @@ def test_the_table_has_a_line_for_each(declctl: Callable, install: Callable):
     """People get a table."""
     install("good", GOOD)
     lines = declctl("plugins", "list").out.splitlines()
-    assert lines[0].split() == ["PLUGIN", "DISTRIBUTION", "VERSION", "STATE", "HOOKS", "REASON"]
-    assert any(line.split()[:4] == ["good", "declctl_test_good", "1.2.0", "Ready"] for line in lines)
+    assert lines[0].split() == ["PLUGIN", "DISTRIBUTION", "VERSION", "HOOKSPEC", "STATE", "HOOKS", "REASON"]
+    assert any(line.split()[:5] == ["good", "declctl_test_good", "1.2.0", "any", "Ready"] for line in lines)

@@ -3,7 +3,7 @@
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks.plugins import PluginConfigError, check_config
+from declctl.hooks.plugin_config import PluginConfigError, check_config
 
 SCHEMA = {
     "type": "object",
@@ -37,7 +37,7 @@ def test_a_config_that_fits_passes():
         (
             {"channel": "#a", "limits": [3]},
             ("limits", 0),
-            "this doesn't fit the plugin's schema, which has multipleOf: 2",
+            "this is no multiple of 2",
         ),
         ({"channel": "#a", "mode": "s3cret"}, ("mode",), 'this is none of ["a", "b"]'),
     ],
@@ -70,6 +70,67 @@ def test_of_alternatives_the_nearest_says_what_is_wrong():
     with pytest.raises(PluginConfigError) as caught:
         check_config(schema, {"to": "ops"})
     assert [fault.message for fault in caught.value.faults] == ['this doesn\'t match the pattern "^#"']
+
+
+def faults_of(schema, config):
+    """The faults of a config by its schema."""
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(schema, config)
+    return caught.value.faults
+
+
+def test_all_faults_of_the_nearest_alternative_are_told():
+    """A webhook with two slips in it is not told of one, and not of what an email would need."""
+    webhook = {"required": ["url"], "additionalProperties": False, "properties": {"url": {}, "tls": {}}}
+    email = {"required": ["to", "subject", "sender"], "properties": {"kind": {"const": "email"}}}
+    schema = {"properties": {"send": {"oneOf": [webhook, email]}}}
+    found = faults_of(schema, {"send": {"urls": 1, "tsl": 2}})
+    assert sorted((fault.where, fault.message) for fault in found) == [
+        ("config.send", "'url' is a required property"),
+        ("config.send", "unknown key 'tsl'"),
+        ("config.send", "unknown key 'urls'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "suggestion"),
+    [
+        ({"enum": ["text", "json"]}, "JOSN", 'did you mean "json"?'),
+        ({"enum": ["text", "json"]}, "protobuf", None),
+        ({"type": "string"}, 5, "put the value in quotes"),
+        ({"type": "string"}, True, "put the value in quotes"),
+        ({"type": "integer"}, "5", "remove the quotes"),
+        ({"type": ["number", "null"]}, "-0.5", "remove the quotes"),
+        ({"type": "boolean"}, "true", "remove the quotes"),
+        ({"type": "integer"}, "five", None),
+        ({"type": "array"}, "a", "write a list, such as [a, b]"),
+        (
+            {"minLength": 3, "description": "The channel,\n  with its #."},
+            "#",
+            "the plugin says of it: The channel, with its #.",
+        ),
+    ],
+)
+def test_a_fault_comes_with_what_to_write(schema, value, suggestion):
+    """A suggestion shows words of the schema, and never the value."""
+    (fault,) = faults_of({"properties": {"it": schema}}, {"it": value})
+    assert (fault.where, fault.suggestion) == ("config.it", suggestion)
+
+
+def test_a_missing_key_is_described():
+    """The description of the schema says what belongs there."""
+    schema = {"required": ["to", "by"], "properties": {"to": {"description": "An address."}, "by": {}}}
+    assert [(fault.message, fault.suggestion) for fault in faults_of(schema, {})] == [
+        ("'to' is a required property", "add to: An address."),
+        ("'by' is a required property", None),
+    ]
+
+
+def test_a_place_in_a_list_is_written_as_in_python():
+    """`where` is what a user looks for in the manifest."""
+    schema = {"properties": {"to": {"items": {"properties": {"port": {"type": "integer"}}}}}}
+    (fault,) = faults_of(schema, {"to": [{"port": 1}, {"port": None}]})
+    assert fault.where == "config.to[1].port"
 
 
 @pytest.mark.parametrize("schema", [{"type": "strange"}, None, [1], {"$ref": "#/nowhere"}])

@@ -257,7 +257,7 @@ def test_a_misspelled_hook_is_shown_at_its_name(fault):
     assert (error.code, error.suggestion) == ("DCL084", 'did you mean "declctl_added"?')
 
 
-@pytest.mark.parametrize("hook", ["declctl_rbac", "declctl_commands", "declctl_metrics"])
+@pytest.mark.parametrize("hook", ["declctl_commands", "declctl_metrics"])
 def test_a_hook_that_is_not_called_yet_is_refused(fault, hook):
     """It is never ignored, and says what to do meanwhile."""
     error = fault({"pods.py": f"from declctl import hookimpl\n@hookimpl\ndef §{hook}(): ...\n"}, "pods")
@@ -279,7 +279,9 @@ def test_a_generator_is_refused(fault, prefix):
     assert (error.code, error.suggestion) == ("DCL048", "remove the `yield`")
 
 
-@pytest.mark.parametrize("hook", ["declctl_indexers", "declctl_transform", "declctl_config_schema"])
+@pytest.mark.parametrize(
+    "hook", ["declctl_indexers", "declctl_transform", "declctl_config_schema", "declctl_rbac"]
+)
 def test_hooks_between_the_wire_and_the_cache_cannot_wait(fault, hook):
     """A coroutine in the cache would be nobody's object."""
     source = f"from declctl import hookimpl\n@hookimpl\nasync def §{hook}(): ...\n"

@@ -2,11 +2,12 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
 from declctl.errors import EntryPointError
-from declctl.hooks.plugins import find, installed, load
+from declctl.hooks.plugins import HOOKSPEC_VERSION, find, installed, load, written_range
 
 
 @pytest.fixture(name="install")
@@ -25,6 +26,7 @@ def _install(tmp_path, monkeypatch):
         for module, source in modules.items():
             (tmp_path / f"{module}.py").write_text(source)
         importlib.invalidate_caches()  # folders are looked through again when they are seen to be younger
+        return tmp_path
 
     yield make
     for name in set(sys.modules) - before:
@@ -53,19 +55,27 @@ def test_listing_imports_nothing(install):
 @pytest.mark.parametrize(
     ("value", "expected"), [("", []), ("slack", ["slack"]), ("audit, slack", ["audit", "slack"])]
 )
-def test_the_rescue_variable_narrows(install, value, expected):
+def test_a_variable_has_the_plugins_that_may_be_loaded(install, value, expected):
     """When a plugin breaks everything, it can be kept out without uninstalling it."""
     install("dc-both", "1.0", {"slack": "dc_a", "audit": "dc_b"})
     assert [p.name for p in installed({"DECLCTL_LOAD_PLUGINS": value})] == expected
 
 
-def test_what_the_rescue_variable_keeps_out_is_told_as_such(install, monkeypatch):
+@pytest.mark.parametrize(
+    ("value", "why", "advice"),
+    [
+        ("", "no plugin may be loaded (--no-plugins, or an empty DECLCTL_LOAD_PLUGINS)", "remove that"),
+        ("audit, pager", "DECLCTL_LOAD_PLUGINS has only audit, pager", "add it to DECLCTL_LOAD_PLUGINS"),
+        ("slak", "DECLCTL_LOAD_PLUGINS has only slak", "write slack instead of slak in DECLCTL_LOAD_PLUGINS"),
+    ],
+)
+def test_what_may_not_be_loaded_is_told_as_such(install, monkeypatch, value, why, advice):
     """Not as missing: installing it again would not help."""
     install("dc-slack", "1.2", {"slack": "dc_slack"})
-    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "")
+    monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", value)
     error = refused(lambda: find("slack", None))
-    assert error.code == "DCL080"
-    assert "DECLCTL_LOAD_PLUGINS" in error.message
+    assert (error.code, error.message) == ("DCL089", f"the plugin slack is left out: {why}")
+    assert error.suggestion == f"to load it, {advice}, and start the process again"
 
 
 def test_a_misspelled_plugin_is_told_with_the_nearest(install):
@@ -129,18 +139,83 @@ def test_a_broken_plugin_gives_its_reason(install, source, reason):
     install("dc-broken", "1.0", {"broken": "dc_broken:Plugin"}, dc_broken=source)
     error = refused(lambda: load(find("broken", None)))
     assert error.code == "DCL083"
-    assert error.message.startswith("the plugin broken (dc_broken:Plugin) can't be loaded: ")
+    assert error.message.startswith("the plugin broken (dc-broken 1.0) can't be loaded: ")
     assert reason in error.message
 
 
-@pytest.mark.parametrize("wanted", ["'>=2'", "'whatever'", "3"])
-def test_a_plugin_for_other_hooks_is_refused(install, wanted):
-    """A plugin may say which version of the hooks it is written for."""
+@pytest.mark.parametrize(
+    ("wanted", "does", "advice"),
+    [
+        (">=2", "supports the hook specification >=2, and this declctl", "upgrade declctl"),
+        (">1.0,<2", "supports the hook specification >1.0,<2, and", "upgrade declctl"),
+        ("~=1.4", "supports the hook specification ~=1.4, and", "upgrade declctl"),
+        ("==2.*", "supports the hook specification ==2.*, and", "upgrade declctl"),
+        ("<1", "supports the hook specification <1, and", "pip install --upgrade dc-new"),
+        (">=0.3,<0.9", "supports the hook specification", "pip install --upgrade dc-new"),
+    ],
+)
+def test_a_plugin_for_other_hooks_is_refused_before_its_import(install, wanted, does, advice):
+    """The message names the plugin, its range and the version of the host; nothing of it has run."""
+    source = f"declctl_hookspec_version: str = {wanted!r}\nraise OSError('imported')\n"
+    install("dc-new", "1.3", {"new": "dc_new"}, dc_new=source)
+    error = refused(lambda: load(find("new", None)))
+    assert error.code == "DCL085"
+    assert error.message.startswith(f"the plugin new (dc-new 1.3) {does}")
+    assert error.message.endswith(f" has {HOOKSPEC_VERSION}")
+    assert advice in error.suggestion
+    assert "dc_new" not in sys.modules
+
+
+def test_the_range_of_a_class_and_of_a_submodule_is_read(install):
+    """What is not the plugin itself says nothing of it."""
+    source = (
+        "class Other:\n    declctl_hookspec_version = '>=9'\n"
+        "class Plugin:\n    declctl_hookspec_version = '>=2'\n"
+    )
+    install("dc-kinds", "1.0", {"cls": "dc_kinds:Plugin"}, dc_kinds=source)
+    assert written_range(find("cls", None)) == ">=2"
+    folder = install("dc-deep", "1.0", {"deep": "dc_deep.inner"})
+    (folder / "dc_deep").mkdir()
+    (folder / "dc_deep" / "__init__.py").write_text("raise OSError('imported')\n")
+    (folder / "dc_deep" / "inner.py").write_text("declctl_hookspec_version = '>=1,<2'\n")
+    importlib.invalidate_caches()
+    assert written_range(find("deep", None)) == ">=1,<2"
+    assert "dc_deep" not in sys.modules
+
+
+@pytest.mark.parametrize("wanted", ["'>=' + '2'", "str(2) + '.0'", "3", "'whatever'", "'1.0'", "''"])
+def test_a_range_that_is_computed_or_wrong_is_refused_after_the_import(install, wanted):
+    """What the source does not show as a text, the loaded plugin does."""
     install("dc-new", "1.0", {"new": "dc_new"}, dc_new=f"declctl_hookspec_version = {wanted}")
     assert refused(lambda: load(find("new", None))).code == "DCL085"
 
 
+def test_a_range_that_is_none_is_a_fault_of_the_plugin(install):
+    """Its author reads what to write."""
+    install("dc-new", "1.0", {"new": "dc_new"}, dc_new="declctl_hookspec_version = '1.0'")
+    error = refused(lambda: load(find("new", None)))
+    assert "declares declctl_hookspec_version = '1.0', which is no range of versions" in error.message
+    assert '">=1.0,<2"' in error.suggestion
+
+
 def test_a_plugin_for_these_hooks_is_loaded(install):
-    """A range that has this version is fine."""
+    """A range that has this version is fine, and so is none."""
     install("dc-new", "1.0", {"new": "dc_new"}, dc_new="declctl_hookspec_version = '>=1,<2'")
+    install("dc-any", "1.0", {"any": "dc_any"}, dc_any="x = 1")
     assert load(find("new", None)).declctl_hookspec_version == ">=1,<2"
+    assert load(find("any", None)).x == 1
+
+
+def test_loaded_code_is_judged_by_its_own_range(install):
+    """An upgrade on disk for newer hooks does not take the loaded version away from a running process."""
+    folder = install("dc-new", "1.0", {"new": "dc_new"}, dc_new="declctl_hookspec_version = '>=1,<2'")
+    plugin = find("new", None)
+    loaded = load(plugin)
+    (folder / "dc_new.py").write_text("declctl_hookspec_version = '>=2'")
+    assert load(plugin) is loaded
+
+
+def test_the_documentation_has_the_version_of_the_hooks():
+    """Authors read in docs/hooks.md which version the page describes."""
+    page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text("utf-8")
+    assert f"version **{HOOKSPEC_VERSION}** of the hook specification" in page

@@ -8,6 +8,7 @@ from declctl.manifest import explain
 from declctl.manifest.model import (
     AdminSpec,
     CacheMode,
+    CircuitBreakerSpec,
     ConfigSource,
     Delivery,
     DrainPolicy,
@@ -265,6 +266,9 @@ def test_selectors_are_canonical(loaded):
         ("spec.resources.transform.dropFields", tuple, TransformSpec().drop_fields),
         ("spec.resources.cache.mode", str, ResourceSpec("a", "v1", "Pod").cache),
         ("spec.plugins.onError", str, PluginSpec("a").on_error),
+        ("spec.plugins.circuitBreaker.failures", int, CircuitBreakerSpec().failures),
+        ("spec.plugins.circuitBreaker.initialBackoff", parse_duration, CircuitBreakerSpec().initial_backoff),
+        ("spec.plugins.circuitBreaker.maxBackoff", parse_duration, CircuitBreakerSpec().max_backoff),
         ("spec.lifecycle.startup.order", int, LifecycleStep(EntryPoint("a")).order),
         ("spec.reload.watch", str, ReloadSpec().watch),
         ("spec.reload.settle", parse_duration, ReloadSpec().settle),

@@ -201,6 +201,22 @@ def test_the_longest_wait_is_not_shorter_than_the_first(only_fault, retry):
     assert fault.suggestion == "maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)"
 
 
+@pytest.mark.parametrize(
+    ("breaker", "advice"),
+    [
+        ("onError: Disable, circuitBreaker: {maxBackoff: §5s}", "maxBackoff (10m if absent)"),
+        ("onError: Disable, circuitBreaker: {initialBackoff: §1h}", "initialBackoff (30s if absent)"),
+        ("§circuitBreaker: {failures: 3}", "write onError: Disable, or remove it"),
+        ("onError: Fail, §circuitBreaker: {}", "write onError: Disable, or remove it"),
+    ],
+)
+def test_a_circuit_breaker_is_for_a_plugin_that_may_be_left_out(only_fault, breaker, advice):
+    """Its waits are checked as those of a retry, with defaults of its own."""
+    fault = only_fault(f"plugins: [{{name: a, {breaker}}}]")
+    assert fault.code == "DCL017"
+    assert advice in fault.suggestion
+
+
 WRITER = "resourceRef: {name: pods}, entryPoint: m"
 
 

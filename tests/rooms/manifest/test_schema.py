@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from declctl.errors import UsageError
-from declctl.manifest import explain, schema
+from declctl.manifest import explain, schema, schema_with_plugins
 from declctl.manifest.codes import CODES
 from declctl.manifest.schema import published
 
@@ -239,3 +239,32 @@ def test_schema_of_an_unknown_kind():
     """A wrong kind is answered with the right ones."""
     with pytest.raises(UsageError, match='There is no kind "Controler"; did you mean "Controller"'):
         schema("Controler")
+
+
+def test_the_configs_of_plugins_are_completed_and_checked() -> None:
+    """`declctl schema --plugins`: each config has the schema of its plugin, whose references stay within."""
+    size = {
+        "type": "object",
+        "properties": {"size": {"$ref": "#/$defs/size"}},
+        "$defs": {"size": {"minimum": 1}},
+    }
+    plain = {"$schema": "http://json-schema.org/draft-07/schema#", "required": ["url"]}
+    merged = schema_with_plugins(None, {"sized": size, "plain": plain, "free": None})
+    Draft202012Validator.check_schema(merged)
+    editor = Draft202012Validator(merged)
+
+    def faults(*plugins: dict[str, object]) -> list[tuple[object, ...]]:
+        spec = {"resources": [], "plugins": list(plugins)}
+        head = {"apiVersion": "declctl.dev/v1alpha1", "kind": "Controller", "metadata": {"name": "x"}}
+        found = editor.iter_errors({**head, "spec": spec})
+        return [tuple(each.absolute_path)[1:] for each in found if "plugins" in each.absolute_path]
+
+    assert not faults(
+        {"name": "sized", "config": {"size": 1}},
+        {"name": "plain", "config": {"url": "x"}},
+        {"name": "free", "config": {"size": 0}},
+        {"name": "not-installed", "config": {"size": 0}},
+    )
+    wrong = [{"name": "plain", "config": {}}, {"name": "sized", "config": {"size": 0}}]
+    assert faults(*wrong) == [("plugins", 0, "config"), ("plugins", 1, "config", "size")]
+    assert schema_with_plugins(None, {}) == schema(None)

@@ -32,7 +32,8 @@ def test_unknown_field_message_names_field_and_place(only_fault):
 def test_unknown_field_without_likeness_lists_what_could_stand_there(only_fault):
     """Where nothing is similar, the choice is shown."""
     fault = only_fault("admin: {§zzzzzz: 1}")
-    assert fault.suggestion == "the fields that could stand here are bindAddress and allowedHosts"
+    fields = "bindAddress, allowedHosts, tokenFile, authorization and tls"
+    assert fault.suggestion == f"the fields that could stand here are {fields}"
 
 
 def test_labels_directly_in_a_selector_get_the_right_form(only_fault):

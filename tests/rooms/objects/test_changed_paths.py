@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from declctl.decoding import MANAGED_FIELDS, MetadataCodec, Projection
 from declctl.errors import MalformedAnswer
 from declctl.objects import FieldPath, FrameCodec, ObjectCodec
-from declctl.objects.differences import ChangedPaths
+from declctl.objects.differences import ChangedPaths, changed_paths
 from tests.rooms.objects.json_texts import objects
 from tests.rooms.objects.made_objects import compact, pod, projection, record
 
@@ -221,3 +221,32 @@ def test_it_says_what_decoding_two_strangers_would_say(one, other, paths):
     before, after = _made(projection(), one), _made(projection(), other)
     expected = any(_expected(path, before, after) for path in paths)
     assert ChangedPaths(paths).differ(before, after) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "paths"),
+    [
+        ({"spec": {"a": 1}}, {"spec": {"a": 1}}, []),
+        ({"spec": {"a": 1}}, {"spec": {"a": True}}, ["spec.a"]),
+        ({"spec": {"a": 1}}, {"status": {"b": {"c": 1}}}, ["spec", "status"]),
+        ({"a": [{"x": 1}, {"x": 2}]}, {"a": [{"x": 1}, {"x": 3}, 4]}, ["a[1].x", "a[2]"]),
+        ({"metadata": {"labels": {"a/b": "1"}}}, {"metadata": {"labels": {}}}, ["metadata.labels['a/b']"]),
+        (
+            {"metadata": {"resourceVersion": "1", "managedFields": [], "generation": 1}},
+            {"metadata": {"resourceVersion": "2", "managedFields": [1], "generation": 2}},
+            ["metadata.generation"],
+        ),
+        ({"a": None}, {}, ["a"]),
+    ],
+)
+def test_the_paths_at_which_two_states_differ(before, after, paths):
+    """What a user reads as the change; what differs in every two states is left out."""
+    assert changed_paths(before, after, most=10) == (paths, 0)
+    for path in map(FieldPath.parse, paths):  # it can be pasted into a filter
+        assert repr(list(path.find(before))) != repr(list(path.find(after)))
+
+
+def test_further_paths_are_counted_up_to_a_limit():
+    """An object that is replaced as a whole takes no long line."""
+    after = {f"f{number:04d}": number for number in range(5000)}
+    assert changed_paths({}, after, most=2) == (["f0000", "f0001"], 998)

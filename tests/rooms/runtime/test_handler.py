@@ -185,6 +185,7 @@ def test_whatever_is_raised_is_a_failure_and_no_more(bench, added, log, error) -
     assert bench.work() == 2
     assert slot.statistics().failed == 2
     assert type(error).__name__ == slot.statistics().last_error_type
+    assert slot.statistics().last_error_time == bench.clock.now()
     assert "raise error\n" in next(line for line in log.lines if line.level == "error").fields["traceback"]
 
 

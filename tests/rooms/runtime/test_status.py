@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from declctl.kit import ManualClock
 from declctl.manifest import Diagnostic
 from declctl.runtime.handling.binding import HandlerCounts
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
+from declctl.runtime.reporting.reporter import ReloadHistory
 from declctl.runtime.reporting.status import Conditions
 from declctl.testing import running
 
@@ -147,6 +149,22 @@ def test_nothing_is_advised_where_nothing_is_wrong() -> None:
     fault = Diagnostic("h.py", 1, 1, "DCL043", "importing it raises", suggestion="install it")
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="ImportFailed", diagnostics=(fault,))
     assert refused.advice is None
+
+
+@pytest.mark.guarantee("G25")
+def test_the_history_keeps_the_suggestion_of_a_fault_that_it_leaves_out() -> None:
+    """A refused attempt says what to do, also if only a fault of the files knows it."""
+    faults = (
+        Diagnostic("h.py", 1, 1, "DCL030", "unused", suggestion="remove it", severity="warning"),
+        Diagnostic("h.py", 1, 1, "DCL043", "importing it raises", suggestion="install it"),
+    )
+    history = ReloadHistory(ManualClock())
+    history.add(Outcome(Result.REFUSED, 6, "4f2c", reason="ImportFailed", diagnostics=faults))
+    history.add(Outcome(Result.REFUSED, 6, "4f2d", reason="NotSynced"))
+    first, second = history.document()
+    assert first["suggestion"] == "install it"
+    assert "diagnostics" not in first
+    assert "raise spec.reload.warmTimeout" in second["suggestion"]
 
 
 @pytest.mark.parametrize(

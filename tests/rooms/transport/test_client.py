@@ -161,3 +161,24 @@ def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kube
 
 
 _VERSION = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "major", "minor", "platform")
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [("Wed, 21 Oct 2026 07:28:00 GMT", "2026-10-21T07:28:00+00:00"), ("yesterday", None)],
+)
+def test_the_clock_of_the_server_is_read_from_its_answer(serving, kubeconfig, date, expected):
+    """`declctl doctor` compares it with the own clock; an unreadable date is no time."""
+
+    async def answer(_):
+        return web.json_response({"gitVersion": "v1.36.3"}, headers={"Date": date})
+
+    async def go():
+        async with serving(answer) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url))
+            found = await client.server_time()
+            await client.close()
+            return found
+
+    found = asyncio.run(go())
+    assert (found and found.isoformat()) == expected

@@ -1,0 +1,20 @@
+"""`declctl digest`: the digest by which a review allows files to run."""
+
+from declctl.cli.terminal import line
+from declctl.errors import ManifestErrors
+from declctl.runtime.checking.allowed_digests import require_allowed
+from declctl.runtime.checking.check import read_files
+from declctl.runtime.checking.inputs import InputFiles
+
+
+def print_digest(manifest: str, *, allowed: str | None) -> None:
+    """Print the digest of a manifest and its handlers on stdout.
+
+    Raises ManifestErrors for files that have errors, and ReloadRefused if `allowed`, a list of digests, lacks
+    the digest.
+    """
+    checked = read_files(InputFiles(manifest))
+    if checked.inputs is None:
+        raise ManifestErrors(checked.errors)
+    line(checked.inputs.bundle_digest)
+    require_allowed(checked.inputs.bundle_digest, [allowed])

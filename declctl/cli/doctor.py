@@ -1,0 +1,483 @@
+"""`declctl doctor`: whether declctl can work here, with this manifest and this cluster.
+
+Checks of this machine are in `host_checks`. Here are those of the manifest, the plugins, the admin address
+and the cluster, and the order of all. Each check has a time limit: what hangs, such as a network mount, a
+proxy or a credential plugin, is one failed check. The rights are those that `validate --cluster` asks for.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from declctl.admin.access import TOKEN_VARIABLE
+from declctl.cli.admin_client import AdminAddress, ask
+from declctl.cli.host_checks import (
+    Check,
+    CheckState,
+    check_descriptors,
+    check_inotify,
+    check_memory,
+    check_mount,
+    check_notices,
+    check_packages,
+    check_python,
+    failed,
+    memory_limit,
+    ok,
+    skipped,
+    warning,
+)
+from declctl.cli.report import count
+from declctl.cli.terminal import has_colour, line, painted, print_json
+from declctl.cli.validate import ask_about, number_of
+from declctl.errors import ApiError, UsageError
+from declctl.kit.hosts import is_loopback
+from declctl.kit.text import one_line
+from declctl.manifest import Diagnostic, plan
+from declctl.manifest.model import AdminSpec
+from declctl.manifest.values import Address, BadValue, parse_duration
+from declctl.runtime.checking.check import CheckResult, check
+from declctl.runtime.checking.declaration import ListedPlugin
+from declctl.runtime.checking.preflight import list_plugins
+from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.threads import in_thread
+from declctl.transport import Client
+
+T = TypeVar("T")
+SECONDS = 10.0  # for each check
+_PLUGIN_SECONDS = 60.0  # for all plugins: each is imported in a child
+_ASK_SECONDS = 2.0  # for the running process, which may not be there
+_SLOW_SECONDS = 1.0  # of one answer of the API server
+_SKEW_SECONDS, _LARGE_SKEW_SECONDS = 3.0, 60.0
+_SHORT_TOKEN = 16  # characters
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_MANIFEST = "manifest.yaml"
+_ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_COLOURS = {
+    CheckState.OK: "\x1b[32m",
+    CheckState.WARNING: "\x1b[33m",
+    CheckState.FAILED: "\x1b[1;31m",
+    CheckState.SKIPPED: "\x1b[2m",
+}
+_PLAIN = "\x1b[0m"
+
+
+def examine(
+    manifest: str | None,
+    children: PreflightPool,
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    timeout: str | None,
+    as_json: bool,
+) -> int:
+    """Make all checks, and print them; returns 1 if one has failed, else 0.
+
+    `manifest` None stands for that of the current folder; without one, its checks are skipped. `timeout` is
+    the time limit of each check, as a duration; None for 10 s. Raises UsageError for a text that is none.
+    """
+    seconds = SECONDS if timeout is None else _seconds(timeout)
+    if manifest is None and Path(_MANIFEST).is_file():
+        manifest = "."
+    checks = asyncio.run(_all_checks(manifest, children, kubeconfig, context, seconds))
+    counts = {state: sum(each.state is state for each in checks) for state in CheckState}
+    if as_json:
+        document = {str(state): number for state, number in counts.items()}
+        print_json({"checks": msgspec.to_builtins(checks), **document})
+    else:
+        _print(checks)
+        line()
+        line(", ".join(f"{number} {state}" for state, number in counts.items() if number))
+    return int(counts[CheckState.FAILED] > 0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except BadValue as error:
+        raise UsageError(f"--timeout: {error}; {error.suggestion}.") from error
+    if seconds <= 0:
+        raise UsageError("--timeout: it must be longer than nothing, such as 10s.")
+    return seconds
+
+
+def _print(checks: Sequence[Check]) -> None:
+    width = max(len(each.name) for each in checks)
+    colour = has_colour(sys.stdout)
+    for each in checks:
+        state = f"{each.state:<8}"
+        # Painted by parts: what was found may come from a server or a file.
+        painted(f"{_COLOURS[each.state]}{state}{_PLAIN}" if colour else state)
+        line(f" {each.name:<{width}}  {each.found}")
+        indent = " " * (width + 11)
+        if each.meaning:
+            line(f"{indent}means: {each.meaning}")
+        if each.advice:
+            line(f"{indent}do:    {each.advice}")
+
+
+async def limited(name: str, work: Awaitable[T], seconds: float) -> T | Check:
+    """What `work` returns; a failed check if it takes longer than `seconds`, or meets a fault of its own."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        return failed(
+            name,
+            f"it has not ended within {seconds:g} s",
+            meaning="what it waits for does not answer: a mount, a proxy, a credential plugin or a server",
+            advice="see what hangs there; --timeout gives each check more time",
+        )
+    except Exception as error:  # noqa: BLE001 - one broken check must not hide the others
+        return failed(
+            name,
+            f"the check itself failed: {type(error).__name__}: {error}",
+            meaning="it is not known whether this works",
+            advice="if the message is no fault of this machine, please report it",
+        )
+
+
+async def _all_checks(
+    manifest: str | None, children: PreflightPool, kubeconfig: str | None, context: str | None, seconds: float
+) -> list[Check]:
+    """All checks, in the order in which they are shown."""
+    named = manifest or ""
+
+    async def here(name: str, call: Callable[[], Check]) -> Check:
+        # In a daemon thread: a mount that hangs keeps neither the other checks nor the end waiting.
+        return await limited(name, in_thread(call, name="declctl-doctor"), seconds)
+
+    checked: CheckResult | Check | None = None
+    if manifest is not None:
+        # As long as the import in the child may take, and the limit for reading files.
+        limit = max(seconds, _PLUGIN_SECONDS)
+        reading = in_thread(partial(check, named, children=children), name="declctl-doctor")
+        checked = await limited("manifest", reading, limit)
+    read = checked if isinstance(checked, CheckResult) else None
+    checks = [
+        await here("python", check_python),
+        await here("packages", check_packages),
+        await here("descriptors", partial(check_descriptors, _watches(read))),
+        await here("memory", lambda: check_memory(memory_limit())),
+        await here("inotify", check_inotify),
+        await here("notices", check_notices),
+        skipped("manifest", "none is named, and the current folder has none")
+        if checked is None
+        else check_manifest(checked)
+        if isinstance(checked, CheckResult)
+        else checked,
+    ]
+    if manifest is not None and manifest != "-":
+        checks.append(await here("mount", lambda: _mount(named)))
+    listing = in_thread(partial(list_plugins, children.begin), name="declctl-doctor")
+    plugins = await limited("plugins", listing, max(seconds, _PLUGIN_SECONDS))
+    used = _plugins_of(read)
+    checks += [plugins] if isinstance(plugins, Check) else check_plugins(plugins, used)
+    checks.append(check_token(_admin_of(read), os.environ.get(TOKEN_VARIABLE)))
+    checks.append(await here("admin address", partial(check_address, _admin_of(read), _name_of(read))))
+    checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
+    return checks
+
+
+def _watches(read: CheckResult | None) -> int:
+    if read is None or read.inputs is None:
+        return 0
+    return len(plan(read.inputs.loaded.controller).watches)
+
+
+def _plugins_of(read: CheckResult | None) -> frozenset[str]:
+    if read is None or read.inputs is None:
+        return frozenset()
+    return frozenset(each.name for each in read.inputs.loaded.controller.plugins)
+
+
+def _admin_of(read: CheckResult | None) -> Address:
+    if read is None or read.inputs is None:
+        return AdminSpec().bind_address
+    return read.inputs.loaded.controller.admin.bind_address
+
+
+def _name_of(read: CheckResult | None) -> str | None:
+    return None if read is None or read.inputs is None else read.inputs.loaded.controller.name
+
+
+def check_manifest(checked: CheckResult) -> Check:
+    """Whether `declctl validate` accepts the manifest and its handlers."""
+    if checked.errors:
+        more = len(checked.errors) - 1
+        return failed(
+            "manifest",
+            f"{checked.errors[0]}" + (f" (and {number_of(more, 'more error')})" if more else ""),
+            meaning="declctl run and reloads refuse it",
+            advice="declctl validate shows all faults, with their places",
+        )
+    assert checked.inputs is not None
+    controller = checked.inputs.loaded.controller
+    resources, handlers = len(controller.resources), len(controller.handlers)
+    parts = f"{controller.name}: {number_of(resources, 'resource')}, {number_of(handlers, 'handler')}"
+    if checked.diagnostics:
+        return warning(
+            "manifest",
+            f"{parts}; {count(checked.diagnostics)}",
+            meaning="it runs, and something in it may surprise",
+            advice="declctl validate shows the warnings, with their places",
+        )
+    return ok("manifest", parts)
+
+
+def _mount(manifest: str) -> Check:
+    try:
+        mountinfo = _MOUNTINFO.read_text("utf-8", "replace")
+    except OSError:
+        mountinfo = ""  # a system without /proc
+    try:
+        Path(manifest).stat()
+    except OSError as error:
+        return failed(
+            "mount",
+            f"{manifest} can't be looked at: {error.strerror}",
+            meaning="no edit of it is noticed, and it can't be read",
+            advice="check the path, and the rights on its folder",
+        )
+    return check_mount(Path(manifest), mountinfo)
+
+
+def check_plugins(listed: Sequence[ListedPlugin], used: frozenset[str]) -> Iterator[Check]:
+    """Whether the installed plugins can be loaded: failed for one that the manifest uses, else a warning."""
+    broken = [each for each in listed if each.reason is not None]
+    for each in broken:
+        judge = failed if each.name in used else warning
+        meaning = "the manifest uses it, and is refused" if each.name in used else "no manifest can use it"
+        yield judge(
+            "plugins",
+            f"{each.name} {each.version} ({each.distribution}) can't be loaded: {each.reason}",
+            meaning=meaning,
+            advice="install a version of it that fits, or remove it: pip uninstall " + each.distribution,
+        )
+    for name in sorted(used - {each.name for each in listed}):
+        yield failed(
+            "plugins",
+            f"{name} is not installed here, or may not be loaded",
+            meaning="the manifest uses it, and is refused",
+            advice="install it with pip into the environment of declctl; see also DECLCTL_LOAD_PLUGINS",
+        )
+    if not broken:
+        names = ", ".join(f"{each.name} {each.version}" for each in listed)
+        yield ok("plugins", names or "none is installed")
+
+
+def check_token(address: Address, token: str | None) -> Check:
+    """Whether the token of the environment fits the admin address."""
+    given, remote = (token or "").strip(), not is_loopback(address.host)
+    if given and not (given.isascii() and given.isprintable()):
+        return failed(
+            "token",
+            f"{TOKEN_VARIABLE} has characters that no header can carry",
+            meaning="no client can send it, so that reads and reloads are refused",
+            advice="use letters and digits, such as those of `openssl rand -hex 32`",
+        )
+    if given and len(given) < _SHORT_TOKEN:
+        return warning(
+            "token",
+            f"{TOKEN_VARIABLE} has {len(given)} characters",
+            meaning="a short token can be guessed",
+            advice="use a longer one, such as that of `openssl rand -hex 32`",
+        )
+    if given:
+        return ok("token", f"{TOKEN_VARIABLE} is set; requests that show objects or change state need it")
+    if remote:
+        return warning(
+            "token",
+            f"{TOKEN_VARIABLE} is not set, and the admin address {address} is not loopback",
+            meaning="status shows no texts, and reads of caches and reloads are refused",
+            advice=f"start `declctl run` with {TOKEN_VARIABLE} set, or bind the address to 127.0.0.1",
+        )
+    return ok("token", "none is set, and none is needed on loopback: each user of this machine may ask")
+
+
+def check_address(address: Address, name: str | None) -> Check:
+    """Who answers at the admin address; if nobody does, whether it can be listened on. Blocks."""
+    if not address.port:
+        return ok("admin address", f"{address}: any free port is taken, and the log names it")
+    target = AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port))
+    try:
+        answer = ask(target, "GET", "/status", timeout=_ASK_SECONDS)
+    except UsageError as nobody:
+        return _free(address, str(nobody))
+    there = answer.document.get("name")
+    if not isinstance(there, str):
+        return warning(
+            "admin address",
+            f"what answers at {target} refuses to say who it is (HTTP {answer.status})",
+            meaning="it may be the process of this manifest, or another program",
+            advice=f"set {TOKEN_VARIABLE}, or name another address in spec.admin.bindAddress",
+        )
+    if name is not None and there != name:
+        return failed(
+            "admin address",
+            f"{there} runs at {address}, and this manifest is that of {name}",
+            meaning=f"`declctl run` of {name} can't listen there, and commands reach {there}",
+            advice="name another address in spec.admin.bindAddress",
+        )
+    return ok("admin address", f"{there} generation {answer.document.get('generation')} runs at {target}")
+
+
+def _free(address: Address, why: str) -> Check:
+    """Whether an address without an answer can be listened on."""
+    try:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address.host, address.port))
+    except OSError as error:
+        used = error.errno == errno.EADDRINUSE
+        return failed(
+            "admin address",
+            f"{address} is in use by another program: {why}"
+            if used
+            else f"{address} can't be listened on: {error.strerror or error}",
+            meaning="`declctl run` ends with exit status 2",
+            advice="name another address in spec.admin.bindAddress or with --admin; port 0 takes any",
+        )
+    return ok("admin address", f"{address} is free: nothing runs there now")
+
+
+async def check_cluster(
+    read: CheckResult | None, *, kubeconfig: str | None, context: str | None, seconds: float
+) -> Sequence[Check]:
+    """The configuration, the answer, the clock and the rights at the cluster. Each step may take `seconds`.
+
+    After a step that has failed, the steps that need it are skipped.
+    """
+
+    async def connected() -> Client | Check:
+        try:
+            return await Client.connect(kubeconfig=kubeconfig, context=context)
+        except UsageError as error:
+            return failed(
+                "credentials",
+                str(error),
+                meaning="no request to a cluster can be made; --sandbox works without one",
+                advice="set KUBECONFIG or --context, or run in a pod with a service account",
+            )
+
+    client = await limited("credentials", connected(), seconds)
+    if isinstance(client, Check):
+        return [
+            client,
+            *(
+                skipped(name, "there are no credentials for a cluster")
+                for name in ("cluster", "clock", "rights")
+            ),
+        ]
+    try:
+        checks = [_credentials(client)]
+        answer = await limited("cluster", _answer(client), seconds)
+        checks.append(answer)
+        if answer.state is CheckState.FAILED:
+            return [*checks, *(skipped(name, "the cluster does not answer") for name in ("clock", "rights"))]
+        checks.append(await limited("clock", _clock(client), seconds))
+        # A review for each right: many namespaces take a while.
+        rights = await limited("rights", _rights(read, client), max(seconds, _PLUGIN_SECONDS))
+        return [*checks, *([rights] if isinstance(rights, Check) else rights)]
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await client.close()
+
+
+def _credentials(client: Client) -> Check:
+    who = client.identity
+    source = "the service account of this pod" if who.in_cluster else f"context {who.context or '-'}"
+    return ok("credentials", f"{source}, server {who.server}, user {who.user or '-'}")
+
+
+async def _answer(client: Client) -> Check:
+    began = time.monotonic()
+    try:
+        version = await client.version()
+        first = time.monotonic() - began
+        # The first answer includes TLS and the login; the second one is what a watch or a write waits for.
+        began = time.monotonic()
+        await client.version()
+    except (ApiError, UsageError) as error:
+        return failed(
+            "cluster",
+            str(error),
+            meaning="no object can be listed, watched or written",
+            advice="check the address, proxies and certificates: kubectl version asks the same",
+        )
+    took = time.monotonic() - began
+    times = f"the first answer took {first * 1000:.0f} ms, the next {took * 1000:.0f} ms"
+    found = f"{version or 'a server without a version'}; {times}"
+    if took > _SLOW_SECONDS:
+        return warning(
+            "cluster",
+            found,
+            meaning="each write waits that long, and so does the start of each watch",
+            advice="see what is between here and the API server, or whether it is overloaded",
+        )
+    return ok("cluster", found)
+
+
+async def _clock(client: Client) -> Check:
+    before = datetime.now(UTC)
+    theirs = await client.server_time()
+    if theirs is None:
+        return skipped("clock", "the answer of the API server has no date")
+    after = datetime.now(UTC)
+    # The date has whole seconds, so that on average it is half a second behind.
+    skew = (theirs - before).total_seconds() + 0.5 - (after - before).total_seconds() / 2
+    return judge_skew(skew)
+
+
+def judge_skew(skew: float) -> Check:
+    """The difference of two clocks in seconds; positive if that of the API server is ahead."""
+    where = "ahead" if skew > 0 else "behind"
+    found = f"the clock of the API server is {abs(skew):.0f} s {where}"
+    advice = "synchronise the clocks: chrony or systemd-timesyncd on both machines"
+    if abs(skew) <= _SKEW_SECONDS:
+        return ok("clock", "that of the API server and this one differ by less than 3 s")
+    if abs(skew) <= _LARGE_SKEW_SECONDS:
+        return warning(
+            "clock",
+            found,
+            meaning="ages, schedules and times of logs do not match the cluster",
+            advice=advice,
+        )
+    return failed(
+        "clock",
+        found,
+        meaning="certificates and tokens count as expired, or as not valid yet",
+        advice=advice,
+    )
+
+
+async def _rights(read: CheckResult | None, client: Client) -> Sequence[Check]:
+    if read is None or read.inputs is None:
+        return [skipped("rights", "they depend on the manifest, which could not be read")]
+    found = await ask_about(read, client, namespace=client.identity.namespace)
+    if not found.faults:
+        return [ok("rights", "the user may do all that the manifest needs, and the cluster has its kinds")]
+    return [_right(fault) for fault in found.faults]
+
+
+def _right(fault: Diagnostic) -> Check:
+    judge = failed if fault.severity == "error" else warning
+    return judge(
+        "rights",
+        one_line(f"{fault.message} ({fault.file}:{fault.line})"),
+        meaning="the handlers that need it fail, or receive nothing",
+        advice=fault.suggestion or f"declctl explain {fault.code} tells more",
+    )

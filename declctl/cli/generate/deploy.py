@@ -1,0 +1,284 @@
+"""`declctl generate deploy`: everything that runs a manifest in a cluster, for `kubectl apply --server-side`.
+
+The pod meets the pod security standard *restricted*. Its template has a digest of the fields that take effect
+at the next start, and of nothing else: an edit of a handler is a reload, and never a rollout.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from declctl import __version__
+from declctl.cli.generate.alerts import alert_rule
+from declctl.cli.generate.bundle import FOLDER, MANIFEST, BundleVolume, bundle_volume
+from declctl.cli.generate.objects import Document, Place, Role, place_of, rendered, roles, service_account
+from declctl.cli.generate.rights import KubeconfigChoice, PlannedController, planned_controller
+from declctl.cli.terminal import block, line
+from declctl.errors import UsageError
+from declctl.kit.hosts import is_loopback
+from declctl.manifest import Plan
+from declctl.runtime.runtime import DRAIN_SECONDS
+
+_USER: Final = 65532  # of the image
+_PORT: Final = 8081
+_PLUGINS: Final = "/opt/plugins"
+_SHUTDOWN_SECONDS: Final = 5  # after the drain: shutdown hooks, Events, the Lease
+_RESTRICTED: Final = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_HEADER: Final = "# Made by `declctl generate deploy`, which overwrites it. Changes belong into an overlay.\n"
+_KUSTOMIZATION: Final = "kustomization.yaml"
+
+
+class DeployOptions(msgspec.Struct, frozen=True):
+    """What the command line says about a deployment."""
+
+    image: str | None = None
+    plugin_image: str | None = None
+    service_monitor: bool = False
+    alerts: bool = False
+
+
+def generate_deployment(
+    manifest: str,
+    *,
+    name: str | None,
+    namespace: str,
+    definitions: Sequence[str],
+    cluster: KubeconfigChoice | None,
+    options: DeployOptions,
+    kustomize: str | None,
+) -> None:
+    """Print the objects, or write them into the folder `kustomize` with a kustomization.
+
+    Raises typer.Exit for a manifest with errors, and UsageError.
+    """
+    planned = planned_controller(manifest, definitions=definitions, cluster=cluster, namespace=namespace)
+    place = place_of(name or planned.plan.name, namespace)
+    files = deployment_files(planned, place, options)
+    if kustomize is None:
+        block(rendered([each for documents in files.values() for each in documents]))
+    else:
+        _write(Path(kustomize), files, place)
+
+
+def deployment_files(
+    planned: PlannedController, place: Place, options: DeployOptions
+) -> dict[str, list[Document | Role]]:
+    """The objects of a deployment by the name of a file, in the order in which they are applied."""
+    bundle = bundle_volume(planned.inputs, place)
+    _tell_secrets(bundle, place)
+    files: dict[str, list[Document | Role]] = {
+        "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
+        "bundle.yaml": list(bundle.config_maps),
+        "deployment.yaml": [_deployment(planned.plan, place, bundle, options)],
+        "policies.yaml": [_network_policy(place, options), *_disruption_budget(planned.plan, place)],
+    }
+    if options.service_monitor or options.alerts:
+        monitoring: list[Document | Role] = []
+        if options.service_monitor:
+            monitoring += [_service(place), _service_monitor(place)]
+        if options.alerts:
+            monitoring.append(alert_rule(place))
+        files["monitoring.yaml"] = monitoring
+    return files
+
+
+def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
+    keys = [*bundle.variables, *bundle.secret_files]
+    if keys:
+        line(
+            f"declctl: the pod reads {', '.join(keys)} from the Secret {place.name}, which is not generated: "
+            f"create it in the namespace {place.namespace} with these keys",
+            err=True,
+        )
+
+
+def restart_digest(plan: Plan) -> str:
+    """A digest of what a running process can't take over: with another one, the pod is replaced."""
+    election = msgspec.to_builtins({name: getattr(plan.leader_election, name) for name in _ELECTION})
+    startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
+    fields = [plan.name, str(plan.admin.bind_address), election, startup]
+    return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
+
+
+_ELECTION: Final = (
+    "enabled",
+    "lease_duration",
+    "renew_deadline",
+    "retry_period",
+    "followers",
+    "lease_name",
+    "namespace",
+)
+
+
+def _admin(plan: Plan) -> tuple[int, list[str]]:
+    """The port of the admin address, and the argument that opens it for probes if the manifest does not."""
+    address = plan.admin.bind_address
+    if address.port and not is_loopback(address.host):
+        return address.port, []
+    port = address.port or _PORT
+    return port, [f"--admin=0.0.0.0:{port}"]
+
+
+def _deployment(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> Document:
+    elects = plan.leader_election.enabled
+    spec = {
+        # With an election, the second process has its caches filled when it takes over.
+        "replicas": 2 if elects else 1,
+        # Without one, two processes at once would both act.
+        "strategy": {"type": "RollingUpdate" if elects else "Recreate"},
+        "selector": {"matchLabels": place.selector},
+        "template": {
+            "metadata": {
+                "labels": place.labels,
+                "annotations": {"declctl.dev/restart-digest": restart_digest(plan)},
+            },
+            "spec": _pod(plan, place, bundle, options),
+        },
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": place.metadata(), "spec": spec}
+
+
+def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> dict[str, Any]:
+    port, arguments = _admin(plan)
+    env: list[dict[str, Any]] = [
+        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}}
+        for each in bundle.variables
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "bundle", "mountPath": FOLDER, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    volumes: list[dict[str, Any]] = [{"name": "bundle", **bundle.volume}, {"name": "tmp", "emptyDir": {}}]
+    more: dict[str, Any] = {}
+    if options.plugin_image:
+        env.append({"name": "PYTHONPATH", "value": _PLUGINS})
+        mounts.append({"name": "plugins", "mountPath": _PLUGINS, "readOnly": True})
+        volumes.append({"name": "plugins", "emptyDir": {}})
+        more["initContainers"] = [_plugins(options.plugin_image)]
+    container = {
+        "name": "declctl",
+        "image": options.image or f"declctl:{__version__}",
+        "args": ["run", f"{FOLDER}/{MANIFEST}", "--log-format=json", *arguments],
+        **({"env": env} if env else {}),
+        "ports": [{"name": "admin", "containerPort": port}],
+        "startupProbe": {
+            "httpGet": {"path": "/healthz", "port": "admin"},
+            "periodSeconds": 1,
+            "failureThreshold": 30,
+        },
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "admin"}, "periodSeconds": 10},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "admin"}, "periodSeconds": 5},
+        "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": _RESTRICTED,
+        "volumeMounts": mounts,
+    }
+    return {
+        "serviceAccountName": place.name,
+        "terminationGracePeriodSeconds": int(DRAIN_SECONDS) + _SHUTDOWN_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **more,
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def _plugins(image: str) -> dict[str, Any]:
+    """Copies installed packages out of an image: pip never runs in a pod."""
+    return {
+        "name": "plugins",
+        "image": image,
+        "command": ["cp", "-R", "/plugins/.", _PLUGINS],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [{"name": "plugins", "mountPath": _PLUGINS}],
+    }
+
+
+def _disruption_budget(plan: Plan, place: Place) -> list[Document]:
+    """One process stays while nodes are drained. With a single one, a budget would only block the drain."""
+    if not plan.leader_election.enabled:
+        return []
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": place.selector}}
+    return [
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": place.metadata(), "spec": spec}
+    ]
+
+
+def _network_policy(place: Place, options: DeployOptions) -> Document:
+    """No pod reaches the admin address, or with a ServiceMonitor any pod; the kubelet always does."""
+    reached = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": "admin"}]}]
+    spec = {
+        "podSelector": {"matchLabels": place.selector},
+        "policyTypes": ["Ingress"],
+        "ingress": reached if options.service_monitor else [],
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": place.metadata(),
+        "spec": spec,
+    }
+
+
+def _service(place: Place) -> Document:
+    spec = {
+        "clusterIP": "None",
+        "selector": place.selector,
+        "ports": [{"name": "admin", "port": _PORT, "targetPort": "admin"}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": place.metadata(), "spec": spec}
+
+
+def _service_monitor(place: Place) -> Document:
+    spec = {
+        "selector": {"matchLabels": place.selector},
+        "endpoints": [{"port": "admin", "path": "/metrics"}],
+    }
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": place.metadata(),
+        "spec": spec,
+    }
+
+
+def _write(folder: Path, files: dict[str, list[Document | Role]], place: Place) -> None:
+    """Write the files and a kustomization. Raises UsageError for a folder that has other files."""
+    kustomization = folder / _KUSTOMIZATION
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if kustomization.exists():
+            if not kustomization.read_text("utf-8").startswith(_HEADER):
+                raise UsageError(f"{kustomization} was not made by declctl: name another folder.")
+        elif any(folder.iterdir()):
+            raise UsageError(f"{folder} has files of others: name an empty folder, or one that is not there.")
+        for stale in folder.glob("*.yaml"):
+            if stale.name not in files and stale.read_text("utf-8").startswith(_HEADER):
+                stale.unlink()
+        for name, documents in files.items():
+            (folder / name).write_text(_HEADER + rendered(documents), "utf-8")
+        document = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": list(files),
+        }
+        kustomization.write_text(_HEADER + yaml.safe_dump(document, sort_keys=False), "utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder} can't be written: {error.strerror or error}") from error
+    line(
+        f"created {folder}; `kubectl apply --server-side -k {folder}` applies {place.namespace}/{place.name}"
+    )

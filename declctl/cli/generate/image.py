@@ -1,0 +1,47 @@
+"""`declctl generate image`: a Dockerfile that adds the packages of a lock to the image of declctl."""
+
+import json
+from pathlib import PurePosixPath
+
+import typer
+
+from declctl import __version__
+from declctl.cli.report import count, show_faults
+from declctl.cli.terminal import block, line
+from declctl.errors import UsageError
+from declctl.runtime.checking.check import check
+
+
+def show_dockerfile(manifest: str, *, image: str | None, lock: str) -> None:
+    """Print the Dockerfile. `lock` is the path of the lock, below the folder in which the image is built.
+
+    Raises typer.Exit for a manifest with errors, and UsageError for a path elsewhere.
+    """
+    checked = check(manifest, in_child=False)
+    if checked.errors or checked.inputs is None:
+        show_faults(checked.diagnostics)
+        line(count(checked.diagnostics), err=True)
+        raise typer.Exit(1)
+    path = PurePosixPath(lock)
+    if path.is_absolute() or ".." in path.parts or not lock.isprintable():
+        raise UsageError(
+            "--lock is a path below the folder in which the image is built, such as its default."
+        )
+    if not checked.inputs.loaded.controller.plugins:
+        line("declctl: the manifest has no plugins: the image of declctl is enough", err=True)
+    install = [
+        "python",
+        "-m",
+        "pip",
+        "install",
+        "--no-cache-dir",
+        "--require-hashes",
+        "-r",
+        f"/context/{path}",
+    ]
+    block(
+        f"FROM {image or f'declctl:{__version__}'}\n"
+        "USER 0\n"
+        f"RUN --mount=type=bind,target=/context {json.dumps(install)}\n"
+        "USER 65532:65532\n"
+    )

@@ -1,0 +1,146 @@
+"""Objects of Kubernetes as YAML, in an order that stays the same, with comments at rules."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from declctl import __version__
+from declctl.cli.generate.rights import GrantedRights, RbacRule
+from declctl.errors import UsageError
+from declctl.kit.text import one_line, visible
+from declctl.manifest.values import BadValue, check_label
+
+_RBAC = "rbac.authorization.k8s.io"
+Document = Mapping[str, Any]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The name of what is generated, and the namespace of the process."""
+
+    name: str
+    namespace: str
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels by which pods are found. They never change."""
+        return {"app.kubernetes.io/name": "declctl", "app.kubernetes.io/instance": self.name}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of every object."""
+        return {
+            **self.selector,
+            "app.kubernetes.io/version": __version__,
+            "app.kubernetes.io/managed-by": "declctl-generate",
+        }
+
+    def metadata(self, name: str | None = None, namespace: str | None = "") -> dict[str, Any]:
+        """The metadata of an object, by default with the name, and in the namespace of the process.
+
+        `namespace` None is for one that is in none.
+        """
+        where = {} if namespace is None else {"namespace": namespace or self.namespace}
+        return {"name": name or self.name, **where, "labels": self.labels}
+
+
+def place_of(name: str, namespace: str) -> Place:
+    """The place of what is generated. Raises UsageError for a name that labels, or a Service, can't have."""
+    for text, option in ((name, "--name"), (namespace, "--namespace")):
+        try:
+            check_label(text)
+        except BadValue as error:
+            hint = "use lower-case letters, digits and dashes, at most 63 of them"
+            raise UsageError(f'{option} "{text}" is no name for these objects: {hint}.') from error
+    return Place(name, namespace)
+
+
+class Role(msgspec.Struct, frozen=True):
+    """A Role or a ClusterRole, whose rules have grounds, and its binding."""
+
+    head: Document
+    rules: Sequence[RbacRule]
+    binding: Document
+
+
+def service_account(place: Place) -> Document:
+    """The ServiceAccount of the process."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place.metadata()}
+
+
+def roles(place: Place, rights: GrantedRights) -> list[Role]:
+    """A ClusterRole for what is needed in the whole cluster, and a Role in each other namespace."""
+    found: list[Role] = []
+    for namespace, rules in rights.rules.items():
+        kind = "ClusterRole" if namespace is None else "Role"
+        # Two controllers of one name may run in two namespaces, and watch a third one.
+        name = place.name if namespace == place.namespace else f"{place.namespace}-{place.name}"
+        metadata = place.metadata(name, namespace)
+        subject = {"kind": "ServiceAccount", "name": place.name, "namespace": place.namespace}
+        head = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata}
+        binding = {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": f"{kind}Binding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+            "subjects": [subject],
+        }
+        found.append(Role(head, rules, binding))
+    return found
+
+
+def rendered(documents: Iterable[Document | Role], *, explain: bool = False) -> str:
+    """The documents as one stream of YAML; with `explain`, with the grounds of each rule above it.
+
+    Every character of it is printable. Texts with others are in quotes, with escapes.
+    """
+    texts: list[str] = []
+    for each in documents:
+        if isinstance(each, Role):
+            texts += [_role(each, explain=explain), _dumped(each.binding)]
+        else:
+            texts.append(_dumped(each))
+    return "---\n".join(texts)
+
+
+def _role(role: Role, *, explain: bool) -> str:
+    lines = [_dumped(role.head) + "rules:\n"]
+    for rule in role.rules:
+        if explain:
+            # A reason of a plugin is any text, and must not begin a line.
+            lines += [f"  # {one_line(ground)}\n" for ground in rule.grounds]
+        lines.append(f"  - {_dumped(rule.document(), flow=True)}")
+    return "".join(lines)
+
+
+def _dumped(document: object, *, flow: bool = False) -> str:
+    def dump(*, allow_unicode: bool) -> str:
+        return yaml.dump(
+            document,
+            Dumper=_Dumper,
+            sort_keys=False,
+            default_flow_style=flow,
+            width=10_000,
+            allow_unicode=allow_unicode,
+        )
+
+    text = dump(allow_unicode=True)
+    return text if visible(text) == text else dump(allow_unicode=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors, and with texts of several lines as blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as PyYAML calls it
+        """An anchor would show that two objects share a value, which means nothing to a reader."""
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.Node:
+    # A block can't hold some characters; PyYAML then takes quotes by itself.
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

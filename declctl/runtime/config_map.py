@@ -1,0 +1,202 @@
+"""A ConfigMap as a folder, for `declctl run configmap/NAMESPACE/NAME`.
+
+The folder looks as if the kubelet had mounted the ConfigMap: the link `..data` leads to the folder that has
+the files, and a change makes a new folder and moves the link. So the file watch, reloads and digests are the
+same as with a mount. A change arrives with the watch, and not with the kubelet's next sync.
+"""
+
+import asyncio
+import base64
+import binascii
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from declctl.errors import Forbidden, NotFound, UsageError
+from declctl.informer.event_handlers import ResourceEventHandlerFuncs
+from declctl.kit.loops import LoopThread
+from declctl.kit.text import one_line
+from declctl.runtime.library import SharedInformerFactory
+from declctl.runtime.log import Log
+from declctl.transport import Client
+
+_REFERENCE = re.compile(r"configmap/([^/]+)/([^/]+)")
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_FIRST_SECONDS = 60.0  # for the first answer of the API server
+_SILENCE_SECONDS = 60.0  # between two warnings about the watch
+_LINK = "..data"
+
+
+def config_map_of(manifest: str) -> tuple[str, str]:
+    """Namespace and name in `configmap/NAMESPACE/NAME`, the MANIFEST of a command line.
+
+    Raises UsageError for another text. A folder called `configmap` is written as `./configmap/…`.
+    """
+    found = _REFERENCE.fullmatch(manifest)
+    if found is None:
+        raise UsageError(
+            f"{manifest}: write configmap/NAMESPACE/NAME for a ConfigMap of the cluster, or ./{manifest} "
+            "for a file or folder."
+        )
+    return found[1], found[2]
+
+
+class ConfigMapFolder:
+    """The folder of one ConfigMap, from `__enter__` to `__exit__`. It has a client and a thread of its own.
+
+    While the ConfigMap is deleted, or the API server is away, the folder stays as it is.
+    """
+
+    def __init__(
+        self, namespace: str, name: str, *, connect: Callable[[], Awaitable[Client]], log: Log
+    ) -> None:
+        self._namespace = namespace
+        self._name = name
+        self._connect = connect
+        self._log = log
+        self._machinery = LoopThread("declctl-configmap")
+        self._folder = Path()  # set by `__enter__`
+        self._written: Mapping[str, bytes] | None = None  # the files of the folder
+        self._count = 0  # of folders that were made
+        self._warned_at = -_SILENCE_SECONDS  # by time.monotonic; of the last warning about the watch
+
+    def __enter__(self) -> Self:
+        """Read the ConfigMap, and write the folder. Raises UsageError if that can't be done."""
+        self._folder = Path(tempfile.mkdtemp(prefix="declctl-configmap-"))
+        self._machinery.start()
+        first: asyncio.Future[None] = self._machinery.loop.create_future()
+        self._machinery.submit(self._follow(first))
+        try:
+            self._machinery.submit(asyncio.wait_for(first, _FIRST_SECONDS)).result()
+        except TimeoutError as error:
+            self.__exit__(None, None, None)
+            raise UsageError(f"{self}: the API server has not answered for {_FIRST_SECONDS:g} s.") from error
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._machinery.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"configmap/{self._namespace}/{self._name}"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder
+
+    async def _follow(self, first: "asyncio.Future[None]") -> None:
+        """Write the folder, set `first`, and write each change, until cancelled."""
+        try:
+            client = await self._connect()
+        except Exception as error:  # noqa: BLE001 - raised by `__enter__`
+            first.set_exception(error)
+            return
+        try:
+            # An informer would retry what is wrong with the name or the rights; here it is told at once.
+            self._write(await self._get(client))
+            async with SharedInformerFactory(client, namespace=self._namespace) as factory:
+                informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
+                informer.set_watch_error_handler(self._watch_failed)
+                informer.add_event_handler(
+                    ResourceEventHandlerFuncs(add=self._added, update=self._updated, delete=self._deleted)
+                )
+                await factory.wait_for_cache_sync()
+                first.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as error:  # noqa: BLE001 - raised by `__enter__`; later it is logged
+            if first.done():
+                self._log.error(f"{self} is not followed any more: {type(error).__name__}: {error}")
+            else:
+                first.set_exception(error)
+        finally:
+            await client.close()
+
+    async def _get(self, client: Client) -> Any:
+        try:
+            return await client.request_json(
+                "GET", f"/api/v1/namespaces/{self._namespace}/configmaps/{self._name}"
+            )
+        except NotFound as error:
+            raise UsageError(
+                f"{self} is not there: create it, or write the name as `kubectl get configmaps -A` has it."
+            ) from error
+        except Forbidden as error:
+            raise UsageError(
+                f"{self} may not be read: {one_line(str(error))}. Grant get, list and watch of it, such as "
+                f"with `kubectl create role read-{self._name} -n {self._namespace} --verb=get,list,watch "
+                f"--resource=configmaps --resource-name={self._name}` and a role binding."
+            ) from error
+
+    async def _added(self, obj: Any, _: bool) -> None:
+        self._changed(obj)
+
+    async def _updated(self, _: Any, new: Any) -> None:
+        self._changed(new)
+
+    async def _deleted(self, _: Any) -> None:
+        self._log.warning(f"{self} was deleted: what runs goes on, and a new ConfigMap of this name is read")
+
+    def _changed(self, obj: Any) -> None:
+        try:
+            self._write(obj)
+        except (UsageError, OSError) as error:
+            self._log.error(f"a change of {self} can't be taken over, and what runs goes on: {error}")
+
+    def _watch_failed(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= _SILENCE_SECONDS:
+            self._warned_at = now
+            self._log.warning(f"{self} can't be watched: {one_line(str(error))}; it is tried again")
+
+    def _write(self, obj: Any) -> None:
+        """Replace the files by the data of the ConfigMap in one step. Raises UsageError and OSError."""
+        files = self._files(obj)
+        if files == self._written:
+            return
+        self._count += 1
+        inner = self._folder / f"..{self._count}"
+        inner.mkdir()
+        for name, data in files.items():
+            (inner / name).write_bytes(data)
+        # As the kubelet's AtomicWriter: new names get their links after the move, old ones lose theirs.
+        link, moved = self._folder / _LINK, self._folder / "..data_tmp"
+        before = link.readlink() if link.is_symlink() else None
+        moved.symlink_to(inner.name)
+        moved.replace(link)
+        for name in files:
+            with suppress(FileExistsError):
+                (self._folder / name).symlink_to(f"{_LINK}/{name}")
+        for name in (self._written or {}).keys() - files.keys():
+            (self._folder / name).unlink(missing_ok=True)
+        if before is not None:
+            shutil.rmtree(self._folder / before, ignore_errors=True)
+        self._written = files
+
+    def _files(self, obj: Any) -> Mapping[str, bytes]:
+        """The files of `data` and `binaryData`. Raises UsageError for a name that is no file name."""
+        files: dict[str, bytes] = {}
+        for name, text in (obj.get("data") or {}).items():
+            files[str(name)] = str(text).encode()
+        for name, text in (obj.get("binaryData") or {}).items():
+            try:
+                files[str(name)] = base64.b64decode(str(text), validate=True)
+            except binascii.Error as error:
+                raise UsageError(f"{self}: the binaryData of {name} is not base64.") from error
+        for name in files:
+            # The API server refuses such keys. Another server may not, and a key must not leave the folder.
+            if not _KEY.fullmatch(name) or name.startswith(".."):
+                raise UsageError(f"{self}: the key {name!r} is no name of a file.")
+        return files

@@ -1,0 +1,192 @@
+"""The circuit breaker of a plugin: a plugin that fails again and again is not called for a while.
+
+    Closed ── failures in a row ──▶ Open ── back-off is over ──▶ HalfOpen (one call on trial)
+      ▲                              ▲                              │
+      └────────── success ───────────┼──────────────────────────────┤
+                                     └── failure: a longer back-off ┘
+
+A plugin with `onError: Disable` has one, for all of its handlers. While it is not closed, changes and keys
+wait in their queues: nothing is dropped, and a wait is not an attempt.
+"""
+
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from declctl.kit import Clock
+from declctl.runtime.log import Log
+from declctl.workqueue import Backoff
+
+LONGEST_LOOK = 10.0  # seconds until a change that waits for the end of a trial asks again
+_OTHERS_FIRST = 1.0  # seconds that the object of the last trial leaves to others
+
+
+class BreakerState(StrEnum):
+    """Whether a plugin is called."""
+
+    CLOSED = "Closed"  # it is
+    OPEN = "Open"  # it is not, until the back-off is over
+    HALF_OPEN = "HalfOpen"  # one call is under way, which decides
+
+
+class BreakerPolicy(NamedTuple):
+    """When a breaker opens, and for how long."""
+
+    failures: int  # failed calls in a row, not all for one object
+    backoff: Backoff  # of the trials
+
+
+class BreakerStatus(msgspec.Struct, frozen=True):
+    """A breaker at one moment."""
+
+    state: BreakerState
+    failures: int  # failed calls since the last success
+    opened: int  # how often it has gone from Closed to Open
+    trials: int  # calls on trial
+    next_trial_seconds: float | None = None  # until the next one may begin; None unless it is Open
+    last_error: str | None = None  # of the last failed call, while it is not closed
+
+
+class CircuitBreaker:
+    """The breaker of one plugin. Its methods may be called by any thread.
+
+    A worker calls `enter` before a call of the plugin, and after it exactly one of `succeeded`, `failed` and
+    `left`.
+    """
+
+    def __init__(self, plugin: str, policy: BreakerPolicy, *, clock: Clock, log: Log) -> None:
+        self.plugin = plugin
+        self.policy = policy
+        self._clock = clock
+        self._log = log
+        self._lock = threading.Lock()  # guards all below
+        self._state = BreakerState.CLOSED
+        self._failures = 0  # in a row
+        self._subject = ""  # for which the first of them was made
+        self._several = False  # they were not all for this one
+        self._opened = 0
+        self._trials = 0  # in this process
+        self._round = 0  # trials that have failed since it opened
+        self._due = 0.0  # monotonic time of the next trial
+        self._tried = ""  # the subject of the last trial
+        self._others_wait = False  # another subject has asked since then
+        self._last_error: str | None = None
+        self._waiting: set[Callable[[], None]] = set()  # called when it closes
+
+    def enter(self, subject: str, wake: Callable[[], None]) -> float:
+        """Ask for a call: 0 if it may be made, else the seconds after which to ask again.
+
+        `subject` names the handler and its object. `wake` is called, once, if the breaker closes before that.
+        """
+        with self._lock:
+            if self._state is BreakerState.CLOSED:
+                return 0.0
+            self._others_wait = self._others_wait or subject != self._tried
+            left = self._due - self._clock.monotonic()
+            if self._state is BreakerState.OPEN and left <= 0.0:
+                # An object that can never be handled would otherwise be every trial, and keep it open.
+                if subject != self._tried or not self._others_wait:
+                    self._state = BreakerState.HALF_OPEN
+                    self._tried, self._others_wait = subject, False
+                    self._trials += 1
+                    return 0.0
+                left, self._others_wait = _OTHERS_FIRST, False
+            self._waiting.add(wake)
+            return LONGEST_LOOK if self._state is BreakerState.HALF_OPEN else left
+
+    def succeeded(self, subject: str) -> None:
+        """A call has succeeded: the breaker closes, unless it is open and the call was not its trial."""
+        with self._lock:
+            if self._state is BreakerState.CLOSED:
+                self._failures, self._several = 0, False
+                return
+            if self._state is BreakerState.OPEN or subject != self._tried:
+                return  # a call that began before the breaker opened
+            self._state, self._failures, self._several = BreakerState.CLOSED, 0, False
+            self._round, self._tried, self._last_error = 0, "", None
+            waiting, self._waiting = self._waiting, set()
+        self._log.info(
+            f"plugin {self.plugin} is called again: the call for {subject}, on trial, has succeeded",
+            plugin=self.plugin,
+        )
+        for wake in waiting:
+            wake()
+
+    def failed(self, subject: str, what: str) -> None:
+        """A call has failed with the error `what`: it may open the breaker, or keep it open for longer."""
+        with self._lock:
+            self._failures += 1
+            if self._state is BreakerState.CLOSED:
+                if self._failures == 1:
+                    self._subject = subject
+                self._several = self._several or subject != self._subject
+                if self._failures < self.policy.failures or not self._several:
+                    return
+                self._opened += 1
+                self._round = 0
+                begun = f"after {self._failures} failed calls in a row, the last for {subject}"
+            elif self._state is BreakerState.HALF_OPEN and subject == self._tried:
+                self._round += 1
+                begun = f"the call for {subject}, on trial, has failed"
+            else:
+                return  # a call that began before the breaker opened
+            seconds = self._open(what)
+        self._log.warning(
+            f"plugin {self.plugin} is suspended (onError: Disable), {begun}: {what}; its handlers wait, and "
+            f"one call is tried in {seconds:.3g} s",
+            plugin=self.plugin,
+            retry_in=round(seconds, 3),
+        )
+
+    def left(self, subject: str) -> None:
+        """A call has ended without a verdict, as it waits for a cache: another one may be the trial."""
+        with self._lock:
+            if self._state is BreakerState.HALF_OPEN and subject == self._tried:
+                self._state, self._due, self._tried = BreakerState.OPEN, self._clock.monotonic(), ""
+
+    def status(self) -> BreakerStatus:
+        """The figures of this moment."""
+        with self._lock:
+            left = max(0.0, self._due - self._clock.monotonic())
+            return BreakerStatus(
+                self._state,
+                self._failures,
+                self._opened,
+                self._trials,
+                next_trial_seconds=round(left, 1) if self._state is BreakerState.OPEN else None,
+                last_error=self._last_error,
+            )
+
+    def _open(self, what: str) -> float:
+        """Open it until the next trial; returns the seconds. Under the lock."""
+        seconds = self.policy.backoff.delay(self._round + 1)
+        self._state, self._last_error = BreakerState.OPEN, what
+        self._due = self._clock.monotonic() + seconds
+        return seconds
+
+
+class CircuitBreakers:
+    """The breakers of all plugins. Used on the machinery loop.
+
+    A breaker lives as long as a binding has it: a generation with the same plugin, of the same version and
+    config, goes on with the breaker of the one before. Another config begins with a closed one.
+    """
+
+    def __init__(self, *, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self._breakers: WeakValueDictionary[tuple[str, str, BreakerPolicy], CircuitBreaker] = (
+            WeakValueDictionary()
+        )
+
+    def of(self, plugin: str, stamp: str, policy: BreakerPolicy) -> CircuitBreaker:
+        """The breaker of a plugin. `stamp` tells its versions and configs apart."""
+        key = (plugin, stamp, policy)
+        breaker = self._breakers.get(key)
+        if breaker is None:
+            breaker = self._breakers[key] = CircuitBreaker(plugin, policy, clock=self._clock, log=self._log)
+        return breaker

@@ -1,0 +1,277 @@
+"""The tap: what handlers are called for and what becomes of it, live, for those who listen.
+
+While nobody listens, a call costs one read of `HandlerTap.is_open`. A listener has a queue of its own,
+bounded by number and bytes: a slow listener loses calls, is told how many, and delays no handler. The paths
+that changed are found when the listener reads, and not in the thread of a handler. No value of an object
+leaves the tap: it has keys, paths, times, and the texts of errors, these not for Secrets.
+"""
+
+import asyncio
+import fnmatch
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from declctl.errors import MalformedAnswer
+from declctl.objects import Cause, Record
+from declctl.objects.differences import changed_paths
+
+MOST_WAITING = 1000  # calls that wait for one listener
+MOST_BYTES = 16 << 20  # of their objects
+_MOST_PATHS = 12  # that are named of one change
+_LONGEST_PATH = 200  # characters: a key of a map may have megabytes
+_SECRET = ("v1", "Secret")
+_HIDDEN = "(hidden: the object is a Secret)"
+_CALL_BYTES = 512  # of a waiting call, besides its objects
+
+
+class TapOutcome(StrEnum):
+    """What became of one call of a handler."""
+
+    SUCCEEDED = "succeeded"
+    RETRIED = "retried"  # it failed, and is tried again
+    FAILED = "failed"  # it failed, and is given up
+    DEAD_LETTER = "deadLetter"  # the same, and `declctl get deadletters` has it
+    FILTERED = "filtered"  # no hook was called: a filter, or nothing to do
+    WAITING = "waiting"  # a cache that it reads has not synced; it is called again
+    OVERDUE = "overdue"  # it is not waited for any longer; another line comes if it returns
+
+
+_FAILURES = (TapOutcome.RETRIED, TapOutcome.FAILED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE)
+
+
+class TappedCall(msgspec.Struct, frozen=True):
+    """One call of a handler, for a change or a key, with its outcome."""
+
+    at: datetime  # when it ended, in UTC
+    handler: str
+    resource: str  # of the handler, its name in the manifest
+    key: str
+    type: str  # of the change, or Reconcile
+    outcome: TapOutcome
+    seconds: float  # from the begin of the call, with its filter
+    generation: int
+    attempt: int  # from 1
+    reason: str = ""  # of the change, such as Watch or Relist; empty for a key
+    causes: tuple[Cause, ...] = ()  # of a key, the oldest first
+    error: str = ""
+    error_type: str = ""
+    retry_in: float | None = None  # seconds
+    before: Record | None = None  # of a Modified
+    after: Record | None = None  # the present state; None for a key
+    is_secret: bool = False
+
+    @property
+    def weight(self) -> int:
+        """The bytes that it keeps in memory while it waits for a listener."""
+        return _CALL_BYTES + sum(len(each.frame) for each in (self.before, self.after) if each is not None)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it. Decodes the objects of a Modified, so that it is called in a thread."""
+        paths, more = self._paths()
+        return {
+            "kind": "call",
+            "time": _moment(self.at),
+            "handler": self.handler,
+            "resource": self.resource,
+            "type": self.type,
+            "key": self.key,
+            "reason": self.reason,
+            "causes": [str(cause) for cause in self.causes],
+            "paths": paths,
+            "morePaths": more,
+            "outcome": str(self.outcome),
+            "seconds": round(self.seconds, 6),
+            "generation": self.generation,
+            "attempt": self.attempt,
+            "error": _HIDDEN if self.error and self.is_secret else self.error,
+            "errorType": self.error_type,
+            "retryInSeconds": None if self.retry_in is None else round(self.retry_in, 3),
+        }
+
+    def _paths(self) -> tuple[Sequence[str], int]:
+        """The paths at which a Modified differs, and the number of further ones."""
+        if self.before is None or self.after is None:
+            return [], 0
+        try:
+            paths, more = changed_paths(self.before.read(), self.after.read(), most=_MOST_PATHS)
+        except (MalformedAnswer, RuntimeError):
+            # Undecodable, nested too deep, or changed by a reader meanwhile: the call is shown all the same.
+            return [], 0
+        return [path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}…" for path in paths], more
+
+
+class TapMark(msgspec.Struct, frozen=True):
+    """A line between calls: an attempt to reload, with its outcome."""
+
+    at: datetime
+    result: str
+    generation: int  # that runs after it
+    reason: str
+    line: str  # as in the log
+
+    @property
+    def weight(self) -> int:
+        """As of a call."""
+        return _CALL_BYTES
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "kind": "reload",
+            "time": _moment(self.at),
+            "result": self.result,
+            "generation": self.generation,
+            "reason": self.reason,
+            "line": self.line,
+        }
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.strftime('%Y-%m-%dT%H:%M:%S')}.{at.microsecond // 1000:03d}Z"
+
+
+class TapFilter(msgspec.Struct, frozen=True):
+    """Which calls a listener receives; an empty text lets all through. Marks always pass."""
+
+    of: str = ""  # a handler or a resource, also one of a cause
+    handler: str = ""
+    namespace: str = ""
+    name: str = ""  # of the object; `*` and `?` stand for any letters
+    failed: bool = False  # failed calls alone
+
+    def matches(self, call: TappedCall) -> bool:
+        """Whether a call passes."""
+        if self.failed and call.outcome not in _FAILURES:
+            return False
+        if self.handler and call.handler != self.handler:
+            return False
+        if self.of and self.of not in (call.handler, call.resource, *(each.resource for each in call.causes)):
+            return False
+        namespace, _, name = call.key.rpartition("/")
+        if self.namespace and namespace != self.namespace:
+            return False
+        return not self.name or fnmatch.fnmatchcase(name, self.name)
+
+
+class TapListener:
+    """The calls that wait for one listener. `add` may be called by any thread, the rest on its loop."""
+
+    def __init__(self, chosen: TapFilter, loop: asyncio.AbstractEventLoop) -> None:
+        self._filter = chosen
+        self._loop = loop
+        self._lock = threading.Lock()  # guards the three fields below
+        self._waiting: deque[TappedCall | TapMark] = deque()
+        self._bytes = 0  # of `_waiting`
+        self._dropped = 0  # calls since the last `take`
+        self._arrived = asyncio.Event()  # something waits, or the listener is closed
+        self._closed = False
+
+    def add(self, item: TappedCall | TapMark) -> None:
+        """Let an item wait, or count it as dropped; marks are never dropped. Neither waits nor raises."""
+        is_call = isinstance(item, TappedCall)
+        if is_call and not self._filter.matches(item):
+            return
+        with self._lock:
+            first = not self._waiting and not self._dropped
+            is_full = len(self._waiting) >= MOST_WAITING or self._bytes >= MOST_BYTES
+            if is_call and is_full:
+                self._dropped += 1
+            else:
+                self._waiting.append(item)
+                self._bytes += item.weight
+        if first:  # else it is awake already
+            with suppress(RuntimeError):  # the loop is closed: the process ends
+                self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until something may be taken; False after so many seconds without it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        return self._arrived.is_set()
+
+    def take(self) -> tuple[Sequence[TappedCall | TapMark], int]:
+        """What waits, the oldest first, and the number of calls that were dropped after these."""
+        with self._lock:
+            taken, dropped = tuple(self._waiting), self._dropped
+            self._waiting.clear()
+            self._bytes = self._dropped = 0
+            if not self._closed:
+                self._arrived.clear()
+        return taken, dropped
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing comes any more."""
+        return self._closed
+
+    def close(self) -> None:
+        """End the wait: nothing comes any more."""
+        self._closed = True
+        self._arrived.set()
+
+
+class HandlerTap:
+    """Hands calls and marks to the listeners. `called` and `marked` may be called by any thread."""
+
+    def __init__(self) -> None:
+        self.is_open = False  # whether anybody listens; read before a call is described
+        self._lock = threading.Lock()  # guards changes of `_listeners`
+        self._listeners: tuple[TapListener, ...] = ()  # replaced as a whole, so that readers need no lock
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def listen(self, chosen: TapFilter, loop: asyncio.AbstractEventLoop) -> TapListener:
+        """A new listener on `loop`, until `leave`."""
+        listener = TapListener(chosen, loop)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+            self.is_open = True
+        return listener
+
+    def leave(self, listener: TapListener) -> None:
+        """Hand a listener nothing any more. May be repeated."""
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+            self.is_open = bool(self._listeners)
+
+    def called(self, call: TappedCall) -> None:
+        """Hand a call to the listeners whose filters it passes."""
+        for listener in self._listeners:
+            listener.add(call)
+
+    def marked(self, mark: TapMark) -> None:
+        """Hand a mark to all listeners."""
+        for listener in self._listeners:
+            listener.add(mark)
+
+    def close(self) -> None:
+        """End the waits of all listeners: the process ends. On their loop."""
+        for listener in self._listeners:
+            listener.close()
+
+
+class TapSubject(msgspec.Struct, frozen=True):
+    """What a handler was called for, as its mode knows it."""
+
+    type: str
+    reason: str = ""
+    causes: tuple[Cause, ...] = ()
+    before: Record | None = None
+    after: Record | None = None
+    is_secret: bool = False
+
+
+def is_secret(obj: Mapping[str, Any] | Record | None) -> bool:
+    """Whether an object is a Secret. A record is not decoded."""
+    if isinstance(obj, Record):
+        return (obj.layout.api_version, obj.layout.kind) == _SECRET
+    return obj is not None and (obj.get("apiVersion"), obj.get("kind")) == _SECRET

@@ -1,0 +1,127 @@
+"""ServiceAccounts with generated rights on a real API server: their tokens, and their rights one by one."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from clusters import Cluster
+from processes import environment
+from rest import path
+from waiting import until
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class Granted(NamedTuple):
+    """One verb of one rule."""
+
+    kind: str  # Role or ClusterRole
+    role: str
+    namespace: str | None
+    rule: int
+    group: str
+    resource: str
+    verb: str
+    name: str  # of the only object; empty for all
+
+
+def generated(*arguments: str) -> list[dict[str, Any]]:
+    """The objects that `declctl generate` prints."""
+    command = [sys.executable, "-m", "declctl", "generate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def granted(objects: Sequence[dict[str, Any]]) -> list[Granted]:
+    """Each right of the roles among some objects."""
+    return [
+        Granted(
+            each["kind"],
+            each["metadata"]["name"],
+            each["metadata"].get("namespace"),
+            number,
+            group,
+            resource,
+            verb,
+            name,
+        )
+        for each in objects
+        if "rules" in each
+        for number, rule in enumerate(each["rules"])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    ]
+
+
+class Account:
+    """A ServiceAccount of generated objects, which are created on a cluster."""
+
+    def __init__(self, cluster: Cluster, objects: Sequence[dict[str, Any]]) -> None:
+        self._cluster = cluster
+        self._objects = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+        (account,) = [each for each in objects if each["kind"] == "ServiceAccount"]
+        self.name, self.namespace = account["metadata"]["name"], account["metadata"]["namespace"]
+        for each in objects:
+            cluster.rest.create(each)
+
+    @property
+    def token(self) -> str:
+        """A new token of it."""
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        where = f"{path('serviceaccounts', self.namespace)}/{self.name}/token"
+        return self._cluster.rest.request("POST", where, asked)["status"]["token"]
+
+    def kubeconfig(self, file: Path) -> Path:
+        """A kubeconfig of it, in its namespace."""
+        document = yaml.safe_load(self._cluster.kubeconfig.read_text("utf-8"))
+        document["users"][0]["user"] = {"token": self.token}
+        document["contexts"][0]["context"]["namespace"] = self.namespace
+        file.write_text(yaml.safe_dump(document), "utf-8")
+        return file
+
+    @contextmanager
+    def without(self, right: Granted) -> Iterator[None]:
+        """It has all rights but one for the length of the context, and the server has noticed."""
+        role = self._objects[right.kind, right.role]
+        rules = copy.deepcopy(role["rules"])
+        rules[right.rule]["verbs"].remove(right.verb)
+        if not rules[right.rule]["verbs"]:
+            del rules[right.rule]
+        try:
+            self._set(right, rules)
+            until("the right is gone", lambda: not self.may(right))
+            yield
+        finally:
+            self._set(right, role["rules"])
+            until("the right is back", lambda: self.may(right))
+
+    def may(self, right: Granted) -> bool:
+        """What the server says."""
+        resource, _, subresource = right.resource.partition("/")
+        asked = {
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": right.verb,
+            "namespace": right.namespace or "",
+            "name": right.name,
+        }
+        user = f"system:serviceaccount:{self.namespace}:{self.name}"
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"resourceAttributes": asked, "user": user},
+        }
+        return bool(self._cluster.rest.request("POST", _REVIEWS, body)["status"]["allowed"])
+
+    def _set(self, right: Granted, rules: Sequence[dict[str, Any]]) -> None:
+        self._cluster.rest.patch(f"{right.kind.lower()}s", right.role, {"rules": rules}, right.namespace)

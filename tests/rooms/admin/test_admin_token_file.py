@@ -1,0 +1,122 @@
+"""A token in a file: it is replaced while the process runs, and a file that can't be used opens nothing."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from declctl.admin import StaticToken, TokenFile, from_environment, front, serve
+from declctl.admin.authorization import AccessVerdict
+from declctl.errors import UsageError
+from declctl.manifest.model import AdminSpec
+from declctl.manifest.values import Address
+from tests.rooms.admin.test_admin_server import Lines
+
+LOOPBACK = Address("127.0.0.1", 0)
+CACHE = "/cache/pods"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(tmp_path: Path, runtime, http: Callable):
+    """After a rotation, whoever has kept the old token can't read or reload any more."""
+    file, log = tmp_path / "token", Lines()
+    file.write_text("first\n")
+
+    async def scenario() -> list[int]:
+        async with serve(runtime, LOOPBACK, authorizer=TokenFile(file, log)) as bound:
+
+            async def status(token: str) -> int:
+                return (await http(bound, CACHE, headers=bearer(token))).status
+
+            before = [await status("first"), await status("second")]
+            (tmp_path / "new").write_text("second\n")
+            (tmp_path / "new").replace(file)
+            return [*before, await status("first"), await status("second")]
+
+    assert asyncio.run(scenario()) == [200, 401, 401, 200]
+    assert [line for line in log.lines if "was replaced" in line] == [
+        f"admin address: the token in {file} was replaced; the one before it is refused now"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        ("", "it is empty"),
+        (" \n", "it is empty"),
+        ("tok\u00e9n", "no header can carry"),
+        ("x" * 70_000, "70,000 bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
+    tmp_path: Path, runtime, http: Callable, content: str | None, why: str
+):
+    """A Secret that is missing or empty does not open a loopback address, and the log says why."""
+    log = Lines()
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    runtime.admin = AdminSpec(bind_address=LOOPBACK, token_file="token")
+
+    async def scenario() -> list[int]:
+        authorizer = TokenFile(tmp_path / "token", log)
+        async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
+            given = [{}, bearer(""), bearer("x"), bearer("x")]
+            return [(await http(bound, CACHE, headers=each)).status for each in given]
+
+    assert asyncio.run(scenario()) == [401] * 4
+    assert len([line for line in log.lines if why in line]) == 1
+
+    async def start() -> list[str]:
+        told = Lines()
+        async with front(folder=tmp_path, log=told)(runtime):
+            return told.lines
+
+    assert any(why in line and "every token is refused" in line for line in asyncio.run(start()))
+
+
+def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
+    """A Secret that was missing for a moment is no reason for a restart."""
+    file, log = tmp_path / "token", Lines()
+
+    async def scenario() -> list[AccessVerdict]:
+        authorizer = TokenFile(file, log)
+        found = [(await authorizer.decide("right", "get", "/")).verdict]
+        file.write_text("right")
+        found.append((await authorizer.decide("right", "get", "/")).verdict)
+        return found
+
+    assert asyncio.run(scenario()) == [AccessVerdict.UNAUTHENTICATED, AccessVerdict.ALLOWED]
+    assert log.lines[-1] == f"admin address: the token file {file} can be used again"
+
+
+def test_the_log_never_has_the_token(tmp_path: Path):
+    """Whoever reads the log can't reload."""
+    file, log = tmp_path / "token", Lines()
+
+    async def scenario() -> None:
+        authorizer = TokenFile(file, log)
+        for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
+            file.write_text(content)
+            await authorizer.read()
+
+    asyncio.run(scenario())
+    assert len(log.lines) >= 4
+    assert "marker" not in "".join(log.lines).replace(str(file), "")
+
+
+def test_the_environment_names_a_token_or_a_file(tmp_path: Path):
+    """Both at once is a mistake that is told, as nobody could say which one counts."""
+    file = str(tmp_path / "token")
+    assert from_environment({}) is None
+    assert from_environment({"DECLCTL_ADMIN_TOKEN": " \n"}) is None
+    assert isinstance(from_environment({"DECLCTL_ADMIN_TOKEN": "x"}), StaticToken)
+    found = from_environment({"DECLCTL_ADMIN_TOKEN_FILE": file})
+    assert isinstance(found, TokenFile)
+    assert str(found.path) == file
+    with pytest.raises(UsageError, match="Both DECLCTL_ADMIN_TOKEN and DECLCTL_ADMIN_TOKEN_FILE"):
+        from_environment({"DECLCTL_ADMIN_TOKEN": "x", "DECLCTL_ADMIN_TOKEN_FILE": file})

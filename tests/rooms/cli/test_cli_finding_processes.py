@@ -1,0 +1,172 @@
+"""How commands find their process: by the manifest of the folder, by a name, or not at all."""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from declctl.cli.admin_client import admin_address
+from declctl.errors import UsageError
+from declctl.kit.running_processes import RunningProcess, registered, start_time
+from declctl.testing import until
+from tests.rooms.cli.running import Running
+from tests.rooms.cli.test_cli_admin_client import MANIFEST, Process, _process  # noqa: F401 - a fixture
+
+
+@pytest.fixture(name="runs")
+def _runs(folder: Path) -> Iterator[Callable[..., RunningProcess]]:
+    """Lets a controller run, as far as commands can see."""
+    with ExitStack() as stack:
+
+        def runs(controller: str, address: str, **more: str) -> RunningProcess:
+            own = start_time(os.getpid()) or ""
+            process = RunningProcess(controller, os.getpid(), own, address, **more)
+            stack.enter_context(registered(process))
+            return process
+
+        yield runs
+
+
+def _write_manifest(folder: Path, name: str, admin: str = "") -> None:
+    text = MANIFEST.replace("name: c}", f"name: {name}}}")
+    (folder / "manifest.yaml").write_text(text + (f"  admin: {{{admin}}}\n" if admin else ""))
+
+
+@pytest.mark.parametrize("admin", ["", "bindAddress: '127.0.0.1:0'", "bindAddress: '127.0.0.1:9'"])
+def test_the_process_of_the_manifest_is_found(folder: Path, runs: Callable, admin: str):
+    """Wherever it listens: at any free port, or where --admin has put it."""
+    _write_manifest(folder, "pod-guard", admin)
+    runs("other", "127.0.0.1:1001")
+    runs("pod-guard", "127.0.0.1:1002", manifest=str(folder / "manifest.yaml"))
+    found = admin_address(None)
+    assert (str(found), found.controller) == ("127.0.0.1:1002", "pod-guard")
+
+
+@pytest.mark.parametrize("started_with", ["", "manifest.yaml"])
+def test_the_folder_of_the_manifest_decides_between_two_of_one_name(
+    folder: Path, runs: Callable, started_with: str
+):
+    """Two checkouts of one controller run side by side, and each folder is for its own."""
+    _write_manifest(folder, "c")
+    runs("c", "127.0.0.1:1001", manifest="/srv/other/manifest.yaml")
+    here = runs("c2", "127.0.0.1:1002", manifest=str(folder / started_with))
+    assert admin_address(None).process == here  # although its name was edited meanwhile
+
+
+def test_a_manifest_that_can_not_be_read_still_leads_to_its_process(folder: Path, runs: Callable):
+    """While the manifest is broken by an edit, `declctl status` shows the process that goes on."""
+    (folder / "manifest.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
+    here = runs("c", "127.0.0.1:1002", manifest=str(folder))
+    assert admin_address(None).process == here
+
+
+def test_a_broken_manifest_leads_to_no_other_process(folder: Path, runs: Callable):
+    """A command for a manifest without a readable name does not go to whatever listens."""
+    (folder / "manifest.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
+    runs("other", "127.0.0.1:8081")
+    with pytest.raises(UsageError, match=r"Running: other \(127\.0\.0\.1:8081"):
+        admin_address(None)
+
+
+def test_a_name_is_enough_from_any_folder(folder: Path, runs: Callable):
+    """`declctl status --admin pod-guard` needs neither a port nor the folder."""
+    runs("other", "127.0.0.1:1001")
+    runs("pod-guard", "0.0.0.0:1002")
+    assert str(admin_address("pod-guard")) == "127.0.0.1:1002"
+
+
+def test_a_name_that_does_not_run_is_told_with_those_that_do(declctl: Callable, runs: Callable):
+    """The sentence says what runs and where."""
+    runs("other", "127.0.0.1:1001", manifest="/srv/other")
+    ended = declctl("reload", "--admin", "pod-guard")
+    assert ended.status == 2
+    assert f"Running: other (127.0.0.1:1001, pid {os.getpid()}, /srv/other)." in ended.err
+
+
+def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder: Path, runs: Callable):
+    """With one controller nothing needs to be said; with two, a command never picks one."""
+    only = runs("a", "127.0.0.1:1001")
+    assert admin_address(None).process == only
+    runs("b", "127.0.0.1:1002")
+    with pytest.raises(UsageError, match=r"2 controllers run .*: a \(.*; b \(.*--admin"):
+        admin_address(None)
+
+
+def test_two_of_the_same_name_are_told_apart_by_the_user(folder: Path, runs: Callable):
+    """Neither of two processes of one name is preferred by chance."""
+    _write_manifest(folder, "c")
+    runs("c", "127.0.0.1:1001", manifest="/srv/a")
+    with subprocess_of("c", "127.0.0.1:1002"), pytest.raises(UsageError, match="2 controllers run"):
+        admin_address(None)
+
+
+def subprocess_of(controller: str, address: str):
+    """The file of another process: that of the parent of this one, which runs as well."""
+    pid = os.getppid()
+    return registered(RunningProcess(controller, pid, start_time(pid) or "", address, manifest="/srv/b"))
+
+
+def test_nobody_there_is_told_with_those_that_run(declctl: Callable, folder: Path, runs: Callable):
+    """Without the process of the manifest, the sentence names the controllers that there are."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    _write_manifest(folder, "pod-guard", f"bindAddress: '127.0.0.1:{port}'")
+    runs("other", "127.0.0.1:1001")
+    ended = declctl("status")
+    assert ended.status == 2
+    assert "Running: other (127.0.0.1:1001" in ended.err
+
+
+def test_the_token_is_read_from_the_file_that_the_process_reads(
+    declctl: Callable, folder: Path, process: Process, runs: Callable
+):
+    """A rotated token needs no step of the user; the one of the environment comes first."""
+    (folder / "token").write_text("first\n")
+    runs("pod-guard", process.address, token_file=str(folder / "token"))
+    declctl("status")
+    (folder / "token").write_text("second\n")
+    declctl("status", "--admin", process.address)
+    assert [shown for _, _, shown in process.asked] == ["Bearer first", "Bearer second"]
+
+
+def test_a_token_file_of_the_environment_is_read(
+    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """DECLCTL_ADMIN_TOKEN_FILE means the same for the commands as for the process."""
+    (folder / "token").write_text("mine\n")
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
+    declctl("status", "--admin", process.address)
+    assert process.asked[-1][2] == "Bearer mine"
+    (folder / "token").unlink()
+    ended = declctl("status", "--admin", process.address)
+    assert ended.status == 2
+    assert "token can't be read: No such file" in ended.err
+
+
+@pytest.mark.timeout(120)
+def test_a_process_at_any_free_port_is_found_until_it_ends(declctl: Callable, hello: Path):
+    """`declctl run` and then `declctl status` in one folder need no address; a second run names the first."""
+    runtime = Path(os.environ["XDG_RUNTIME_DIR"]) / "declctl"
+    first = Running(hello, ".", "--sandbox", "--admin", "127.0.0.1:0", env=dict(os.environ))
+    try:
+        first.wait_for("admin address http://")
+        until("its file is there", lambda: list(runtime.glob("*.json")))
+        name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
+        found = json.loads(declctl("status", "-o", "json").out)
+        assert found["name"] == name
+        assert declctl("status", "--admin", name).status == 0
+        address = str(admin_address(name))
+        second = Running(hello, ".", "--sandbox", "--admin", address, env=dict(os.environ))
+        try:
+            assert second.process.wait(60) == 2
+            second.wait_for(f"is in use, by the controller {name} ({address}, pid {first.process.pid}, ")
+        finally:
+            second.close()
+        assert first.stop() == 0
+        assert list(runtime.iterdir()) == []
+    finally:
+        first.close()

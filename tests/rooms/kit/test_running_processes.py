@@ -1,0 +1,119 @@
+"""The files by which commands find running controllers: who may read them, and which of them count."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from declctl.kit.running_processes import (
+    RunningProcess,
+    registered,
+    running_processes,
+    runtime_folder,
+    start_time,
+)
+
+
+@pytest.fixture(name="folder", autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty runtime folder of a user."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "declctl"
+
+
+def this_process(controller: str = "pod-guard", **more: str) -> RunningProcess:
+    return RunningProcess(controller, os.getpid(), start_time(os.getpid()) or "", "127.0.0.1:8081", **more)
+
+
+def test_a_process_is_found_until_it_ends(folder: Path):
+    """A command finds what runs, with all that it needs, and nothing afterwards."""
+    process = this_process(manifest="/srv/pods/manifest.yaml", token_file="/run/token")
+    with registered(process):
+        assert running_processes() == [process]
+    assert running_processes() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_only_the_user_may_read_it(folder: Path):
+    """Other users of the machine see neither the file nor its folder, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        with registered(this_process()) as path:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_two_controllers_are_in_the_order_of_their_names():
+    """A message that lists them is the same each time."""
+    with registered(this_process("b")), registered(this_process("a")):
+        assert [each.controller for each in running_processes()] == ["a", "b"]
+
+
+def test_the_file_of_a_killed_process_does_not_count_and_is_removed(folder: Path):
+    """A command never asks the address of a process that is gone, where another may listen."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = replace(this_process(), pid=child.pid, start_time=start_time(child.pid) or "")
+        with registered(process) as path:
+            assert running_processes() == [process]
+            child.kill()
+            child.wait()
+            assert running_processes() == []
+            assert not path.exists()
+
+
+def test_another_process_with_the_same_id_does_not_count():
+    """Ids of processes come again; start times do not."""
+    with registered(replace(this_process(), start_time="1")) as path:
+        assert running_processes() == []
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"controller": 1}', b"x" * 100_000])
+def test_another_file_in_the_folder_is_left_alone(folder: Path, content: bytes):
+    """What can't be read is no process, and not ours to remove."""
+    folder.mkdir(mode=0o700)
+    (folder / "other.json").write_bytes(content)
+    assert running_processes() == []
+    assert (folder / "other.json").exists()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o777])
+def test_a_folder_that_others_can_use_is_not_used(folder: Path, mode: int):
+    """Nobody else can put an address there to which a command would send the token."""
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(OSError, match="no other user"), registered(this_process()):
+        raise AssertionError("it was written")
+    folder.chmod(0o700)
+    with registered(this_process()):
+        folder.chmod(mode)
+        assert running_processes() == []
+        folder.chmod(0o700)
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(folder: Path, tmp_path: Path):
+    """A link could lead to a folder of another user."""
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError), registered(this_process()):
+        raise AssertionError("it was written")
+
+
+def test_the_folder_is_below_the_runtime_folder_of_the_user(folder: Path):
+    """It is where a login session removes files at its end."""
+    assert runtime_folder() == folder
+
+
+def test_no_process_has_no_start_time():
+    """An id that is not in use has none, and each process keeps its own."""
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        child.wait()
+        assert start_time(child.pid) is None
+    assert start_time(os.getpid()) == start_time(os.getpid())

@@ -1,0 +1,299 @@
+"""The tap: what handlers are called for and what became of it, for those who listen."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from declctl.decoding import Projection
+from declctl.errors import NotSynced
+from declctl.kit import LoopThread
+from declctl.manifest.model import ALL_EVENTS, FilterSpec, OnFailure, RetrySpec
+from declctl.objects import Cause, ChangeType, Notification, Record
+from declctl.runtime.handling.binding import Filter
+from declctl.runtime.handling.tap import (
+    MOST_BYTES,
+    MOST_WAITING,
+    HandlerTap,
+    TapFilter,
+    TapListener,
+    TapMark,
+    TapOutcome,
+    TappedCall,
+)
+from declctl.testing import until
+
+RETRY = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
+AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+
+
+def stored(body: dict[str, Any], *, api_version: str = "v1", kind: str = "Pod") -> Record:
+    """An object as the cache has it."""
+    whole = {"apiVersion": api_version, "kind": kind, **body}
+    made = Projection(api_version=api_version, kind=kind).record(json.dumps(whole).encode())
+    assert made is not None
+    return made
+
+
+def pod(version: int, **spec: Any) -> Record:
+    """A pod in one of its states."""
+    return stored(
+        {"metadata": {"name": "web", "namespace": "shop", "resourceVersion": str(version)}, "spec": spec}
+    )
+
+
+def call(**changes: Any) -> TappedCall:
+    """A call that has succeeded."""
+    fields = {"at": AT, "handler": "notify", "resource": "pods", "key": "shop/web", "type": "Modified"}
+    fields |= {"outcome": TapOutcome.SUCCEEDED, "seconds": 0.25, "generation": 3, "attempt": 1}
+    return TappedCall(**{**fields, **changes})
+
+
+@pytest.fixture(name="loop")
+def _loop() -> Iterator[LoopThread]:
+    """The loop of a listener."""
+    loop = LoopThread("test-tap").start()
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture(name="listen")
+def _listen(bench, loop: LoopThread) -> Callable[[], list[dict[str, Any]]]:
+    """Begins to listen to the handler of the bench; each call gives what has come since."""
+    listener: list[TapListener] = []
+
+    def documents() -> list[dict[str, Any]]:
+        if not listener:
+            listener.append(bench.handler.invocations.tap.listen(TapFilter(), loop.loop))
+        taken, dropped = listener[0].take()
+        assert dropped == 0
+        return [item.document() for item in taken]
+
+    return documents
+
+
+def test_a_change_is_told_with_its_paths_and_without_values(bench, clock, listen):
+    """Time, type, key, paths, handler, outcome, duration: and no value of the object."""
+    slot = bench.slot(lambda change: clock.set(0.5))
+    listen()
+    old, new = pod(7, nodeName="a", replicas=1), pod(8, nodeName="hunter2", tolerations=[{"key": "x"}])
+    slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
+    bench.work()
+    (told,) = listen()
+    assert "hunter2" not in json.dumps(told)
+    assert told["paths"] == ["spec.nodeName", "spec.replicas", "spec.tolerations"]
+    assert (told["kind"], told["type"], told["key"], told["reason"]) == (
+        "call",
+        "Modified",
+        "shop/web",
+        "Watch",
+    )
+    assert (told["handler"], told["resource"], told["outcome"]) == ("notify", "pods", "succeeded")
+    assert (told["seconds"], told["generation"], told["attempt"], told["error"]) == (0.5, 1, 1, "")
+
+
+def test_a_failure_is_told_with_its_retry_and_its_end(bench, added, clock, listen):
+    """First retried, then given up, or kept as a dead letter; with the class of the error."""
+
+    def fails(change: Any) -> None:
+        raise ValueError("no")
+
+    slot = bench.slot(fails, retry=RETRY, on_failure=OnFailure.DEAD_LETTER)
+    listen()
+    slot.add_all([added("a")])
+    bench.work()
+    clock.set(1.0)
+    bench.work()
+    first, second = listen()
+    assert (first["outcome"], first["attempt"], first["retryInSeconds"]) == ("retried", 1, 1.0)
+    assert (second["outcome"], second["attempt"], second["retryInSeconds"]) == ("deadLetter", 2, None)
+    assert (first["error"], first["errorType"], first["paths"]) == ("ValueError: no", "ValueError", [])
+
+
+def test_what_is_given_up_without_a_letter_has_failed(bench, added, listen):
+    """With `onFailure: Ignore`, that line is the only trace of the change besides the log."""
+
+    def fails(change: Any) -> None:
+        raise ValueError("no")
+
+    slot = bench.slot(fails, retry=RetrySpec(max_attempts=1))
+    listen()
+    slot.add_all([added("a")])
+    bench.work()
+    assert [told["outcome"] for told in listen()] == ["failed"]
+
+
+def test_a_call_that_waits_for_a_cache_is_told(bench, added, listen):
+    """The handler has not failed: the cache that it reads has not synced."""
+
+    def reads(change: Any) -> None:
+        raise NotSynced("nodes")
+
+    slot = bench.slot(reads)
+    listen()
+    slot.add_all([added("a")])
+    bench.work()
+    (told,) = listen()
+    assert (told["outcome"], told["errorType"]) == ("waiting", "NotSynced")
+
+
+def test_a_filtered_change_is_told(bench, added, listen):
+    """Who wonders why a handler is not called sees that its filter is the reason."""
+    chosen = Filter(FilterSpec(label_selector="app=web"), ALL_EVENTS)
+    slot = bench.bound(bench.binding(lambda change: None), chosen)
+    listen()
+    slot.add_all([added("a")])
+    bench.work()
+    assert [told["outcome"] for told in listen()] == ["filtered"]
+
+
+def test_the_error_of_a_handler_of_secrets_is_hidden(bench, listen):
+    """Its text may quote the value; the class and the paths are shown."""
+
+    def fails(obj: Any) -> None:
+        raise ValueError(f"bad password {obj['data']['password']}")
+
+    old, new = (
+        stored({"metadata": {"name": "s", "namespace": "shop"}, "data": {"password": value}}, kind="Secret")
+        for value in ("b2xk", "aHVudGVyMg==")
+    )
+    slot = bench.slot(fails)
+    listen()
+    slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
+    bench.work()
+    (told,) = listen()
+    assert "aHVudGVyMg==" not in json.dumps(told)
+    assert told["error"] == "(hidden: the object is a Secret)"
+    assert (told["errorType"], told["paths"]) == ("ValueError", ["data.password"])
+
+
+def test_nothing_is_described_while_nobody_listens(bench, added):
+    """A process without a listener pays for none."""
+    slot = bench.slot(lambda change: None)
+    slot.add_all([added("a")])
+    bench.work()
+    assert not slot.invocations.tap.is_open
+    assert len(slot.invocations.tap) == 0
+
+
+def test_a_listener_that_leaves_receives_nothing_more(loop: LoopThread):
+    """The tap closes with its last listener."""
+    tap = HandlerTap()
+    one, other = (tap.listen(TapFilter(), loop.loop) for _ in range(2))
+    tap.leave(one)
+    assert (tap.is_open, len(tap)) == (True, 1)
+    tap.called(call())
+    assert (len(one.take()[0]), len(other.take()[0])) == (0, 1)
+    tap.leave(other)
+    tap.leave(other)
+    assert not tap.is_open
+
+
+def test_a_slow_listener_loses_calls_and_is_told_how_many(loop: LoopThread):
+    """The oldest stay, later ones are counted; a mark of a reload is never lost."""
+    tap = HandlerTap()
+    listener = tap.listen(TapFilter(), loop.loop)
+    for _ in range(MOST_WAITING + 7):
+        tap.called(call())
+    tap.marked(TapMark(AT, "Applied", 4, "", "generation 4: …"))
+    taken, dropped = listener.take()
+    assert (len(taken), dropped) == (MOST_WAITING + 1, 7)
+    assert taken[-1].document()["kind"] == "reload"
+    tap.called(call())
+    assert listener.take()[1] == 0
+
+
+def test_large_objects_do_not_fill_the_memory(loop: LoopThread):
+    """The queue is bounded by bytes, too: a few megabytes of objects wait for one listener."""
+    big = pod(1, text="".join(chr(0x4E00 + i * 7919 % 20000) for i in range(200_000)))
+    tap = HandlerTap()
+    listener = tap.listen(TapFilter(), loop.loop)
+    most = MOST_BYTES // len(big.frame) + 2
+    for _ in range(most + 100):
+        tap.called(call(after=big))
+    taken, dropped = listener.take()
+    assert len(taken) <= most
+    assert dropped >= 100
+
+
+@pytest.mark.parametrize(
+    ("chosen", "passes"),
+    [
+        (TapFilter(), True),
+        (TapFilter(of="notify"), True),
+        (TapFilter(of="pods"), True),
+        (TapFilter(of="settings"), True),
+        (TapFilter(of="nodes"), False),
+        (TapFilter(handler="notify"), True),
+        (TapFilter(handler="pods"), False),
+        (TapFilter(namespace="shop"), True),
+        (TapFilter(namespace="sh"), False),
+        (TapFilter(name="web"), True),
+        (TapFilter(name="w*"), True),
+        (TapFilter(name="shop*"), False),
+        (TapFilter(failed=True), False),
+    ],
+)
+def test_filters(chosen: TapFilter, passes: bool):
+    """A handler, its resource or the resource of a cause; a namespace, a name, failures."""
+    told = call(causes=(Cause("Modified", "settings", "shop/s", "Watch"),))
+    assert chosen.matches(told) is passes
+
+
+@pytest.mark.parametrize("outcome", list(TapOutcome))
+def test_failed_means_what_has_to_be_looked_at(outcome: TapOutcome):
+    """Retries and overdue calls count, waits for a cache and filters do not."""
+    fine = {TapOutcome.SUCCEEDED, TapOutcome.FILTERED, TapOutcome.WAITING}
+    assert TapFilter(failed=True).matches(call(outcome=outcome)) is (outcome not in fine)
+
+
+def test_a_key_without_a_namespace_has_a_name(bench):
+    """Of a cluster-scoped object."""
+    assert TapFilter(name="node-1").matches(call(key="node-1"))
+    assert not TapFilter(namespace="shop").matches(call(key="node-1"))
+
+
+def test_an_object_that_cannot_be_decoded_is_told_without_paths():
+    """One broken frame does not end the stream."""
+    broken = replace(pod(1), frame=b"{broken")
+    assert call(before=broken, after=pod(2)).document()["paths"] == []
+
+
+def test_many_paths_are_cut(bench):
+    """The first ones are named, the rest are counted."""
+    told = call(before=pod(1), after=pod(2, **{f"f{n:02d}": n for n in range(40)})).document()
+    assert (len(told["paths"]), told["morePaths"]) == (12, 28)
+
+
+def test_workers_wake_the_loop_of_a_listener():
+    """Calls come from threads; the listener waits on its loop, and wakes at once."""
+
+    async def scenario() -> int:
+        tap = HandlerTap()
+        listener = tap.listen(TapFilter(), asyncio.get_running_loop())
+        assert not await listener.wait(0.01)
+        thread = threading.Thread(target=lambda: [tap.called(call()) for _ in range(100)])
+        thread.start()
+        found = 0
+        while found < 100:
+            assert await listener.wait(10)
+            found += len(listener.take()[0])
+        thread.join()
+        return found
+
+    assert asyncio.run(scenario()) == 100
+
+
+def test_the_end_of_the_process_ends_the_wait(loop: LoopThread):
+    """No listener keeps a process that stops."""
+    tap = HandlerTap()
+    listener = tap.listen(TapFilter(), loop.loop)
+    waiting = asyncio.run_coroutine_threadsafe(listener.wait(60), loop.loop)
+    loop.loop.call_soon_threadsafe(tap.close)
+    assert waiting.result(10)
+    until("closed", lambda: listener.is_closed)
