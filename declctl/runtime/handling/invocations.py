@@ -1119,7 +1119,10 @@ class Invocations(ABC, Generic[T]):
         since = _failing_since(invocation.item)
         if since is None and not is_unsynced and not is_suspended:
             since = self._clock.now()
-        span = None if invocation.trace is None else invocation.trace.context
+        # An item that was only suspended has no span: the link is to the attempt before.
+        span = None if before is None else before.span
+        if invocation.trace is not None:
+            span = invocation.trace.context
         invocation.item.retry_state = state._replace(
             failing_since=since, is_suspended=is_suspended, span=span
         )
