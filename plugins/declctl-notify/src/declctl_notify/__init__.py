@@ -18,11 +18,14 @@ from declctl_notify.settings import SCHEMA, Settings
 __all__ = [
     "declctl_config_schema",
     "declctl_event",
+    "declctl_hookspec_version",
     "declctl_prepare",
     "declctl_reload",
     "declctl_shutdown",
     "declctl_teardown",
 ]
+
+declctl_hookspec_version = ">=1.0,<2"
 
 
 class Context(Protocol):
