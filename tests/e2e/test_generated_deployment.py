@@ -5,13 +5,15 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from clusters import Cluster, RealCluster, drop_namespace, make_namespace, new_namespace
 from kubelet import Kubelet, python_with_read_only_root
+from packages import CHANGELOG, install
 from processes import Declctl, environment
 from rest import path, pod
 from waiting import until
@@ -55,9 +57,16 @@ def namespace(real_cluster: Cluster) -> Iterator[str]:
     drop_namespace(real_cluster, WATCHED)
 
 
-def _generated(folder: Path, namespace: str) -> str:
+def _generated(folder: Path, namespace: str, *more: str, env: Mapping[str, str] | None = None) -> str:
     command = [sys.executable, "-m", "declctl", "generate", "deploy", str(folder), "--namespace", namespace]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    done = subprocess.run(
+        [*command, *more],
+        capture_output=True,
+        text=True,
+        env=environment(**(env or {})),
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -77,6 +86,11 @@ def _environment(cluster: Cluster, namespace: str, account: str, folder: Path) -
         "KUBERNETES_SERVICE_PORT": str(port),
         "HOME": os.devnull,
     }
+
+
+def _arguments(container: Mapping[str, Any]) -> list[str]:
+    """Those behind the manifest, without the port: a pod has ports of its own, and this machine has not."""
+    return [each for each in container["args"][2:] if not each.startswith("--admin=")]
 
 
 def _restarted(cluster: Cluster, times: int) -> None:
@@ -103,8 +117,8 @@ def test_what_is_generated_runs_reloads_and_drains(
     deployment = real_cluster.rest.get("deployments", "restarts", namespace)
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    run, manifest, *arguments = container["args"]
-    assert (run, manifest) == ("run", "/etc/declctl/manifest.yaml")
+    assert container["args"][:2] == ["run", "/etc/declctl/manifest.yaml"]
+    arguments = _arguments(container)
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {"bundle": "/etc/declctl", "tmp": "/tmp"}
@@ -112,7 +126,7 @@ def test_what_is_generated_runs_reloads_and_drains(
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     env = _environment(real_cluster, namespace, spec["serviceAccountName"], tmp_path)
-    env["TMPDIR"] = str(temporary)
+    env |= {"TMPDIR": str(temporary), "XDG_RUNTIME_DIR": str(temporary)}  # in a pod, both are /tmp
     python = python_with_read_only_root(tmp_path / "python", temporary)
     config_map = volumes["bundle"]["configMap"]["name"]
     kubelet = Kubelet(real_cluster.rest, config_map, namespace, tmp_path / "declctl", random.Random(7))
@@ -148,6 +162,56 @@ def test_what_is_generated_runs_reloads_and_drains(
 def _running(declctl: Declctl) -> int:
     (handler,) = declctl.status()["handlers"]
     return handler["running"]
+
+
+_WITH_PLUGIN = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: changes}}
+spec:
+  namespaces: [{namespace}]
+  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]
+  handlers: [{{name: log, resourceRef: {{name: pods}}, pluginRef: {{name: changelog}}}}]
+  plugins: [{{name: changelog, version: ">=0.1,<1", config: {{format: {form}}}}}]
+  reload: {{settle: 20ms}}
+"""
+
+
+def test_a_third_party_plugin_runs_under_the_generated_rights(
+    real_cluster: Cluster, namespace: str, apply: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Two commands bring it there; an edit of its config in the ConfigMap keeps the process and the cache."""
+    plugins = install(CHANGELOG, tmp_path / "plugins")  # as the init container copies them out of an image
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    manifest = folder / "manifest.yaml"
+    manifest.write_text(_WITH_PLUGIN.format(namespace=WATCHED, form="text"), "utf-8")
+    documents = _generated(folder, namespace, "--plugin-image", "registry.example/plugins:1", env=plugins)
+    apply(documents)
+    spec = real_cluster.rest.get("deployments", "changes", namespace)["spec"]["template"]["spec"]
+    assert [each["image"] for each in spec["initContainers"]] == ["registry.example/plugins:1"]
+    (container,) = spec["containers"]
+    assert {"name": "PYTHONPATH", "value": "/opt/plugins"} in container["env"]
+    (role,) = [each for each in yaml.safe_load_all(documents) if each["kind"] == "Role"]
+    assert role["metadata"]["namespace"] == WATCHED
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+
+    env = {**_environment(real_cluster, namespace, spec["serviceAccountName"], tmp_path), **plugins}
+    kubelet = Kubelet(real_cluster.rest, "changes", namespace, tmp_path / "declctl", random.Random(7))
+    real_cluster.rest.create(pod("web-0", WATCHED))
+    arguments = _arguments(container)
+    with kubelet, Declctl(kubelet.path / "manifest.yaml", *arguments, env=env) as declctl:
+        declctl.wait_until_synced()
+        until("the plugin speaks", lambda: f"Added pods {WATCHED}/web-0" in declctl.out)
+        before = declctl.pid
+        manifest.write_text(_WITH_PLUGIN.format(namespace=WATCHED, form="json"), "utf-8")
+        apply(_generated(folder, namespace, "--plugin-image", "registry.example/plugins:1", env=plugins))
+        declctl.wait_for_generation(2)
+        _restarted(real_cluster, 1)
+        until("it speaks as it is told now", lambda: any(line.startswith("{") for line in declctl.out))
+        assert (declctl.pid, declctl.resource("pods")["lists"]) == (before, 1)
+        assert declctl.stop() == 0
+        assert [line for line in declctl.err if "forbidden" in line] == []
 
 
 def test_a_pod_of_it_is_admitted(real_cluster: Cluster, namespace: str, apply: Callable[[str], str]) -> None:
