@@ -6,7 +6,7 @@ import msgspec
 
 from tests.rooms.informer.shapes import pod
 
-DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000  # some Pythons decode ten thousand levels
+DEEP = b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_000  # Python 3.14 decodes a hundred thousand levels
 
 
 def line(kind: str, obj: Any) -> bytes:
@@ -15,7 +15,7 @@ def line(kind: str, obj: Any) -> bytes:
 
 
 def deep_pod(name: str = "deep", version: str = "9") -> bytes:
-    """A pod that no decoder takes, because it is nested a hundred thousand levels deep."""
+    """A pod that no decoder takes, because it is nested a million levels deep."""
     whole = msgspec.json.encode(pod(name, uid="u", resourceVersion=version, labels={"app": "x"}))
     return whole[:-1] + b',"status":' + DEEP + b"}"
 

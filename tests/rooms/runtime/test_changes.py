@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import FilterSpec, IndexerSpec, LifecycleStep, PluginSpec, ScheduleSpec
+from declctl.manifest.model import (
+    FilterSpec,
+    IndexerSpec,
+    LifecycleStep,
+    PluginSpec,
+    ScheduleSpec,
+    TlsFiles,
+)
 from declctl.manifest.values import EntryPoint
 from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
@@ -181,6 +188,9 @@ _ABSENT = {
     "HandlerPlan.timeout": 1.0,
     "HandlerPlan.status": True,
     "RetrySpec.max_attempts": 5,
+    "ReloadSpec.allowed_digests": "/etc/declctl-allowed/digests",
+    "AdminSpec.token_file": "token",
+    "AdminSpec.tls": TlsFiles("tls.crt", "tls.key"),
     "HandlerPlan.filter": FilterSpec("a=b"),
     "HandlerPlan.entry_point": EntryPoint("h", "other"),
     "EntryPoint.attribute": "other",

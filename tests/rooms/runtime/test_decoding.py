@@ -13,7 +13,7 @@ from declctl.runtime.reporting.status import DecodingStatus, decoding_status
 from tests.rooms.informer.shapes import fresh_projection, pod
 
 DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"spec":%b}' % (
-    b"[" * 5000 + b"]" * 5000
+    b"[" * 1_000_000 + b"]" * 1_000_000
 )
 
 
