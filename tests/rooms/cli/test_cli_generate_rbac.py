@@ -134,6 +134,30 @@ def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
     assert captured.err == ""
 
 
+def test_a_hook_of_a_resource_of_the_whole_cluster_holds_there(bundle, capsys) -> None:
+    """Also if other handlers of its module have namespaces: the calls for the rest would be refused."""
+    handlers = """
+        import declctl
+
+        def notify(obj): ...
+
+        @declctl.hookimpl
+        def declctl_rbac():
+            return [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+        """
+    maps = "    - {name: maps, apiVersion: v1, kind: ConfigMap}\n"
+    manifest = MANIFEST.replace("Pod}\n", f"Pod}}\n{maps}")
+    manifest += '    - {name: all, resourceRef: {name: maps}, entryPoint: "handlers:notify"}\n'
+    bundle(
+        handlers,
+        manifest.replace("  namespaces: [team-a]\n", "").replace("Pod}", "Pod, namespaces: [team-a]}"),
+    )
+    assert rules(printed(capsys, ".")) == {
+        None: ["/configmaps: list watch", "/secrets: get"],
+        "team-a": ["/pods: list watch"],
+    }
+
+
 def test_the_hook_of_a_plugin_holds_where_its_handlers_are(bundle, capsys, tmp_path, monkeypatch) -> None:
     """An installed plugin, whose secrets are in the cluster; other resources give it no rights."""
     info = tmp_path / "site" / "acme-1.0.dist-info"
