@@ -1,7 +1,7 @@
 """The lists of digests that say which bundles may run (`--allowed-digests`, `spec.reload.allowedDigests`).
 
-The authors of a bundle can't edit the list: others add the digests of the bundles that they have reviewed. The
-list is read before each import of a bundle, so code that it lacks is never imported.
+The authors of a bundle can't edit the list: others add the digests of the bundles that they have reviewed.
+The list is read before each import of a bundle, so code that it lacks is never imported.
 """
 
 import re
