@@ -305,6 +305,31 @@ def test_a_kustomization_has_the_same_objects(here: Path, capsys) -> None:
         assert (here / "mine" / "kustomization.yaml").read_text("utf-8") == "resources: []\n"
 
 
+def test_a_file_of_others_beside_a_kustomization_is_not_overwritten(here: Path, capsys) -> None:
+    """Also if an option that comes later would make one of that name; other files stay, in any encoding."""
+    assert main(["generate", "deploy", ".", "--kustomize", "base"]) == 0
+    write(here, "base/monitoring.yaml", "mine: true\n")
+    (here / "base" / "notes.yaml").write_bytes(b"# caf\xe9\n")
+    capsys.readouterr()
+    assert main(["generate", "deploy", ".", "--kustomize", "base", "--alerts"]) == 2
+    assert "monitoring.yaml was not made by declctl" in capsys.readouterr().err
+    assert main(["generate", "deploy", ".", "--kustomize", "base"]) == 0
+    assert (here / "base" / "monitoring.yaml").read_text("utf-8") == "mine: true\n"
+    assert (here / "base" / "notes.yaml").read_bytes() == b"# caf\xe9\n"
+
+
+def test_prometheus_speaks_tls_if_the_admin_address_does(here: Path, capsys) -> None:
+    """Over plain HTTP, each scrape would fail. Files that no volume has are told."""
+    tls = "  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}, tokenFile: /run/token}\n"
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + tls)
+    assert main(["generate", "deploy", ".", "--service-monitor"]) == 0
+    captured = capsys.readouterr()
+    (monitor,) = [each for each in yaml.safe_load_all(captured.out) if each["kind"] == "ServiceMonitor"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    assert "reads /run/token, /run/tls.crt, /run/tls.key, which no generated volume has" in captured.err
+
+
 def test_the_output_is_stable(capsys) -> None:
     """So that it can be kept under version control."""
 
