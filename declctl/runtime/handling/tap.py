@@ -39,7 +39,7 @@ class TapOutcome(StrEnum):
     FAILED = "failed"  # it failed, and is given up
     DEAD_LETTER = "deadLetter"  # the same, and `declctl get deadletters` has it
     FILTERED = "filtered"  # no hook was called: a filter, or nothing to do
-    WAITING = "waiting"  # a cache that it reads has not synced; it is called again
+    WAITING = "waiting"  # for a cache that has not synced, or a suspended plugin; it is called again
     OVERDUE = "overdue"  # it is not waited for any longer; another line comes if it returns
 
 
