@@ -240,7 +240,13 @@ def test_a_plural_that_is_not_known_is_refused(bundle, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "can't be read"), ("a: [", "is not YAML"), ("kind: Pod", "has no CustomResourceDefinition")],
+    [
+        (None, "can't be read"),
+        ("a: [", "is not YAML"),
+        ("a: 2026-13-01", "is not YAML"),
+        ("kind: Pod", "has no CustomResourceDefinition"),
+        ("kind: List", "has no CustomResourceDefinition"),
+    ],
 )
 def test_a_file_without_definitions_is_refused(bundle, capsys, text: str | None, said: str) -> None:
     """With its name."""
