@@ -259,6 +259,30 @@ def test_secrets_are_read_from_a_secret_and_are_in_no_config_map(here: Path, cap
     assert {"secret": {"name": "guard", "items": [{"key": "secrets.key", "path": "secrets/key"}]}} in sources
 
 
+def test_two_files_of_one_key_are_refused(here: Path, capsys) -> None:
+    """One of them would be mounted with the content of the other."""
+    plugin = (
+        "  plugins:\n    - name: chat\n      onError: Disable\n      configFrom:\n"
+        "        - {name: a, file: secrets/key}\n        - {name: b, file: secrets.key}\n"
+    )
+    write(here, "manifest.yaml", HEAD + plugin + PODS + handler("handlers:f"))
+    write(here, "secrets/key", "a")
+    write(here, "secrets.key", "b")
+    assert main(["generate", "deploy", "."]) == 2
+    assert "names secrets/key and secrets.key" in capsys.readouterr().err
+
+
+def test_config_maps_with_code_have_the_label_of_the_policy(capsys) -> None:
+    """`deploy/admission-policy.yaml` finds them by it; no other object has code."""
+    label = re.search(
+        r"'(declctl\.dev/code)'", (EXAMPLES.parent / "deploy" / "admission-policy.yaml").read_text("utf-8")
+    )
+    assert label is not None
+    objects = deployed(capsys, str(EXAMPLES / "07-in-cluster"))
+    marked = {kind for (kind, _), each in objects.items() if label[1] in each["metadata"].get("labels", {})}
+    assert marked == {"ConfigMap"}
+
+
 def test_packages_of_plugins_come_from_an_image(here: Path, capsys) -> None:
     """An init container copies them; pip never runs in the pod."""
     pod = pod_of(deployed(capsys, ".", "--plugin-image", "plugins:1", "--image", "other:2"))
