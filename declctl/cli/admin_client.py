@@ -140,7 +140,7 @@ def _named(given: str) -> AdminAddress:
         if not address.port:
             raise UsageError(f"--admin {given}: port 0 is no port that can be asked; write the real one.")
         reachable = _reachable(address)
-        known = next((each for each in running_processes() if _at(each).address == reachable), None)
+        known = next((each for each in running_processes() if _is_at(each, reachable)), None)
         encrypted = encrypted or (known is not None and known.cert_file is not None)
         return AdminAddress(reachable, named=True, process=known, encrypted=encrypted)
     running = running_processes()
@@ -184,6 +184,14 @@ def _at(process: RunningProcess) -> AdminAddress:
     address = _reachable(parse_address(process.address))
     encrypted = process.cert_file is not None
     return AdminAddress(address, controller=process.controller, process=process, encrypted=encrypted)
+
+
+def _is_at(process: RunningProcess, address: Address) -> bool:
+    """Whether a process listens at an address. `localhost` is any address of loopback."""
+    found = _at(process).address
+    if address.host.lower() == "localhost":
+        return found.port == address.port and is_loopback(found.host)
+    return found == address
 
 
 def _reachable(address: Address) -> Address:
