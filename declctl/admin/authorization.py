@@ -36,7 +36,7 @@ class AccessVerdict(StrEnum):
 
 
 class Decision(NamedTuple):
-    """A verdict, with a sentence for the client; empty for the usual one."""
+    """A verdict, with a sentence for the client. If it is empty, the client gets that of the verdict."""
 
     verdict: AccessVerdict
     sentence: str = ""
@@ -142,9 +142,9 @@ def token_in(path: Path) -> bytes:
 def from_environment(
     environ: Mapping[str, str] = os.environ, log: Log | None = None
 ) -> StaticToken | TokenFile | None:
-    """The authorizer that the environment of a process asks for; None if it names no token.
+    """The authorizer of the token, or of the token file, that the environment names; None without either.
 
-    Raises UsageError if it names both a token and a file.
+    Raises UsageError if it names both.
     """
     token, file = environ.get(TOKEN_VARIABLE, "").strip(), environ.get(TOKEN_FILE_VARIABLE, "")
     if token and file:

@@ -18,7 +18,7 @@ from declctl.kit.text import excerpt
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import KubeObject
 
-REVIEW_SECONDS: Final = 10.0  # for which an answer of the API server counts, also after a change of rights
+REVIEW_SECONDS: Final = 10.0  # for which an answer of the API server is used again, even if rights change
 TIMEOUT_SECONDS: Final = 5.0  # for both reviews of a request
 _MOST_ANSWERS = 1024  # that are remembered, of each kind
 _LONGEST_TOKEN = 16 << 10  # characters; headers are shorter anyway

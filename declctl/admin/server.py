@@ -429,7 +429,7 @@ def front(
             entry = RunningProcess(
                 controller=runtime.plan.name,
                 pid=os.getpid(),
-                start_time=await asyncio.to_thread(start_time, os.getpid()) or "",
+                start_time=await asyncio.to_thread(_start_time),
                 address=str(bound),
                 manifest=manifest,
                 token_file=str(authorizer.path) if isinstance(authorizer, TokenFile) else None,
@@ -439,6 +439,14 @@ def front(
                 yield
 
     return admin
+
+
+def _start_time() -> str:
+    """The start time of this process; empty if it can't be found: then no reader finds the process."""
+    try:
+        return start_time(os.getpid()) or ""
+    except OSError:
+        return ""
 
 
 @asynccontextmanager

@@ -36,7 +36,8 @@ class ServerCertificate:
     def __init__(self, pair: KeyPair, log: Log | None = None) -> None:
         self.pair = pair
         self._log = log
-        self._read: tuple[bytes, bytes] | None = None  # the files as they were when they were tried last
+        # The files as they were when they were tried last; the text of the error if they could not be read.
+        self._read: tuple[bytes, bytes] | None = None
         self._current: ssl.SSLContext | None = None  # with the newest pair that can be used
         self.context = _new_context()
         # Called in each handshake, also without a server name: it gives the connection the newest pair.
@@ -71,12 +72,12 @@ class ServerCertificate:
             await self.refresh()
 
     async def _try(self) -> str | None:
-        """Use the files as they are now, if they have changed; returns what is wrong with them."""
+        """Use the files as they are now, if they have changed; returns what is wrong with them, or None."""
         try:
             # In a thread: the files may be on a mount that hangs.
             found, context = await asyncio.to_thread(_load, self.pair, self._read)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            # The text of the error stands for files that could not be read: it is told once.
+            # In the place of the files, so that `refresh` logs the same error once.
             self._read = (str(error).encode(), b"")
             return str(error)
         except _Unusable as error:
@@ -107,7 +108,10 @@ def _new_context() -> ssl.SSLContext:
 def _load(
     pair: KeyPair, before: tuple[bytes, bytes] | None
 ) -> tuple[tuple[bytes, bytes], ssl.SSLContext | None]:
-    """The content of the files, with a context for them; None if they are as before. Blocks."""
+    """The content of the files, with a context for them, or with None if they are as `before`. Blocks.
+
+    Raises _Unusable for files that are no pair, and OSError if they can't be read, or change meanwhile.
+    """
 
     def read() -> tuple[bytes, bytes]:
         cert, key = (read_file_in_time(path, most=CONFIG_BYTES, name="declctl-certificate") for path in pair)
@@ -130,7 +134,7 @@ def _load(
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection before its TLS is there: it counts as one that waits for its client.
+    """A connection until its TLS handshake has ended. It counts as one that waits for its client.
 
     - `make`: makes the protocol of the encrypted connection.
     - `opened`, `closed`: called with the bare transport, before and after the handshake.
@@ -183,9 +187,9 @@ class TlsHandshake(asyncio.Protocol):
 
 
 class EarlyBytes(asyncio.Protocol):
-    """Passes the events of a connection on once its transport is known.
+    """Passes the events of a connection on to `inner`, from `begin` on.
 
-    `start_tls` gives the transport after the first bytes may have arrived.
+    `start_tls` returns the transport, which `inner` needs first, when bytes may have arrived already.
     """
 
     def __init__(self, inner: asyncio.Protocol) -> None:

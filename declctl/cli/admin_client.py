@@ -54,7 +54,7 @@ class AdminAddress(msgspec.Struct, frozen=True):
 
     address: Address
     named: bool = False  # by --admin
-    controller: str | None = None  # that has to answer; None for whatever answers
+    controller: str | None = None  # the name of the one that has to answer; None if any may
     process: RunningProcess | None = None  # whose file names the address
     encrypted: bool = False  # it speaks HTTPS
 
@@ -103,8 +103,8 @@ def admin_address(given: str | None, *, manifest: LocalManifest | None = None) -
     """The admin address of the running process that a command is for.
 
     - `given`: the value of `--admin`, an address or the name of a controller that runs.
-    - `manifest`: one that has been read already; by default, that of the current folder. Of a manifest with
-      faults, which may be under edit, the name and the address alone are read.
+    - `manifest`: a manifest that the caller has read; by default, that of the current folder is read. If it
+      has faults, as during an edit, only name and address of its controller are used.
 
     Without `given`, it is the running process of the manifest, else the address in the manifest; without a
     manifest, the only controller that runs, else the default address. Raises UsageError, with the
@@ -140,7 +140,7 @@ def _named(given: str) -> AdminAddress:
         if not address.port:
             raise UsageError(f"--admin {given}: port 0 is no port that can be asked; write the real one.")
         reachable = _reachable(address)
-        known = next((each for each in running_processes() if _at(each).address == reachable), None)
+        known = next((each for each in running_processes() if _is_at(each, reachable)), None)
         encrypted = encrypted or (known is not None and known.cert_file is not None)
         return AdminAddress(reachable, named=True, process=known, encrypted=encrypted)
     running = running_processes()
@@ -156,7 +156,10 @@ def _named(given: str) -> AdminAddress:
 
 
 def _process_of(manifest: LocalManifest, running: Sequence[RunningProcess]) -> RunningProcess | None:
-    """The running process of a manifest; without a manifest, the only one. UsageError for several."""
+    """The running process of a manifest; without a manifest, the only one that runs. None if there is none.
+
+    Raises UsageError for several.
+    """
     if not manifest.exists:
         found = list(running)
     else:
@@ -181,6 +184,14 @@ def _at(process: RunningProcess) -> AdminAddress:
     address = _reachable(parse_address(process.address))
     encrypted = process.cert_file is not None
     return AdminAddress(address, controller=process.controller, process=process, encrypted=encrypted)
+
+
+def _is_at(process: RunningProcess, address: Address) -> bool:
+    """Whether a process listens at an address. `localhost` is any address of loopback."""
+    found = _at(process).address
+    if address.host.lower() == "localhost":
+        return found.port == address.port and is_loopback(found.host)
+    return found == address
 
 
 def _reachable(address: Address) -> Address:
@@ -272,7 +283,7 @@ def _read(target: AdminAddress, answer: http.client.HTTPResponse) -> AdminAnswer
     document = _object(body) if len(body) <= _LARGEST_ANSWER else None
     if document is None:
         raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
-    # The user has a token and wonders why it does not help: say why it stayed here.
+    # The user has a token, which was not sent: the answer alone does not say why.
     if answer.status in _WITHOUT_TOKEN and _token(target) and not target.gets_token:
         raise UsageError(
             f"{target} asks for a token. It was not sent, as only a manifest names it: write "
@@ -423,12 +434,13 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
 
 
 def _controllers(data: bytes) -> list[Any]:
-    """The Controllers in a file, up to its first fault."""
+    """The Controllers in a file, up to the first text that is no YAML."""
     found: list[Any] = []
     try:
         for document in yaml.safe_load_all(data):
-            if document["kind"] == "Controller" and str(document["apiVersion"]).startswith("declctl.dev/"):
-                found.append(document)  # noqa: PERF401
+            version = str(_value(document, "apiVersion"))
+            if _value(document, "kind") == "Controller" and version.startswith("declctl.dev/"):
+                found.append(document)
     except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
         return found
     return found

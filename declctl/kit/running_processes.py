@@ -73,9 +73,13 @@ def registered(process: RunningProcess) -> Generator[Path]:
     part = path.with_suffix(f".{os.getpid()}.part")
     part.unlink(missing_ok=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(process))
-    part.replace(path)  # so that a reader never sees half of it
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(process))
+        part.replace(path)  # so that a reader never sees half of it
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     try:
         yield path
     finally:
@@ -99,11 +103,14 @@ def running_processes() -> list[RunningProcess]:
 
 
 def start_time(pid: int) -> str | None:
-    """A text that no later process with the same id has; None if there is no such process. Blocks."""
+    """A text that no later process with the same id has; None if there is no such process. Blocks.
+
+    Raises OSError if the system can't say it, as without a free file descriptor.
+    """
     if sys.platform == "linux":
         try:
             text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return None
         # The name of the program is in parentheses, and may itself have some.
         fields = text.rpartition(")")[2].split()
@@ -115,9 +122,11 @@ def start_time(pid: int) -> str | None:
             text=True,
             timeout=_PS_SECONDS,
             check=False,
+            # Otherwise, a shell with another language or time zone would read another text.
+            env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"ps takes longer than {_PS_SECONDS:g} s") from error
     return told.stdout.strip() or None
 
 
@@ -127,9 +136,10 @@ def _read(path: Path) -> RunningProcess | None:
         if path.lstat().st_uid != os.geteuid():
             return None
         process = msgspec.json.decode(read_file(path, most=ENTRY_BYTES), type=RunningProcess)
+        started = start_time(process.pid)
     except (OSError, msgspec.DecodeError):
-        return None
-    if start_time(process.pid) == process.start_time:
+        return None  # also if the start time can't be found now: the process may live, and keeps its file
+    if started == process.start_time:
         return process
     with contextlib.suppress(OSError):
         path.unlink()

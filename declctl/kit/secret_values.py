@@ -1,4 +1,4 @@
-"""The values of Secrets that code of this process has read, so that no text that is logged or shown has them.
+"""The values of Secrets that code of this process has read: no text that is logged or shown has them.
 
 An exception of a handler may quote what the handler has read. So each Secret that is decoded for a reader
 leaves its values here, and texts of exceptions and lines of the log are searched for them, as CI systems do.
@@ -22,7 +22,7 @@ SHORTEST: Final = 6
 _FIELDS = ("data", "stringData")
 _MOST_VALUES = 4096  # that are remembered
 _MOST_BYTES = 4 << 20  # of them
-_MOST_SECRETS = 1024  # whose versions are known to be remembered
+_MOST_SECRETS = 1024  # versions whose values are known to be remembered; the oldest one makes room
 
 
 class SecretValues:
@@ -41,8 +41,10 @@ class SecretValues:
         """Remember the values of a Secret, or of a part of it that has no metadata."""
         metadata = secret.get("metadata")
         version = None
-        if isinstance(metadata, Mapping):
+        # A part without values, such as the metadata alone, must not stand for the Secret.
+        if isinstance(metadata, Mapping) and any(name in secret for name in _FIELDS):
             version = tuple(metadata.get(name) for name in ("namespace", "name", "uid", "resourceVersion"))
+            version = version if version[-1] else None  # an object that no server has stored
         with self._lock:
             if version is not None and version in self._seen:
                 return
@@ -55,8 +57,10 @@ class SecretValues:
                 del self._values[oldest]
                 self._bytes -= len(oldest)
                 self._seen.clear()  # a Secret that has lost values is remembered again when it is read
-            if version is not None and len(self._seen) < _MOST_SECRETS:
+            if version is not None:
                 self._seen[version] = None
+                if len(self._seen) > _MOST_SECRETS:
+                    del self._seen[next(iter(self._seen))]
 
     def hide(self, text: str) -> str:
         """The text with `(hidden)` in the place of each remembered value."""

@@ -28,13 +28,13 @@ from declctl.transport import Client
 
 _REFERENCE = re.compile(r"configmap/([^/]+)/([^/]+)")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_FIRST_SECONDS = 60.0  # for the first answer of the API server
+_FIRST_SECONDS = 60.0  # until the folder has its files: for the connection, the first read and the sync
 _SILENCE_SECONDS = 60.0  # between two warnings about the watch
 _LINK = "..data"
 
 
 def config_map_of(manifest: str) -> tuple[str, str]:
-    """Namespace and name in `configmap/NAMESPACE/NAME`, the MANIFEST of a command line.
+    """Split `configmap/NAMESPACE/NAME`, the MANIFEST of a command line, into namespace and name.
 
     Raises UsageError for another text. A folder called `configmap` is written as `./configmap/…`.
     """
@@ -61,9 +61,9 @@ class ConfigMapFolder:
         self._connect = connect
         self._log = log
         self._machinery = LoopThread("declctl-configmap")
-        self._folder = Path()  # set by `__enter__`
+        self._folder: Path | None = None  # from `__enter__` on
         self._written: Mapping[str, bytes] | None = None  # the files of the folder
-        self._count = 0  # of folders that were made
+        self._count = 0  # of inner folders that were made, which have it in their names
         self._warned_at = -_SILENCE_SECONDS  # by time.monotonic; of the last warning about the watch
 
     def __enter__(self) -> Self:
@@ -86,7 +86,8 @@ class ConfigMapFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._machinery.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __str__(self) -> str:
         """As on the command line."""
@@ -94,7 +95,8 @@ class ConfigMapFolder:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder. Inside the `with` block only."""
+        assert self._folder is not None
         return self._folder
 
     async def _follow(self, first: "asyncio.Future[None]") -> None:
@@ -105,7 +107,7 @@ class ConfigMapFolder:
             first.set_exception(error)
             return
         try:
-            # An informer would retry what is wrong with the name or the rights; here it is told at once.
+            # An informer would retry after a wrong name or a missing right. This read raises at once.
             self._write(await self._get(client))
             async with SharedInformerFactory(client, namespace=self._namespace) as factory:
                 informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
@@ -167,22 +169,23 @@ class ConfigMapFolder:
         if files == self._written:
             return
         self._count += 1
-        inner = self._folder / f"..{self._count}"
+        inner = self.path / f"..{self._count}"
         inner.mkdir()
         for name, data in files.items():
             (inner / name).write_bytes(data)
         # As the kubelet's AtomicWriter: new names get their links after the move, old ones lose theirs.
-        link, moved = self._folder / _LINK, self._folder / "..data_tmp"
+        link, moved = self.path / _LINK, self.path / "..data_tmp"
         before = link.readlink() if link.is_symlink() else None
+        moved.unlink(missing_ok=True)  # of a write that has failed, as on a full disk
         moved.symlink_to(inner.name)
         moved.replace(link)
         for name in files:
             with suppress(FileExistsError):
-                (self._folder / name).symlink_to(f"{_LINK}/{name}")
+                (self.path / name).symlink_to(f"{_LINK}/{name}")
         for name in (self._written or {}).keys() - files.keys():
-            (self._folder / name).unlink(missing_ok=True)
+            (self.path / name).unlink(missing_ok=True)
         if before is not None:
-            shutil.rmtree(self._folder / before, ignore_errors=True)
+            shutil.rmtree(self.path / before, ignore_errors=True)
         self._written = files
 
     def _files(self, obj: Any) -> Mapping[str, bytes]:
@@ -197,6 +200,6 @@ class ConfigMapFolder:
                 raise UsageError(f"{self}: the binaryData of {name} is not base64.") from error
         for name in files:
             # The API server refuses such keys. Another server may not, and a key must not leave the folder.
-            if not _KEY.fullmatch(name) or name.startswith(".."):
+            if not _KEY.fullmatch(name) or name == "." or name.startswith(".."):
                 raise UsageError(f"{self}: the key {name!r} is no name of a file.")
         return files

@@ -1,15 +1,17 @@
 """Traces of OpenTelemetry: an event, the calls of hooks for it, and their writes.
 
 Spans are made if the program has a tracer provider: `opentelemetry-instrument declctl run …` makes one, and
-so may a hook `declctl_startup`. declctl configures none, and imports nothing of OpenTelemetry: a provider
-exists only if other code has imported the API. So without one, a call costs a look into `sys.modules`.
+so may a hook `declctl_startup`. declctl configures none. Without a provider it imports nothing of
+OpenTelemetry: a provider exists only if other code has imported the API, so a call costs a look into
+`sys.modules`.
 
 The spans of one call:
 
 - `process RESOURCE`, from the receipt of the change to the end of the call. A retry begins another trace.
 - `HOOK HANDLER`, below it, while the function runs. It is the current span there: the spans of user code and
   of instrumented libraries are its children.
-- `apply`, `apply_set`, `patch_status`, below that, from `ctx.apply` to the answer of the server.
+- `apply`, `apply_set`, `patch_status`, `change_finalizer`, below that, from `ctx.apply` and its like to the
+  answer of the server.
 
 A retry has a link to the attempt before. An event that a write of this process has led to has a link to the
 span of this write. From any thread.
@@ -24,6 +26,9 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
+
+from declctl.hooks.calls import readable_traceback
+from declctl.kit.text import exception_text
 
 T = TypeVar("T")
 
@@ -111,10 +116,18 @@ class Tracing:
         """
         api = self._api
         scope = self._tracer.start_as_current_span(
-            verb, kind=api.SpanKind.CLIENT, attributes={"declctl.write.verb": verb, **attributes}
+            verb,
+            kind=api.SpanKind.CLIENT,
+            attributes={"declctl.write.verb": verb, **attributes},
+            record_exception=False,  # as the SDK would record the text as it is
+            set_status_on_exception=False,
         )
         with scope as span:
-            result = await work
+            try:
+                result = await work
+            except Exception as error:
+                _fail(span, error, api, with_event=True)
+                raise
             written = _written(result)
             context = span.get_span_context()
             for each in written:
@@ -166,7 +179,7 @@ class CallTrace:
     def end(self, failures: Sequence[BaseException]) -> None:
         """End the span; it has failed if there are failures."""
         if failures:
-            _fail(self._span, failures[0], self._api, with_event=False)
+            _fail(self._span, _raised(failures[0]), self._api, with_event=False)
         self._span.end()
 
 
@@ -196,7 +209,7 @@ class _HookScope(AbstractContextManager[None]):
 
         context.detach(self._token)
         if error is not None:
-            _fail(self._span, error, self._api, with_event=True)
+            _fail(self._span, _raised(error), self._api, with_event=True)
         self._span.end()
 
 
@@ -290,13 +303,22 @@ def _written(result: Any) -> Sequence[Any]:
     return () if result is None else (result,)
 
 
-def _fail(span: Any, error: BaseException, api: Any, *, with_event: bool) -> None:
-    """Let a span have failed by an exception of user code, which is the cause of ours."""
-    raised = error if error.__cause__ is None else error.__cause__
+def _raised(error: BaseException) -> BaseException:
+    """The exception of user code, which is the cause of ours."""
+    return error if error.__cause__ is None else error.__cause__
+
+
+def _fail(span: Any, raised: BaseException, api: Any, *, with_event: bool) -> None:
+    """Give a span the status ERROR, and the exception if `with_event` is set.
+
+    Spans go to other systems, so their texts have no values of Secrets.
+    """
     try:
+        text = exception_text(raised)
         if with_event:
-            span.record_exception(raised)
+            texts = {"exception.message": text, "exception.stacktrace": readable_traceback(raised)}
+            span.record_exception(raised, attributes=texts)
         span.set_attribute("error.type", type(raised).__qualname__)
-        span.set_status(api.Status(api.StatusCode.ERROR, str(raised)))
+        span.set_status(api.Status(api.StatusCode.ERROR, text))
     except Exception:  # noqa: BLE001 - user code: an exception may raise where it is read
         span.set_status(api.Status(api.StatusCode.ERROR))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from declctl.errors import ReloadRefused
+from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import until
 
@@ -140,3 +141,10 @@ def test_code_whose_review_was_withdrawn_does_not_come_back(reviews) -> None:
     outcome = controller.on_machinery(controller.runtime.rollback(), 30)
     assert outcome.reason == "DigestNotAllowed"
     assert controller.status().generation == 2
+
+
+def test_an_empty_name_allows_nothing() -> None:
+    """`--allowed-digests "$LIST"` without the variable must not run files that nobody has reviewed."""
+    with pytest.raises(ReloadRefused, match="an empty name"):
+        require_allowed(f"sha256:{'0' * 64}", [""])
+    require_allowed(f"sha256:{'0' * 64}", [None])

@@ -138,8 +138,8 @@ ALERTS: Final = (
     Alert(
         "DeclctlPluginDisabled",
         "declctl_plugin_ready{{job}} == 0",
-        "The plugin {{ $labels.plugin }} could not be loaded, and its handlers are not called.",
-        "`declctl plugins list` names the fault.",
+        "The plugin {{ $labels.plugin }} could not be loaded, or is suspended: its handlers are not called.",
+        "`declctl status` says which of the two it is; `declctl plugins list` names the fault.",
         "5m",
     ),
 )

@@ -13,6 +13,7 @@ from declctl.runtime.checking.inputs import Inputs
 
 MANIFEST: Final = "manifest.yaml"
 FOLDER: Final = "/etc/declctl"
+CODE_LABEL: Final = "declctl.dev/code"
 LARGEST: Final = 1_000_000  # bytes of one ConfigMap; an API server takes 1 MiB
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
@@ -21,8 +22,8 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
 class BundleVolume(msgspec.Struct, frozen=True):
     """The ConfigMaps with the files of a manifest, and how a pod gets them.
 
-    `secret` names the keys that a Secret with the name of the controller has to have: variables, and files
-    that configs of plugins name. It is None if nothing needs a Secret.
+    A Secret with the name of the controller, which is not generated, has to have the keys in `variables` and
+    `secret_files`: environment variables, and files that configs of plugins name.
     """
 
     config_maps: Sequence[Document]
@@ -34,17 +35,23 @@ class BundleVolume(msgspec.Struct, frozen=True):
 def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
     """Put the manifest and its handlers into ConfigMaps.
 
-    Raises UsageError for a file that no ConfigMap can hold: by its size, or by its name.
+    Raises UsageError for a file that is too large for a ConfigMap, and for a name that can be no key.
     """
     files = {MANIFEST: inputs.loaded.document.text.encode(), **inputs.bundle.files}
     keys = {_key(path): path for path in files}
     parts = list(_parts({key: files[path] for key, path in keys.items()}))
     names = [place.name if number == 1 else f"{place.name}-{number}" for number in range(1, len(parts) + 1)]
     config_maps = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": place.metadata(name), **_data(part)}
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(place, name), **_data(part)}
         for name, part in zip(names, parts, strict=True)
     ]
-    secret_files = dict(_secret_files(inputs))
+    secret_files: dict[str, str] = {}
+    for key, path in _secret_files(inputs):
+        if secret_files.setdefault(key, path) != path:
+            raise UsageError(
+                f"configFrom names {secret_files[key]} and {path}, which would both be the key {key} of the "
+                "Secret: rename one of them."
+            )
     has_folders = any("/" in path for path in files)
     if len(parts) == 1 and not has_folders and not secret_files:
         # Without a list of keys, a file that is added later needs no new pod.
@@ -57,6 +64,12 @@ def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
         items = [{"key": key, "path": path} for key, path in secret_files.items()]
         sources.append({"secret": {"name": place.name, "items": items}})
     return BundleVolume(config_maps, {"projected": {"sources": sources}}, _variables(inputs), secret_files)
+
+
+def _metadata(place: Place, name: str) -> dict[str, Any]:
+    metadata = place.metadata(name)
+    # deploy/admission-policy.yaml lets reviewers alone change ConfigMaps with this label.
+    return {**metadata, "labels": {**metadata["labels"], CODE_LABEL: place.name}}
 
 
 def _key(path: str) -> str:

@@ -74,6 +74,7 @@ def deployment_files(
     """The objects of a deployment by the name of a file, in the order in which they are applied."""
     bundle = bundle_volume(planned.inputs, place)
     _tell_secrets(bundle, place)
+    _tell_files(planned.plan)
     files: dict[str, list[Document | Role]] = {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
@@ -83,7 +84,7 @@ def deployment_files(
     if options.service_monitor or options.alerts:
         monitoring: list[Document | Role] = []
         if options.service_monitor:
-            monitoring += [_service(place), _service_monitor(place)]
+            monitoring += [_service(place), _service_monitor(planned.plan, place)]
         if options.alerts:
             monitoring.append(alert_rule(place))
         files["monitoring.yaml"] = monitoring
@@ -96,6 +97,19 @@ def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
         line(
             f"declctl: the pod reads {', '.join(keys)} from the Secret {place.name}, which is not generated: "
             f"create it in the namespace {place.namespace} with these keys",
+            err=True,
+        )
+
+
+def _tell_files(plan: Plan) -> None:
+    """Name the files that the process reads and that no generated volume has."""
+    admin, tls = plan.admin, plan.admin.tls
+    files = [admin.token_file, *((tls.cert_file, tls.key_file) if tls is not None else ())]
+    named = [each for each in (*files, plan.reload.allowed_digests) if each is not None]
+    if named:
+        line(
+            f"declctl: the pod reads {', '.join(named)}, which no generated volume has: mount them, such as "
+            "by a patch of the Deployment with --kustomize",
             err=True,
         )
 
@@ -251,11 +265,12 @@ def _service(place: Place) -> Document:
     return {"apiVersion": "v1", "kind": "Service", "metadata": place.metadata(), "spec": spec}
 
 
-def _service_monitor(place: Place) -> Document:
-    spec = {
-        "selector": {"matchLabels": place.selector},
-        "endpoints": [{"port": "admin", "path": "/metrics"}],
-    }
+def _service_monitor(plan: Plan, place: Place) -> Document:
+    endpoint: dict[str, Any] = {"port": "admin", "path": "/metrics"}
+    if plan.admin.tls is not None:
+        # Prometheus asks pods by their addresses, which no certificate has.
+        endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
+    spec = {"selector": {"matchLabels": place.selector}, "endpoints": [endpoint]}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
@@ -265,17 +280,25 @@ def _service_monitor(place: Place) -> Document:
 
 
 def _write(folder: Path, files: dict[str, list[Document | Role]], place: Place) -> None:
-    """Write the files and a kustomization. Raises UsageError for a folder that has other files."""
+    """Write the files and a kustomization.
+
+    Raises UsageError for a folder of others, and for a file of others in the place of one that is written.
+    """
     kustomization = folder / _KUSTOMIZATION
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if kustomization.exists():
-            if not kustomization.read_text("utf-8").startswith(_HEADER):
+            if not _is_ours(kustomization):
                 raise UsageError(f"{kustomization} was not made by declctl: name another folder.")
         elif any(folder.iterdir()):
             raise UsageError(f"{folder} has files of others: name an empty folder, or one that is not there.")
+        for name in files:
+            if (folder / name).exists() and not _is_ours(folder / name):
+                raise UsageError(
+                    f"{folder / name} was not made by declctl: rename it, or name another folder."
+                )
         for stale in folder.glob("*.yaml"):
-            if stale.name not in files and stale.read_text("utf-8").startswith(_HEADER):
+            if stale.name not in {*files, _KUSTOMIZATION} and _is_ours(stale):
                 stale.unlink()
         for name, documents in files.items():
             (folder / name).write_text(_HEADER + rendered(documents), "utf-8")
@@ -290,3 +313,9 @@ def _write(folder: Path, files: dict[str, list[Document | Role]], place: Place) 
     line(
         f"created {folder}; `kubectl apply --server-side -k {folder}` applies {place.namespace}/{place.name}"
     )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether an earlier call has made a file, by its first line."""
+    with path.open("rb") as file:
+        return file.read(len(_HEADER.encode())) == _HEADER.encode()

@@ -66,10 +66,10 @@ _MORE: Final[Mapping[tuple[str, str], _Place]] = MappingProxyType(
 def known_kinds(
     kinds: Iterable[GroupVersionKind], definitions: Iterable[str]
 ) -> tuple[Mapping[GroupVersionKind, Resource], list[GroupVersionKind]]:
-    """The resources of kinds of Kubernetes, and of those that files with definitions have; then the rest.
+    """The resources of `kinds` that are known without a cluster, and the kinds that are not known.
 
-    `definitions` are paths of YAML files with CustomResourceDefinitions. Raises UsageError for a file that
-    can't be read, or has none.
+    Known are the kinds of Kubernetes, and those of `definitions`: paths of YAML files with
+    CustomResourceDefinitions. Raises UsageError for a file that can't be read, or has none.
     """
     places: dict[tuple[str, str], _Place] = {
         **{(kind.group, kind.kind): (kind.plural, kind.namespaced) for kind in BUILT_IN},
@@ -91,7 +91,7 @@ def known_kinds(
 def served_kinds(
     kinds: Iterable[GroupVersionKind], kubeconfig: str | None, context: str | None
 ) -> tuple[Mapping[GroupVersionKind, Resource], list[GroupVersionKind]]:
-    """As `known_kinds`, as the cluster of a kubeconfig serves them.
+    """The resources of `kinds` that the cluster of a kubeconfig serves, and the kinds that it does not serve.
 
     Raises UsageError if the cluster does not answer.
     """
@@ -132,14 +132,16 @@ def _defined(path: str) -> dict[tuple[str, str], _Place]:
         )
     try:
         documents: list[Any] = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-13-01
         raise UsageError(f"{path} is not YAML: {error}") from error
     found: dict[tuple[str, str], _Place] = {}
     for each in documents:
         if not isinstance(each, dict):
             continue
         document = cast("dict[str, Any]", each)
-        items = cast("list[Any]", document["items"]) if document.get("kind") == "List" else [document]
+        items = (
+            cast("list[Any]", document.get("items") or []) if document.get("kind") == "List" else [document]
+        )
         for item in items:
             if isinstance(item, dict) and item.get("kind") == "CustomResourceDefinition":
                 spec = cast("dict[str, Any]", item.get("spec") or {})

@@ -1,6 +1,7 @@
 """The rights of a manifest as rules of RBAC: merged, each as narrow as it can be, with the reasons for it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -182,7 +183,9 @@ def granted_rights(inputs: Inputs, rights: Iterable[Right], rules: Iterable[Code
         ground = f"declctl_rbac of {rule.origin}" + (f": {rule.reason}" if rule.reason else "")
         spaces = rule.namespaces
         if spaces is None:
-            spaces = tuple({each: None for name in rule.resources_served for each in namespaces[name]})
+            served = [namespaces[name] for name in rule.resources_served]
+            # One resource of the whole cluster needs the rule there, whatever namespaces the others have.
+            spaces = tuple(dict.fromkeys(chain.from_iterable(served))) if all(served) else ()
         for namespace in spaces or (None,):
             add(namespace, key, rule.verbs, ground)
     everywhere = merged.get(None, {})

@@ -1,7 +1,7 @@
 """The lists of digests that say which bundles may run (`--allowed-digests`, `spec.reload.allowedDigests`).
 
-A list is a file that others maintain than the authors of the bundle: it names what has been reviewed. It is
-read before each import of a bundle, so code that is not in it is never imported.
+The authors of a bundle can't edit the list: others add the digests of the bundles that they have reviewed.
+The list is read before each import of a bundle, so code that it lacks is never imported.
 """
 
 import re
@@ -22,9 +22,10 @@ def require_allowed(digest: str, lists: Iterable[str | None]) -> None:
     """Raise ReloadRefused unless each of these files has the digest. Blocks for the time of the reads.
 
     `digest` is `Inputs.bundle_digest`. A file that can't be read, or has a line that is no digest, allows
-    nothing. None stands for a list that is not set.
+    nothing. None stands for a list that is not set. An empty name, as of `--allowed-digests "$LIST"` without
+    that variable, is a file that can't be read.
     """
-    for name in dict.fromkeys(filter(None, lists)):
+    for name in dict.fromkeys(each for each in lists if each is not None):
         allowed = read_list(name)
         if digest not in allowed:
             raise ReloadRefused(
@@ -47,7 +48,7 @@ def read_list(name: str) -> frozenset[str]:
         lines = data.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
-        message = f"the list of allowed digests, {name}, can't be read: {reason.lower()}"
+        message = f"the list of allowed digests, {name or '(an empty name)'}, can't be read: {reason.lower()}"
         raise ReloadRefused(NOT_ALLOWED, message) from error
     found: set[str] = set()
     for number, line in enumerate(lines, start=1):

@@ -21,7 +21,7 @@ from declctl.kit import Clock
 from declctl.runtime.log import Log
 from declctl.workqueue import Backoff
 
-LONGEST_LOOK = 10.0  # seconds until a change that waits for the end of a trial asks again
+LONGEST_LOOK = 10.0  # seconds after which a change asks again while the trial of another one is under way
 _OTHERS_FIRST = 1.0  # seconds that the object of the last trial leaves to others
 
 
@@ -54,8 +54,8 @@ class BreakerStatus(msgspec.Struct, frozen=True):
 class CircuitBreaker:
     """The breaker of one plugin. Its methods may be called by any thread.
 
-    A worker calls `enter` before a call of the plugin, and after it exactly one of `succeeded`, `failed` and
-    `left`.
+    A worker calls `enter` before a call of the plugin. If the call may be made, it calls exactly one of
+    `succeeded`, `failed` and `left` after it, or when the call is not waited for any longer.
     """
 
     def __init__(self, plugin: str, policy: BreakerPolicy, *, clock: Clock, log: Log) -> None:
@@ -73,7 +73,7 @@ class CircuitBreaker:
         self._round = 0  # trials that have failed since it opened
         self._due = 0.0  # monotonic time of the next trial
         self._tried = ""  # the subject of the last trial
-        self._others_wait = False  # another subject has asked since then
+        self._others_wait = False  # another subject has asked since that trial began, and was refused
         self._last_error: str | None = None
         self._waiting: set[Callable[[], None]] = set()  # called when it closes
 
@@ -88,7 +88,7 @@ class CircuitBreaker:
             self._others_wait = self._others_wait or subject != self._tried
             left = self._due - self._clock.monotonic()
             if self._state is BreakerState.OPEN and left <= 0.0:
-                # An object that can never be handled would otherwise be every trial, and keep it open.
+                # Otherwise, an object that always fails could be each trial, and would keep the breaker open.
                 if subject != self._tried or not self._others_wait:
                     self._state = BreakerState.HALF_OPEN
                     self._tried, self._others_wait = subject, False
@@ -143,7 +143,7 @@ class CircuitBreaker:
         )
 
     def left(self, subject: str) -> None:
-        """A call has ended without a verdict, as it waits for a cache: another one may be the trial."""
+        """A call gives no verdict, as one that waits for a cache: another call may be the trial."""
         with self._lock:
             if self._state is BreakerState.HALF_OPEN and subject == self._tried:
                 self._state, self._due, self._tried = BreakerState.OPEN, self._clock.monotonic(), ""

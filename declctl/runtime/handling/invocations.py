@@ -94,11 +94,11 @@ class Retry(NamedTuple):
     failed: frozenset[_ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
     waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
-    is_unsynced: bool  # the newest was
+    is_unsynced: bool  # the newest retry is for a cache that has not synced
     failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: FilterOutcome | None = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
-    is_suspended: bool = False  # the newest wait is for a plugin that is not called (`CircuitBreaker`)
+    is_suspended: bool = False  # the newest retry is for a plugin that is not called (`CircuitBreaker`)
     span: Any = None  # the context of the span of the last attempt, if there are traces
 
 
@@ -130,8 +130,8 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
     timed_out: str = ""  # the message of its timeout; the failure was counted then
-    was_cancelled_at_timeout: bool = False  # and has ended with it; written by its worker
-    cancelled_at: str = ""  # when it was given up, for messages; empty if only its timeout ends it
+    was_cancelled_at_timeout: bool = False  # its timeout has cancelled and ended it; written by its worker
+    cancelled_at: str = ""  # the moment of `abandon`, in words, for messages; empty if it was not abandoned
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item
     # Seconds for which the oldest live change has waited for this call; None if no live change led to it, and
@@ -142,7 +142,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     scope: asyncio.Timeout | None = None  # of a call that awaits on `loop`: only such a call can be cancelled
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
-    entered: CircuitBreaker | None = None  # that waits for the outcome; taken under the lock
+    entered: CircuitBreaker | None = None  # is to be told the outcome; taken under the lock, to tell it once
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -584,6 +584,7 @@ class Invocations(ABC, Generic[T]):
                         await self._call_async(invocation, implementation, arguments)
             except BaseException as failure:
                 if ends_worker(failure):
+                    self._tell_breaker(invocation, None, left=True)
                     if trace is not None:
                         trace.end([failure])
                     raise
@@ -643,7 +644,7 @@ class Invocations(ABC, Generic[T]):
         binding = self._slot.binding_of(item)
         with self._lock:
             invocation = next((each for each in self._running.values() if each.item is item), None)
-            # A zombie has been replaced.
+            # The worker of a zombie has been replaced.
             replaced = item.excluded if invocation is None else invocation.overdue
             if invocation is not None:
                 del self._running[id(invocation)]
@@ -866,13 +867,18 @@ class Invocations(ABC, Generic[T]):
             self._loop.call_soon_threadsafe(invocation.timer.cancel)
         if invocation.trace is not None:
             invocation.trace.end(invocation.failures)
-        if invocation.failures:
-            self._fail(invocation)
-        else:
-            if self.tap.is_open:
-                self._tell(invocation, TapOutcome.SUCCEEDED)
-            self._succeed(invocation)
-            self._tell_breaker(invocation, None)
+        try:
+            if invocation.failures:
+                self._fail(invocation)
+            else:
+                if self.tap.is_open:
+                    self._tell(invocation, TapOutcome.SUCCEEDED)
+                self._succeed(invocation)
+                self._tell_breaker(invocation, None)
+        except BaseException:
+            # A fault of declctl. `recover` does not find the invocation, as `_count_end` has removed it.
+            self._tell_breaker(invocation, None, left=True)
+            raise
         if self.has_waiters:
             self._slot.open_latches()
         return not invocation.overdue
@@ -909,7 +915,8 @@ class Invocations(ABC, Generic[T]):
             what = None if self._is_final(invocation.failures) else describe_failure(invocation.failures[0])
             self._retry_or_give_up(invocation)
             self._tell_breaker(invocation, what)
-        # Their tracebacks refer to the run: a cycle would keep the code of its generation until a collection.
+        # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
+        # collection.
         invocation.failures.clear()
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
@@ -952,6 +959,8 @@ class Invocations(ABC, Generic[T]):
             generation=invocation.binding.generation,
             event_id=invocation.event_id,
         )
+        # Its timeout has told the breaker. Without one, a trial that never returns would keep it half open.
+        self._tell_breaker(invocation, None, left=True)
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._slot.wake()  # workers of another pool may wait until they are let in
 
@@ -1422,7 +1431,7 @@ def _identity(implementation: Implementation) -> _ImplementationId:
 
 
 def _waits(item: QueueItem[Any]) -> int:
-    """The retries of a change because of an unsynced cache; they are no attempts."""
+    """The retries of an item because of an unsynced cache or a suspended plugin; they are no attempts."""
     retry: Retry | None = item.retry_state
     return 0 if retry is None else retry.waits
 

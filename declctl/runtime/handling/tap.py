@@ -3,7 +3,7 @@
 While nobody listens, a call costs one read of `HandlerTap.is_open`. A listener has a queue of its own,
 bounded by number and bytes: a slow listener loses calls, is told how many, and delays no handler. The paths
 that changed are found when the listener reads, and not in the thread of a handler. No value of an object
-leaves the tap: it has keys, paths, times, and the texts of errors, these not for Secrets.
+leaves the tap: it has keys, paths, times, and the texts of errors. The texts of calls for Secrets are hidden.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from declctl.errors import MalformedAnswer
+from declctl.kit import secret_values
 from declctl.objects import Cause, Record
 from declctl.objects.differences import changed_paths
 
@@ -26,7 +27,6 @@ MOST_WAITING = 1000  # calls that wait for one listener
 MOST_BYTES = 16 << 20  # of their objects
 _MOST_PATHS = 12  # that are named of one change
 _LONGEST_PATH = 200  # characters: a key of a map may have megabytes
-_SECRET = ("v1", "Secret")
 _HIDDEN = "(hidden: the object is a Secret)"
 _CALL_BYTES = 512  # of a waiting call, besides its objects
 
@@ -39,7 +39,7 @@ class TapOutcome(StrEnum):
     FAILED = "failed"  # it failed, and is given up
     DEAD_LETTER = "deadLetter"  # the same, and `declctl get deadletters` has it
     FILTERED = "filtered"  # no hook was called: a filter, or nothing to do
-    WAITING = "waiting"  # a cache that it reads has not synced; it is called again
+    WAITING = "waiting"  # for a cache that has not synced, or a suspended plugin; it is called again
     OVERDUE = "overdue"  # it is not waited for any longer; another line comes if it returns
 
 
@@ -143,7 +143,7 @@ class TapFilter(msgspec.Struct, frozen=True):
     of: str = ""  # a handler or a resource, also one of a cause
     handler: str = ""
     namespace: str = ""
-    name: str = ""  # of the object; `*` and `?` stand for any letters
+    name: str = ""  # of the object; a pattern with `*`, `?` and `[…]`
     failed: bool = False  # failed calls alone
 
     def matches(self, call: TappedCall) -> bool:
@@ -273,5 +273,5 @@ class TapSubject(msgspec.Struct, frozen=True):
 def is_secret(obj: Mapping[str, Any] | Record | None) -> bool:
     """Whether an object is a Secret. A record is not decoded."""
     if isinstance(obj, Record):
-        return (obj.layout.api_version, obj.layout.kind) == _SECRET
-    return obj is not None and (obj.get("apiVersion"), obj.get("kind")) == _SECRET
+        return secret_values.is_secret(obj.layout.api_version, obj.layout.kind)
+    return obj is not None and secret_values.is_secret(str(obj.get("apiVersion")), str(obj.get("kind")))

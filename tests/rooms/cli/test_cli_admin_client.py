@@ -100,10 +100,11 @@ def test_the_manifest_of_the_folder_says_where(folder: Path, admin: str, asked: 
     assert str(admin_address(None)) == asked
 
 
-def test_a_manifest_that_is_being_edited_still_says_where(folder: Path):
+@pytest.mark.parametrize("before", ["", "# nothing yet\n---\n", "- 1\n---\n"])
+def test_a_manifest_that_is_being_edited_still_says_where(folder: Path, before: str):
     """While the manifest has a fault, `declctl status` still finds the process that goes on."""
     (folder / "manifest.yaml").write_text(
-        f"{MANIFEST}  nonsense: 1\n  admin: {{bindAddress: '127.0.0.1:9000'}}\n"
+        f"{before}{MANIFEST}  nonsense: 1\n  admin: {{bindAddress: '127.0.0.1:9000'}}\n"
     )
     assert str(admin_address(None)) == "127.0.0.1:9000"
 

@@ -96,6 +96,15 @@ def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder: Pa
         admin_address(None)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1001", "localhost:1001", ":1001"])
+def test_a_process_is_known_by_each_of_its_addresses(runs: Callable, address: str):
+    """With it, its certificate and the file of its token; another port is another process."""
+    process = runs("a", "127.0.0.1:1001", cert_file="/run/tls.crt")
+    found = admin_address(address)
+    assert (found.process, found.encrypted) == (process, True)
+    assert admin_address("localhost:1002").process is None
+
+
 def test_two_of_the_same_name_are_told_apart_by_the_user(folder: Path, runs: Callable):
     """Neither of two processes of one name is preferred by chance."""
     _write_manifest(folder, "c")

@@ -259,6 +259,30 @@ def test_secrets_are_read_from_a_secret_and_are_in_no_config_map(here: Path, cap
     assert {"secret": {"name": "guard", "items": [{"key": "secrets.key", "path": "secrets/key"}]}} in sources
 
 
+def test_two_files_of_one_key_are_refused(here: Path, capsys) -> None:
+    """One of them would be mounted with the content of the other."""
+    plugin = (
+        "  plugins:\n    - name: chat\n      onError: Disable\n      configFrom:\n"
+        "        - {name: a, file: secrets/key}\n        - {name: b, file: secrets.key}\n"
+    )
+    write(here, "manifest.yaml", HEAD + plugin + PODS + handler("handlers:f"))
+    write(here, "secrets/key", "a")
+    write(here, "secrets.key", "b")
+    assert main(["generate", "deploy", "."]) == 2
+    assert "names secrets/key and secrets.key" in capsys.readouterr().err
+
+
+def test_config_maps_with_code_have_the_label_of_the_policy(capsys) -> None:
+    """`deploy/admission-policy.yaml` finds them by it; no other object has code."""
+    label = re.search(
+        r"'(declctl\.dev/code)'", (EXAMPLES.parent / "deploy" / "admission-policy.yaml").read_text("utf-8")
+    )
+    assert label is not None
+    objects = deployed(capsys, str(EXAMPLES / "07-in-cluster"))
+    marked = {kind for (kind, _), each in objects.items() if label[1] in each["metadata"].get("labels", {})}
+    assert marked == {"ConfigMap"}
+
+
 def test_packages_of_plugins_come_from_an_image(here: Path, capsys) -> None:
     """An init container copies them; pip never runs in the pod."""
     pod = pod_of(deployed(capsys, ".", "--plugin-image", "plugins:1", "--image", "other:2"))
@@ -303,6 +327,31 @@ def test_a_kustomization_has_the_same_objects(here: Path, capsys) -> None:
         write(here, "mine/kustomization.yaml", "resources: []\n")
         assert main(["generate", "deploy", ".", "--kustomize", folder]) == 2
         assert (here / "mine" / "kustomization.yaml").read_text("utf-8") == "resources: []\n"
+
+
+def test_a_file_of_others_beside_a_kustomization_is_not_overwritten(here: Path, capsys) -> None:
+    """Also if an option that comes later would make one of that name; other files stay, in any encoding."""
+    assert main(["generate", "deploy", ".", "--kustomize", "base"]) == 0
+    write(here, "base/monitoring.yaml", "mine: true\n")
+    (here / "base" / "notes.yaml").write_bytes(b"# caf\xe9\n")
+    capsys.readouterr()
+    assert main(["generate", "deploy", ".", "--kustomize", "base", "--alerts"]) == 2
+    assert "monitoring.yaml was not made by declctl" in capsys.readouterr().err
+    assert main(["generate", "deploy", ".", "--kustomize", "base"]) == 0
+    assert (here / "base" / "monitoring.yaml").read_text("utf-8") == "mine: true\n"
+    assert (here / "base" / "notes.yaml").read_bytes() == b"# caf\xe9\n"
+
+
+def test_prometheus_speaks_tls_if_the_admin_address_does(here: Path, capsys) -> None:
+    """Over plain HTTP, each scrape would fail. Files that no volume has are told."""
+    tls = "  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}, tokenFile: /run/token}\n"
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + tls)
+    assert main(["generate", "deploy", ".", "--service-monitor"]) == 0
+    captured = capsys.readouterr()
+    (monitor,) = [each for each in yaml.safe_load_all(captured.out) if each["kind"] == "ServiceMonitor"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    assert "reads /run/token, /run/tls.crt, /run/tls.key, which no generated volume has" in captured.err
 
 
 def test_the_output_is_stable(capsys) -> None:

@@ -134,6 +134,30 @@ def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
     assert captured.err == ""
 
 
+def test_a_hook_of_a_resource_of_the_whole_cluster_holds_there(bundle, capsys) -> None:
+    """Also if other handlers of its module have namespaces: the calls for the rest would be refused."""
+    handlers = """
+        import declctl
+
+        def notify(obj): ...
+
+        @declctl.hookimpl
+        def declctl_rbac():
+            return [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+        """
+    maps = "    - {name: maps, apiVersion: v1, kind: ConfigMap}\n"
+    manifest = MANIFEST.replace("Pod}\n", f"Pod}}\n{maps}")
+    manifest += '    - {name: all, resourceRef: {name: maps}, entryPoint: "handlers:notify"}\n'
+    bundle(
+        handlers,
+        manifest.replace("  namespaces: [team-a]\n", "").replace("Pod}", "Pod, namespaces: [team-a]}"),
+    )
+    assert rules(printed(capsys, ".")) == {
+        None: ["/configmaps: list watch", "/secrets: get"],
+        "team-a": ["/pods: list watch"],
+    }
+
+
 def test_the_hook_of_a_plugin_holds_where_its_handlers_are(bundle, capsys, tmp_path, monkeypatch) -> None:
     """An installed plugin, whose secrets are in the cluster; other resources give it no rights."""
     info = tmp_path / "site" / "acme-1.0.dist-info"
@@ -216,7 +240,13 @@ def test_a_plural_that_is_not_known_is_refused(bundle, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "can't be read"), ("a: [", "is not YAML"), ("kind: Pod", "has no CustomResourceDefinition")],
+    [
+        (None, "can't be read"),
+        ("a: [", "is not YAML"),
+        ("a: 2026-13-01", "is not YAML"),
+        ("kind: Pod", "has no CustomResourceDefinition"),
+        ("kind: List", "has no CustomResourceDefinition"),
+    ],
 )
 def test_a_file_without_definitions_is_refused(bundle, capsys, text: str | None, said: str) -> None:
     """With its name."""

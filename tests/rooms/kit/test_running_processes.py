@@ -1,5 +1,6 @@
 """The files by which commands find running controllers: who may read them, and which of them count."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -66,6 +67,20 @@ def test_the_file_of_a_killed_process_does_not_count_and_is_removed(folder: Path
             child.wait()
             assert running_processes() == []
             assert not path.exists()
+
+
+def test_a_process_keeps_its_file_if_the_system_can_not_be_asked(monkeypatch: pytest.MonkeyPatch):
+    """A reader without a free file descriptor must not remove the file of a process that runs."""
+
+    def fail(pid: int) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    process = this_process()
+    with registered(process):
+        with monkeypatch.context() as patch:
+            patch.setattr("declctl.kit.running_processes.start_time", fail)
+            assert running_processes() == []
+        assert running_processes() == [process]
 
 
 def test_another_process_with_the_same_id_does_not_count():

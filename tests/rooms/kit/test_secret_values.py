@@ -75,6 +75,31 @@ def test_of_too_many_values_the_oldest_are_forgotten():
     assert values.hide("the-first-value") == "(hidden)"
 
 
+def test_a_part_without_values_does_not_stand_for_the_secret():
+    """A handler that reads the metadata first, and then the whole object, may quote a value."""
+    values = SecretValues()
+    values.remember({"metadata": secret(a="long-password")["metadata"]})
+    values.remember(secret(a="long-password"))
+    assert values.hide("long-password") == "(hidden)"
+
+
+def test_secrets_without_a_version_are_all_remembered():
+    """Objects that no server has stored have equal metadata, and other values."""
+    values = SecretValues()
+    for value in ("first-value", "second-value"):
+        values.remember({"metadata": {}, "stringData": {"a": value}})
+    assert values.hide("first-value second-value") == "(hidden) (hidden)"
+
+
+def test_a_new_version_is_known_however_many_came_before(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise, after a thousand updates of Secrets, each read would encode all values again."""
+    values = SecretValues()
+    for number in range(3000):
+        values.remember(secret(str(number), a="the-same-value"))
+    monkeypatch.setattr("declctl.kit.secret_values._forms", lambda _: pytest.fail("encoded again"))
+    values.remember(secret("2999", a="the-same-value"))
+
+
 def test_only_secrets_are_hidden():
     """A ConfigMap is shown as it is; of a Secret, kubectl's annotation is hidden too."""
     shown = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}

@@ -290,3 +290,44 @@ def test_a_handler_that_is_removed_waits_no_longer(bench, slot, flaky, added):
     bench.work()
     assert slot.close() == 4
     assert (slot.statistics().queued, slot.statistics().dropped) == (0, 4)
+
+
+def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breaker, flaky, added, clock):
+    """The call has no timeout and may never return: the plugin must not be suspended for ever."""
+    states = []
+
+    def hangs(change):
+        if breaker.status().state is BreakerState.HALF_OPEN:
+            slot.invocations.abandon(slot.binding)
+            states.append(breaker.status().state)
+        flaky.declctl_event(change)
+
+    slot = bench.bound(replace(bench.binding(hangs), breaker=breaker))
+    slot.add_all([added(name) for name in "abc"])
+    bench.work()
+    clock.set(30.0)
+    item = slot.queue.take()
+    assert item is not None
+    slot.work(item)
+    assert states == [BreakerState.OPEN]
+
+
+def test_a_fault_of_declctl_at_the_end_of_a_trial_leaves_the_trial_to_others(
+    bench, slot, flaky, added, clock
+):
+    """The fault is not one of the plugin, and its breaker has to go on."""
+
+    class Broken:
+        def succeeded(self, key):
+            raise RuntimeError("broken")
+
+    slot.add_all([added(name) for name in "abc"])
+    bench.work()
+    clock.set(30.0)
+    flaky.down = False
+    slot.invocations._letters = Broken()
+    item = slot.queue.take()
+    assert item is not None
+    with pytest.raises(RuntimeError, match="broken"):
+        slot.invocations.deliver(item)
+    assert slot.binding.breaker.status().state is BreakerState.OPEN

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from declctl.kit.secret_values import secret_values
 from declctl.manifest.model import RetrySpec
 from declctl.objects import ChangeReason, GroupVersionKind, ObjectKey
 from declctl.runtime.tracing import TracedCall, current_ids, look_for_provider, tracing
@@ -130,6 +131,29 @@ def test_a_failure_is_an_error_of_its_spans_and_its_retry_has_a_link(bench, adde
     assert second.attributes["declctl.attempt"] == 2
     failure = next(line for line in log.lines if line.level == "error")
     assert failure.fields["trace_id"] == f"{first.context.trace_id:032x}"
+
+
+def test_spans_have_no_values_of_secrets(bench, added, spans) -> None:
+    """A collector of traces has other readers: neither hooks nor writes give it a value."""
+    secret_values.remember({"stringData": {"a": "value-of-a-traced-secret"}})
+
+    def fails(change) -> None:
+        raise ValueError("value-of-a-traced-secret")
+
+    async def write() -> None:
+        raise ValueError("value-of-a-traced-secret")
+
+    bench.slot(fails).add_all([added("a")])
+    bench.work()
+    traces = tracing()
+    assert traces is not None
+    with pytest.raises(ValueError, match="traced-secret"):
+        bench.loop.submit(traces.write("apply", write(), {})).result(10)
+    for name in ("process pods", "declctl_event notify", "apply"):
+        assert spans.one(name).status.description == "(hidden)"
+    texts = [text for span in spans.all for event in span.events for text in event.attributes.values()]
+    assert texts.count("(hidden)") == 2
+    assert not any("value-of-a-traced-secret" in str(text) for text in texts)
 
 
 def test_a_change_that_is_left_out_has_no_span(bench, added, spans) -> None:
