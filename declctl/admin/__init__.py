@@ -5,6 +5,6 @@ answers exactly when the machinery runs. Long work is done in a thread.
 """
 
 from declctl.admin.authorization import StaticToken, TokenFile, from_environment
-from declctl.admin.server import front, serve
+from declctl.admin.server import front, serve, why_not_served
 
-__all__ = ["StaticToken", "TokenFile", "from_environment", "front", "serve"]
+__all__ = ["StaticToken", "TokenFile", "from_environment", "front", "serve", "why_not_served"]

@@ -44,7 +44,7 @@ from declctl.kit.running_processes import (
 )
 from declctl.kit.text import excerpt
 from declctl.kit.token_bucket import TokenBucket
-from declctl.manifest.model import AdminAuthorization
+from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
@@ -422,9 +422,7 @@ def front(
         spec, clock = runtime.plan.admin, SystemClock()
         authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
         where = address or spec.bind_address
-        tls = None
-        if spec.tls is not None:
-            tls = KeyPair(*((folder / name).absolute() for name in (spec.tls.cert_file, spec.tls.key_file)))
+        tls = _key_pair(spec, folder)
         async with serve(runtime, where, authorizer=authorizer, tls=tls, log=log, clock=clock) as bound:
             entry = RunningProcess(
                 controller=runtime.plan.name,
@@ -465,6 +463,37 @@ async def _registered(entry: RunningProcess, log: Log | None) -> AsyncGenerator[
         yield
     finally:
         await asyncio.to_thread(file.__exit__, None, None, None)
+
+
+def _key_pair(spec: AdminSpec, folder: Path) -> KeyPair | None:
+    if spec.tls is None:
+        return None
+    return KeyPair(*((folder / name).absolute() for name in (spec.tls.cert_file, spec.tls.key_file)))
+
+
+async def why_not_served(now: AdminSpec, wanted: AdminSpec, *, folder: Path) -> str | None:
+    """Why a new process could not serve the address that a manifest wants; None if it could.
+
+    `now` is what this process serves: its own port is free for its successor. `folder` is that of the
+    manifest.
+    """
+    pair = _key_pair(wanted, folder)
+    try:
+        if pair is not None:
+            await ServerCertificate(pair).load()
+    except UsageError as error:
+        return str(error)
+    address = wanted.bind_address
+    if not address.port or address.port == now.bind_address.port:
+        return None
+    try:
+        server = await asyncio.start_server(
+            lambda _reader, writer: writer.close(), address.host, address.port
+        )
+    except OSError as error:
+        return f"the admin address {address} can't be used: {error.strerror or error}"
+    server.close()
+    return None
 
 
 async def authorizer_of(

@@ -9,6 +9,7 @@ controller of the manifest, otherwise nothing is done.
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Generator, Sequence
@@ -39,6 +40,7 @@ _OK = 200
 _WITHOUT_TOKEN = (401, 403)
 _MISDIRECTED = 421
 _API_GROUP = b"declctl.dev/"
+_CONTROLLER = re.compile(rb"^kind:\s*[\"']?Controller\b", re.MULTILINE)
 _HTTPS = "https://"
 _CA_FILE = "DECLCTL_ADMIN_CA_FILE"
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -270,11 +272,18 @@ def _answer(
             yield answer
     except ssl.SSLError as error:
         raise UsageError(
-            f"There is no TLS with {target}: {error.reason or error}. {_CA_FILE} names the file of the "
-            "certificate authority that it is to be verified with."
+            f"There is no TLS with {target}: {_tls_fault(error)}. {_CA_FILE} names the file of the "
+            "certificate authority that it is to be verified with"
+            f"{' (it is set)' if os.environ.get(_CA_FILE) else ''}."
         ) from error
     finally:
         connection.close()
+
+
+def _tls_fault(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return error.reason or str(error)
 
 
 def _read(target: AdminAddress, answer: http.client.HTTPResponse) -> AdminAnswer:
@@ -428,7 +437,7 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
         folder,
         names.pop() if len(names) == 1 else None,
         addresses.pop() if len(addresses) == 1 else None,
-        exists=any(_API_GROUP in file.data for file in source.files),
+        exists=any(_API_GROUP in file.data and _CONTROLLER.search(file.data) for file in source.files),
         encrypted=any(_value(each, "spec", "admin", "tls") is not None for each in documents),
     )
 

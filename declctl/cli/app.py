@@ -375,7 +375,9 @@ def validate(
 def doctor(
     manifest: Annotated[
         str | None,
-        typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder."),
+        typer.Argument(
+            metavar="[MANIFEST]", help="A file or a folder; by default that of the current folder."
+        ),
     ] = None,
     *,
     timeout: Annotated[
@@ -457,7 +459,10 @@ def plan(
 @app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
 def graph(
     manifest: Annotated[
-        str, typer.Argument(metavar="[MANIFEST]", help="As for run; by default that of the current folder.")
+        str,
+        typer.Argument(
+            metavar="[MANIFEST]", help="A file or a folder; by default that of the current folder."
+        ),
     ] = ".",
     *,
     output: Annotated[

@@ -11,15 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from declctl.admin import from_environment, front
+from declctl.admin import from_environment, front, why_not_served
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
+from declctl.manifest import Plan
 from declctl.manifest.values import BadValue, parse_duration
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.runtime import Front, RunOptions, Runtime
+from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
 from declctl.writes import OnDryRun
 
@@ -86,6 +87,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
             clock=clock,
             log=log,
             on_dry_run=_printer() if dry_run else None,
+            why_not_start=_next_start(_folder_of(options)) if admin is None else None,
         )
         return runtime.run(), runtime.restarts
 
@@ -203,6 +205,15 @@ def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) ->
         path = None if options.manifest == "-" else _absolute(options.manifest)
         fronts.append(front(address, given=given, folder=_folder_of(options), manifest=path, log=log))
     return fronts
+
+
+def _next_start(folder: Path) -> WhyNotStart:
+    """Checks whether a new process could serve the admin address of the manifest."""
+
+    async def why_not(now: Plan, wanted: Plan) -> str | None:
+        return await why_not_served(now.admin, wanted.admin, folder=folder)
+
+    return why_not
 
 
 def _absolute(path: str) -> str:

@@ -78,6 +78,8 @@ _RELEASE_SECONDS = 2.0  # for giving up the lease
 _FLUSH_SECONDS = 2.0  # for posting the recorded events that are left
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 """A server that is entered and left with the runtime, such as the admin server."""
+WhyNotStart = Callable[[Plan, Plan], Awaitable[str | None]]
+"""Why a new process could not start with the second plan; None if not known. The first is this one's."""
 
 
 class SignalHandlers:
@@ -432,8 +434,11 @@ class Runtime:
         log: Log | None = None,
         user_log: Any = None,
         on_dry_run: OnDryRun | None = None,
+        why_not_start: WhyNotStart | None = None,
     ) -> None:
         self.options = options
+        self._why_not_start = why_not_start
+        self._starting_again: asyncio.Task[None] | None = None  # checks the next start
         self._on_dry_run = on_dry_run
         self._connect = connect
         self._fronts = fronts
@@ -818,9 +823,19 @@ class Runtime:
     def _start_again(self, why: str) -> None:
         """End in order, if `exec_on_restart` is set, as a new process is needed."""
         if self.options.exec_on_restart and not self._stopping.is_set():
-            self._log.warning(f"starting again, after running calls have finished: {why}")
-            self.restarts = True
-            self._stopping.set()
+            self._starting_again = asyncio.create_task(self._end_for_a_start(why), name="start again")
+
+    async def _end_for_a_start(self, why: str) -> None:
+        """End in order, unless it is known that the next start would fail: this process works."""
+        assert self._first_plan is not None
+        if self._why_not_start is not None:
+            fault = await self._why_not_start(self._first_plan, self._active().plan)
+            if fault is not None:
+                self._log.error(f"not starting again, as the next start would fail: {fault}; it is for {why}")
+                return
+        self._log.warning(f"starting again, after running calls have finished: {why}")
+        self.restarts = True
+        self._stopping.set()
 
     async def _checked(self, files: InputFiles) -> CheckResult:
         def read() -> CheckResult:

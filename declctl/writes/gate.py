@@ -420,7 +420,7 @@ def with_rule(error: Forbidden, resource: Resource, namespace: str | None) -> Fo
     where = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
     message = f"{error.message}. Grant it by {where} with the rule {rule}"
     if (command := granting_command(error.message)) is not None:
-        message += f", or all that the manifest needs by `{command}`"
+        message += f", or all that the manifest declares (`applies`, `status`, `finalizer`) by `{command}`"
     return Forbidden(error.code, error.reason, message, retry_after=error.retry_after)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from waiting import until
 
 _ADMIN = re.compile(r"admin address http://([\d.]+:\d+)")
+_MOST_ASKED = 20  # attempts of a request that is answered 429
 # Whoever runs the tests may have a cluster of their own: it is none of the tests' business.
 _NOT_INHERITED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "DECLCTL_LOAD_PLUGINS")
 
@@ -99,15 +100,19 @@ class Declctl:
     def ask(self, path: str, *, method: str = "GET", seconds: float = 10.0) -> Any:
         """A document of the admin address, that of a refused reload too; None for 404."""
         request = urllib.request.Request(f"{self.admin()}{path}", method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=seconds) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            if error.code == 404:
-                return None
-            if error.code == 422:
-                return json.load(error)
-            raise
+        for attempt in range(_MOST_ASKED):
+            try:
+                with urllib.request.urlopen(request, timeout=seconds) as answer:
+                    return json.load(answer)
+            except HTTPError as error:
+                if error.code == 404:
+                    return None
+                if error.code == 422:
+                    return json.load(error)
+                if error.code != 429 or attempt + 1 == _MOST_ASKED:
+                    raise
+                time.sleep(float(error.headers["Retry-After"]))  # as each client should
+        raise AssertionError("unreachable")
 
     def reload(self, *, seconds: float = 60.0) -> Any:
         """Ask for a reload; the document of what became of it."""

@@ -75,6 +75,13 @@ def deployment_files(
     bundle = bundle_volume(planned.inputs, place)
     _tell_secrets(bundle, place)
     _tell_files(planned.plan)
+    if planned.plan.plugins and not (options.image or options.plugin_image):
+        names = ", ".join(each.name for each in planned.plan.plugins)
+        line(
+            f"declctl: the image {_image(options)} has no plugin, and the manifest needs {names}: make one "
+            "with `declctl generate image`, and name it with --image, or name one with --plugin-image",
+            err=True,
+        )
     files: dict[str, list[Document | Role]] = {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
@@ -89,6 +96,10 @@ def deployment_files(
             monitoring.append(alert_rule(place))
         files["monitoring.yaml"] = monitoring
     return files
+
+
+def _image(options: DeployOptions) -> str:
+    return options.image or f"declctl:{__version__}"
 
 
 def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
@@ -188,7 +199,7 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         more["initContainers"] = [_plugins(options.plugin_image)]
     container = {
         "name": "declctl",
-        "image": options.image or f"declctl:{__version__}",
+        "image": _image(options),
         "args": ["run", f"{FOLDER}/{MANIFEST}", "--log-format=json", *arguments],
         **({"env": env} if env else {}),
         "ports": [{"name": "admin", "containerPort": port}],

@@ -19,6 +19,7 @@ spec:
   resources: [{{name: maps, apiVersion: v1, kind: ConfigMap}}]
   handlers: [{{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}]
 """
+ADMIN = "  admin: {bindAddress: 127.0.0.1:0}\n"
 HANDLERS = """\
 import os, sys, time
 MARK = os.environ["MARK"]
@@ -47,12 +48,12 @@ def _sandbox() -> Iterator[SandboxThread]:
 def _start(tmp_path: Path, sandbox: SandboxThread):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(sandbox.kubeconfig()))
-    (tmp_path / "manifest.yaml").write_text(MANIFEST.format(name="first"))
+    (tmp_path / "manifest.yaml").write_text(MANIFEST.format(name="first") + ADMIN)
     (tmp_path / "handlers.py").write_text(HANDLERS)
     begun: list[Running] = []
 
-    def start(*options: str) -> Running:
-        given = ("--admin", "127.0.0.1:0", "--kubeconfig", str(kubeconfig))
+    def start(*options: str, admin: bool = True) -> Running:
+        given = (*(("--admin", "127.0.0.1:0") if admin else ()), "--kubeconfig", str(kubeconfig))
         env = {**os.environ, "MARK": "from outside"}
         begun.append(Running(tmp_path, "manifest.yaml", *options, *given, env=env))
         return begun[0]
@@ -68,7 +69,7 @@ def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox) -> None:
     running.wait_for("maps synced")
     sandbox.create(_config_map("slow"))
     running.wait_for("it began")
-    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second"))
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
     running.wait_for("starting again")
     assert "!metadata.name" in running.said("starting again")[0]
     (running.folder / "go").touch()
@@ -83,7 +84,7 @@ def test_without_the_option_the_process_goes_on(start, sandbox) -> None:
     """It says what needs a restart, and leaves it to whoever runs it."""
     running = start()
     running.wait_for("maps synced")
-    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second"))
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
     running.wait_for("!metadata.name")
     sandbox.create(_config_map("one"))
     running.wait_for(f"one {running.process.pid} changed by the handlers")
@@ -97,3 +98,15 @@ def test_what_can_not_be_started_again_is_refused(declctl, arguments) -> None:
     ended = declctl("run", *arguments, "--exec-on-restart")
     assert ended.status == 2
     assert "--exec-on-restart" in ended.err
+
+
+def test_a_process_that_works_stays_if_the_next_start_would_fail(start, sandbox) -> None:
+    """A certificate that is not there, for example: the log says why, and changes go on being handled."""
+    running = start("--exec-on-restart", admin=False)
+    running.wait_for("maps synced")
+    admin = "  admin: {bindAddress: 127.0.0.1:0, tls: {certFile: gone.crt, keyFile: gone.key}}\n"
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="first") + admin)
+    running.wait_for("not starting again, as the next start would fail: The certificate of the admin address")
+    sandbox.create(_config_map("one"))
+    running.wait_for(f"one {running.process.pid}")
+    assert running.stop() == 0
