@@ -47,6 +47,60 @@ def config_map_of(manifest: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
+class MountedFiles:
+    """A folder with the files of a ConfigMap, as the kubelet mounts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: Mapping[str, bytes] | None = None  # the files of the folder
+        self._count = 0  # of inner folders that were made, which have it in their names
+
+    def replace(self, config_map: Mapping[str, Any]) -> None:
+        """Replace the files by `data` and `binaryData` of a ConfigMap in one step, if they differ.
+
+        Raises UsageError for what can be no file, and OSError.
+        """
+        files = _files(config_map)
+        if files == self._written:
+            return
+        self._count += 1
+        inner = self.folder / f"..{self._count}"
+        inner.mkdir()
+        for name, data in files.items():
+            (inner / name).write_bytes(data)
+        # As the kubelet's AtomicWriter: new names get their links after the move, old ones lose theirs.
+        link, moved = self.folder / _LINK, self.folder / "..data_tmp"
+        before = link.readlink() if link.is_symlink() else None
+        moved.unlink(missing_ok=True)  # of a write that has failed, as on a full disk
+        moved.symlink_to(inner.name)
+        moved.replace(link)
+        for name in files:
+            with suppress(FileExistsError):
+                (self.folder / name).symlink_to(f"{_LINK}/{name}")
+        for name in (self._written or {}).keys() - files.keys():
+            (self.folder / name).unlink(missing_ok=True)
+        if before is not None:
+            shutil.rmtree(self.folder / before, ignore_errors=True)
+        self._written = files
+
+
+def _files(config_map: Mapping[str, Any]) -> Mapping[str, bytes]:
+    """The files of `data` and `binaryData`. Raises UsageError for a name that is no file name."""
+    files: dict[str, bytes] = {}
+    for name, text in (config_map.get("data") or {}).items():
+        files[str(name)] = str(text).encode()
+    for name, text in (config_map.get("binaryData") or {}).items():
+        try:
+            files[str(name)] = base64.b64decode(str(text), validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"the binaryData of {name} is not base64") from error
+    for name in files:
+        # The API server refuses such keys. Another server may not, and a key must not leave the folder.
+        if not _KEY.fullmatch(name) or name == "." or name.startswith(".."):
+            raise UsageError(f"the key {name!r} is no name of a file")
+    return files
+
+
 class ConfigMapFolder:
     """The folder of one ConfigMap, from `__enter__` to `__exit__`. It has a client and a thread of its own.
 
@@ -61,14 +115,12 @@ class ConfigMapFolder:
         self._connect = connect
         self._log = log
         self._machinery = LoopThread("declctl-configmap")
-        self._folder: Path | None = None  # from `__enter__` on
-        self._written: Mapping[str, bytes] | None = None  # the files of the folder
-        self._count = 0  # of inner folders that were made, which have it in their names
+        self._files: MountedFiles | None = None  # from `__enter__` on
         self._warned_at = -_SILENCE_SECONDS  # by time.monotonic; of the last warning about the watch
 
     def __enter__(self) -> Self:
         """Read the ConfigMap, and write the folder. Raises UsageError if that can't be done."""
-        self._folder = Path(tempfile.mkdtemp(prefix="declctl-configmap-"))
+        self._files = MountedFiles(Path(tempfile.mkdtemp(prefix="declctl-configmap-")))
         self._machinery.start()
         first: asyncio.Future[None] = self._machinery.loop.create_future()
         self._machinery.submit(self._follow(first))
@@ -86,8 +138,8 @@ class ConfigMapFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._machinery.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._files is not None:
+            shutil.rmtree(self._files.folder, ignore_errors=True)
 
     def __str__(self) -> str:
         """As on the command line."""
@@ -96,8 +148,8 @@ class ConfigMapFolder:
     @property
     def path(self) -> Path:
         """The folder. Inside the `with` block only."""
-        assert self._folder is not None
-        return self._folder
+        assert self._files is not None
+        return self._files.folder
 
     async def _follow(self, first: "asyncio.Future[None]") -> None:
         """Write the folder, set `first`, and write each change, until cancelled."""
@@ -108,7 +160,7 @@ class ConfigMapFolder:
             return
         try:
             # An informer would retry after a wrong name or a missing right. This read raises at once.
-            self._write(await self._get(client))
+            self._replace(await self._get(client))
             async with SharedInformerFactory(client, namespace=self._namespace) as factory:
                 informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
                 informer.set_watch_error_handler(self._watch_failed)
@@ -153,7 +205,7 @@ class ConfigMapFolder:
 
     def _changed(self, obj: Any) -> None:
         try:
-            self._write(obj)
+            self._replace(obj)
         except (UsageError, OSError) as error:
             self._log.error(f"a change of {self} can't be taken over, and what runs goes on: {error}")
 
@@ -163,43 +215,9 @@ class ConfigMapFolder:
             self._warned_at = now
             self._log.warning(f"{self} can't be watched: {one_line(str(error))}; it is tried again")
 
-    def _write(self, obj: Any) -> None:
-        """Replace the files by the data of the ConfigMap in one step. Raises UsageError and OSError."""
-        files = self._files(obj)
-        if files == self._written:
-            return
-        self._count += 1
-        inner = self.path / f"..{self._count}"
-        inner.mkdir()
-        for name, data in files.items():
-            (inner / name).write_bytes(data)
-        # As the kubelet's AtomicWriter: new names get their links after the move, old ones lose theirs.
-        link, moved = self.path / _LINK, self.path / "..data_tmp"
-        before = link.readlink() if link.is_symlink() else None
-        moved.unlink(missing_ok=True)  # of a write that has failed, as on a full disk
-        moved.symlink_to(inner.name)
-        moved.replace(link)
-        for name in files:
-            with suppress(FileExistsError):
-                (self.path / name).symlink_to(f"{_LINK}/{name}")
-        for name in (self._written or {}).keys() - files.keys():
-            (self.path / name).unlink(missing_ok=True)
-        if before is not None:
-            shutil.rmtree(self.path / before, ignore_errors=True)
-        self._written = files
-
-    def _files(self, obj: Any) -> Mapping[str, bytes]:
-        """The files of `data` and `binaryData`. Raises UsageError for a name that is no file name."""
-        files: dict[str, bytes] = {}
-        for name, text in (obj.get("data") or {}).items():
-            files[str(name)] = str(text).encode()
-        for name, text in (obj.get("binaryData") or {}).items():
-            try:
-                files[str(name)] = base64.b64decode(str(text), validate=True)
-            except binascii.Error as error:
-                raise UsageError(f"{self}: the binaryData of {name} is not base64.") from error
-        for name in files:
-            # The API server refuses such keys. Another server may not, and a key must not leave the folder.
-            if not _KEY.fullmatch(name) or name == "." or name.startswith(".."):
-                raise UsageError(f"{self}: the key {name!r} is no name of a file.")
-        return files
+    def _replace(self, obj: Any) -> None:
+        assert self._files is not None
+        try:
+            self._files.replace(obj)
+        except UsageError as error:
+            raise UsageError(f"{self}: {error}.") from error

@@ -313,19 +313,18 @@ def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breake
 
 
 def test_a_fault_of_declctl_at_the_end_of_a_trial_leaves_the_trial_to_others(
-    bench, slot, flaky, added, clock
+    bench, slot, flaky, added, clock, monkeypatch
 ):
     """The fault is not one of the plugin, and its breaker has to go on."""
 
-    class Broken:
-        def succeeded(self, key):
-            raise RuntimeError("broken")
+    def broken(key):
+        raise RuntimeError("broken")
 
     slot.add_all([added(name) for name in "abc"])
     bench.work()
     clock.set(30.0)
     flaky.down = False
-    slot.invocations._letters = Broken()
+    monkeypatch.setattr(slot.dead_letters, "succeeded", broken)
     item = slot.queue.take()
     assert item is not None
     with pytest.raises(RuntimeError, match="broken"):
