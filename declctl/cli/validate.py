@@ -30,7 +30,7 @@ from declctl.manifest.codes import (
 )
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
-from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
+from declctl.manifest.rights import NAMESPACES, READ, WRITES, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
@@ -182,6 +182,11 @@ async def ask_cluster(
         advice = "check --kubeconfig and --context, or leave --cluster out"
         return ClusterFindings([loaded.fault(CLUSTER_UNREACHABLE, (), message, suggestion=advice)])
     notes = [f"namespaces with {selector}: {_named(names)}" for selector, names in selected.items()]
+    notes += [
+        f"{handler.name} writes objects, and declares no `applies`: whether it may is not checked"
+        for handler in planned.handlers
+        if not handler.applies and (code or {}).get(handler.name, HandlerCode()).methods & WRITES
+    ]
     return ClusterFindings(found, {loaded.document.path: notes})
 
 

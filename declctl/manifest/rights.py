@@ -28,6 +28,8 @@ NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
 METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
 """The methods and properties of `ctx` on which rights depend."""
+WRITES: Final = frozenset({"apply", "apply_set"})
+"""Those that write what `applies` declares."""
 _REVIEWS: Final = (
     ("authentication.k8s.io", "tokenreviews", "whose token it is"),
     ("authorization.k8s.io", "subjectaccessreviews", "what the user of a token may do"),

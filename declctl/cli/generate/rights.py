@@ -15,14 +15,13 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.usage import methods_used
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import ControllerSpec
-from declctl.manifest.rights import METHODS, HandlerCode, Right, kinds_of, rights_of
+from declctl.manifest.rights import METHODS, WRITES, HandlerCode, Right, kinds_of, rights_of
 from declctl.manifest.values import EntryPoint
 from declctl.runtime.checking.check import check_rights
 from declctl.runtime.checking.declaration import CodeRule
 from declctl.runtime.checking.inputs import Inputs
 
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete")
-_WRITES = frozenset({"apply", "apply_set"})
 _CLIENTS = frozenset({"client", "sync_client"})
 
 
@@ -142,7 +141,7 @@ def _warnings(
     for handler in controller.handlers:
         uses = code[handler.name]
         module = "" if handler.entry_point is None else str(handler.entry_point).partition(":")[0]
-        if not handler.applies and uses.methods & _WRITES:
+        if not handler.applies and uses.methods & WRITES:
             yield (
                 f"{handler.name} writes objects, and declares no `applies`: rights to write are left out. "
                 "Declare the kinds, or return rules from declctl_rbac"
@@ -153,7 +152,7 @@ def _warnings(
                 "from a hook declctl_rbac of its module"
             )
     others = code[""]
-    if others.methods & (_WRITES | _CLIENTS) and not any(not rule.resources_served for rule in rules):
+    if others.methods & (WRITES | _CLIENTS) and not any(not rule.resources_served for rule in rules):
         yield (
             "schedules or life-cycle functions write, or use ctx.client, and no manifest declares what: "
             "return the rules from a hook declctl_rbac of their module"
