@@ -32,8 +32,10 @@ $(TESTS): $(RUNS)
 demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 	@exec $(BIN)/python examples/demo.py
 
+SUITES ?= tests plugins
+
 test: $(TESTS) ## all tests; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
-	$(BIN)/python -m pytest -q -rs tests plugins
+	$(BIN)/python -m pytest -q -rs $(SUITES)
 
 lint: $(TESTS) ## style: ruff
 	$(BIN)/ruff check .
