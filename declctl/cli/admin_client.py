@@ -39,8 +39,7 @@ _LARGEST_ANSWER = 64 << 20  # bytes
 _OK = 200
 _WITHOUT_TOKEN = (401, 403)
 _MISDIRECTED = 421
-_API_GROUP = b"declctl.dev/"
-_CONTROLLER = re.compile(rb"^kind:\s*[\"']?Controller\b", re.MULTILINE)
+_OURS = re.compile(rb"^apiVersion:\s*[\"']?declctl\.dev/", re.MULTILINE)
 _HTTPS = "https://"
 _CA_FILE = "DECLCTL_ADMIN_CA_FILE"
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -437,7 +436,7 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
         folder,
         names.pop() if len(names) == 1 else None,
         addresses.pop() if len(addresses) == 1 else None,
-        exists=any(_API_GROUP in file.data and _CONTROLLER.search(file.data) for file in source.files),
+        exists=any(_OURS.search(file.data) for file in source.files),
         encrypted=any(_value(each, "spec", "admin", "tls") is not None for each in documents),
     )
 

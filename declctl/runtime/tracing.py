@@ -228,9 +228,12 @@ def tracing() -> Tracing | None:
     try:
         provider = api.get_tracer_provider()
         if provider is not _known[0]:
-            # Without a provider, the API has one that waits for another, or one that does nothing.
-            idle = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
-            _known = (provider, None if idle else Tracing(provider, api))
+            # Two threads that see it first get one object: it remembers the writes, for links to them.
+            with _lock:
+                if provider is not _known[0]:
+                    # Without a provider, the API has one that waits for another, or one that does nothing.
+                    idle = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
+                    _known = (provider, None if idle else Tracing(provider, api))
     except AttributeError:  # another thread imports it at this moment
         return None
     found = _known[1]
@@ -246,6 +249,7 @@ def look_for_provider() -> None:
 
 
 _known: tuple[Any, Tracing | None] = (None, None)  # the newest provider, and its traces
+_lock = threading.Lock()  # guards changes of `_known`
 _idle_until = 0.0  # monotonic seconds until which no provider is looked for
 
 

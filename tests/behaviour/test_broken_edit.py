@@ -184,8 +184,11 @@ def test_what_a_handler_logs_is_in_the_controllers_log(rig, config_map) -> None:
     controller = rig.run(code, objects=[config_map("m")])
     controller.wait_idle()
     heard, failed = controller.log.find("heard of default/m"), controller.log.find("no team")
+    uid = controller.lister("maps").get("default/m").uid
+    fields = dict(heard.fields)
+    assert fields.pop("event_id").startswith(f"{uid}@")
     bound = {"handler": "tell", "key": "default/m", "generation": 1}
-    assert (heard.level, dict(heard.fields)) == ("info", {**bound, "size": 3})
+    assert (heard.level, fields) == ("info", {**bound, "size": 3})
     assert (failed.level, failed.fields["more"]) == ("error", True)
     assert failed.fields["traceback"].endswith("KeyError: 'team'")
 

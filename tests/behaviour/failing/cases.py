@@ -143,7 +143,7 @@ CASES = (
     Case(
         "the config of a plugin",
         "Invalid",
-        'manifest.yaml:10: tester: this is not of type "integer"',
+        'manifest.yaml:10: tester: config.level: this is not of type "integer"',
         None,
         manifest=_edited("level: 1", "level: high"),
     ),
