@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from declctl.kit import SystemClock
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 from declctl.testing import BundleDir, ControllerUnderTest, until
@@ -100,7 +101,9 @@ class RandomEdits(RuleBasedStateMachine):
         self.seq = 0
         self.generation = 1
         _write(self.folder, self.ideal.bundle)
-        self.controller = ControllerUnderTest(self.folder.path / "manifest.yaml", sandbox=self.sandbox)
+        self.controller = ControllerUnderTest(
+            self.folder.path / "manifest.yaml", sandbox=self.sandbox, clock=SystemClock()
+        )
         self.controller.start()
         self.controller.wait_ready()
 
@@ -117,7 +120,9 @@ class RandomEdits(RuleBasedStateMachine):
             old = self._steady()
             assert self.controller.stop() == 0
             _end_of_process()
-            with ControllerUnderTest(self.folder.path / "manifest.yaml", sandbox=self.sandbox) as fresh:
+            with ControllerUnderTest(
+                self.folder.path / "manifest.yaml", sandbox=self.sandbox, clock=SystemClock()
+            ) as fresh:
                 fresh.wait_ready()
                 fresh.wait_idle()
                 self._expect_fingerprint(fresh, old)  # the tasks of its start may still have to end
