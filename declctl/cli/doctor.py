@@ -38,6 +38,7 @@ from declctl.cli.host_checks import (
     skipped,
     warning,
 )
+from declctl.cli.options import time_limit
 from declctl.cli.report import count
 from declctl.cli.terminal import has_colour, line, painted, print_json
 from declctl.cli.validate import ask_about, number_of
@@ -46,7 +47,7 @@ from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
 from declctl.manifest import Diagnostic, plan
 from declctl.manifest.model import AdminAuthorization, AdminSpec
-from declctl.manifest.values import Address, BadValue, parse_duration
+from declctl.manifest.values import Address
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.declaration import ListedPlugin
 from declctl.runtime.checking.preflight import list_plugins
@@ -87,7 +88,7 @@ def examine(
     `manifest` None stands for that of the current folder; without one, its checks are skipped. `timeout` is
     the time limit of each check, as a duration; None for 10 s. Raises UsageError for a text that is none.
     """
-    seconds = SECONDS if timeout is None else _seconds(timeout)
+    seconds = SECONDS if timeout is None else time_limit(timeout, example="10s")
     if manifest is None and Path(_MANIFEST).is_file():
         manifest = "."
     checks = asyncio.run(_all_checks(manifest, children, kubeconfig, context, seconds))
@@ -100,16 +101,6 @@ def examine(
         line()
         line(", ".join(f"{number} {state}" for state, number in counts.items() if number))
     return int(counts[CheckState.FAILED] > 0)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except BadValue as error:
-        raise UsageError(f"--timeout: {error}; {error.suggestion}.") from error
-    if seconds <= 0:
-        raise UsageError("--timeout: it must be longer than nothing, such as 10s.")
-    return seconds
 
 
 def _print(checks: Sequence[Check]) -> None:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from declctl.admin import from_environment, front, why_not_served
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
+from declctl.cli.options import time_limit
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
 from declctl.manifest import Plan
-from declctl.manifest.values import BadValue, parse_duration
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
@@ -58,7 +58,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
 
     The parameters are the options of the command; imports are checked in `children`. Raises UsageError.
     """
-    seconds = _ONCE_SECONDS if timeout is None else _duration(timeout)
+    seconds = _ONCE_SECONDS if timeout is None else time_limit(timeout, example="60s")
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
     log = set_up_logs(screen, form=log_format, level=log_level, clock=clock, controller=name)
     log = log.bind(logger=OWN_LOGGER)
@@ -144,16 +144,6 @@ def _then_collect_garbage(connect: Connect) -> Connect:
         return client
 
     return connected
-
-
-def _duration(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except BadValue as error:
-        raise UsageError(f"--timeout: {error}; {error.suggestion}.") from error
-    if seconds <= 0:
-        raise UsageError("--timeout: it must be longer than nothing, such as 60s.")
-    return seconds
 
 
 def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> Connect:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect
+from declctl.cli.options import duration_of
 from declctl.cli.report import age, headline, size
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
 from declctl.errors import UsageError
 from declctl.kit.documents import document_of
 from declctl.kit.text import one_line
-from declctl.manifest.values import BadValue, parse_duration
 
 if TYPE_CHECKING:  # late: only a terminal needs rich's live view
     from rich.console import RenderableType
@@ -225,10 +225,7 @@ class LoadPoller:
 
 
 def _duration(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except BadValue as error:
-        raise UsageError(f"--interval: {error}; {error.suggestion}.") from error
+    seconds = duration_of("--interval", text)
     if seconds < _LEAST_SECONDS:
         raise UsageError(f"--interval: at least {_LEAST_SECONDS:g} s, such as 2s.")
     return seconds
