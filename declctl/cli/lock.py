@@ -14,11 +14,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
-import typer
 
 from declctl import __version__
-from declctl.cli.report import count, show_faults
-from declctl.cli.terminal import block, line
+from declctl.cli.report import inputs_of
+from declctl.cli.terminal import block
 from declctl.errors import UsageError
 from declctl.hooks.plugins import installed
 from declctl.manifest.model import ControllerSpec
@@ -70,12 +69,8 @@ def show_lock(
     `plugins` has the packages of plugins whose names do not show them. Raises typer.Exit for a manifest with
     errors, and UsageError if pip finds no solution.
     """
-    checked = check(manifest, in_child=False)
-    if checked.errors or checked.inputs is None:
-        show_faults(checked.diagnostics)
-        line(count(checked.diagnostics), err=True)
-        raise typer.Exit(1)
-    wanted = requirements_of(checked.inputs.loaded.controller, plugins)
+    inputs = inputs_of(check(manifest, in_child=False))
+    wanted = requirements_of(inputs.loaded.controller, plugins)
     for platform in platforms:
         if platform not in _TAGS:
             raise UsageError(f"--platform {platform} is not known: use one of {', '.join(_TAGS)}.")

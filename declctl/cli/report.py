@@ -3,12 +3,18 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from declctl.cli.terminal import has_colour, line, painted, print_table
 from declctl.errors import LocatedFault
 from declctl.manifest import Diagnostic, render_text
 from declctl.manifest.codes import how_to_explain
+
+if TYPE_CHECKING:  # commands that only show a status check no manifest
+    from declctl.runtime.checking.check import CheckResult
+    from declctl.runtime.checking.inputs import Inputs
 
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
@@ -30,6 +36,15 @@ def show_faults(faults: Sequence[LocatedFault]) -> None:
     painted(render_text(located, color=has_colour(sys.stderr)), err=True)
     for fault in others:
         line(str(fault), err=True)
+
+
+def inputs_of(checked: "CheckResult") -> "Inputs":
+    """The inputs of a manifest without errors; otherwise prints its faults, and raises typer.Exit."""
+    if checked.errors or checked.inputs is None:
+        show_faults(checked.diagnostics)
+        line(count(checked.diagnostics), err=True)
+        raise typer.Exit(1)
+    return checked.inputs
 
 
 def count(faults: Sequence[Diagnostic]) -> str:

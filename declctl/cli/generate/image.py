@@ -3,10 +3,8 @@
 import json
 from pathlib import PurePosixPath
 
-import typer
-
 from declctl import __version__
-from declctl.cli.report import count, show_faults
+from declctl.cli.report import inputs_of
 from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.runtime.checking.check import check
@@ -17,17 +15,13 @@ def show_dockerfile(manifest: str, *, image: str | None, lock: str) -> None:
 
     Raises typer.Exit for a manifest with errors, and UsageError for a path elsewhere.
     """
-    checked = check(manifest, in_child=False)
-    if checked.errors or checked.inputs is None:
-        show_faults(checked.diagnostics)
-        line(count(checked.diagnostics), err=True)
-        raise typer.Exit(1)
+    inputs = inputs_of(check(manifest, in_child=False))
     path = PurePosixPath(lock)
     if path.is_absolute() or ".." in path.parts or not lock.isprintable():
         raise UsageError(
             "--lock is a path below the folder in which the image is built, such as its default."
         )
-    if not checked.inputs.loaded.controller.plugins:
+    if not inputs.loaded.controller.plugins:
         line("declctl: the manifest has no plugins: the image of declctl is enough", err=True)
     install = [
         "python",

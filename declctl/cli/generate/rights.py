@@ -5,10 +5,9 @@ from itertools import chain
 from typing import Final
 
 import msgspec
-import typer
 
 from declctl.cli.generate.kinds import known_kinds, served_kinds
-from declctl.cli.report import count, show_faults
+from declctl.cli.report import inputs_of, show_faults
 from declctl.cli.terminal import line
 from declctl.errors import UsageError
 from declctl.hooks.bundle import Bundle
@@ -78,11 +77,8 @@ def planned_controller(
     plural is not known.
     """
     checked = check_rights(manifest)
-    show_faults(checked.diagnostics)
-    if checked.errors or checked.inputs is None:
-        line(count(checked.diagnostics), err=True)
-        raise typer.Exit(1)
-    inputs = checked.inputs
+    inputs = inputs_of(checked)
+    show_faults(checked.diagnostics)  # warnings alone
     planned = plan(inputs.loaded.controller)
     wanted = kinds_of(planned)
     if cluster is None:
