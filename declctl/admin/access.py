@@ -27,8 +27,6 @@ from aiohttp.typedefs import Handler
 
 from declctl.admin.authorization import (
     ALLOWED,
-    TOKEN_FILE_VARIABLE,
-    TOKEN_VARIABLE,
     UNAUTHENTICATED,
     AccessVerdict,
     Authorizer,
@@ -39,6 +37,7 @@ from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import Authority, is_literal, is_loopback, is_same_origin, parse_authority
 from declctl.kit.running_processes import CONTROLLER_HEADER
 from declctl.kit.text import excerpt, to_json
+from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 

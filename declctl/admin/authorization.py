@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from declctl.errors import UsageError
-from declctl.kit.files import TOKEN_BYTES, read_file_in_time, shown
+from declctl.kit.files import shown
+from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header, read_token
 from declctl.runtime.log import Log
 
-TOKEN_VARIABLE: Final = "DECLCTL_ADMIN_TOKEN"
-TOKEN_FILE_VARIABLE: Final = "DECLCTL_ADMIN_TOKEN_FILE"
 _FILE_SECONDS = 5.0  # for reading the file of a token
 
 
@@ -131,10 +130,10 @@ def token_in(path: Path) -> bytes:
 
     Raises OSError if the file can't be read, and ValueError if what it has is no token.
     """
-    token = read_file_in_time(path, most=TOKEN_BYTES, name="declctl-token").strip()
+    token = read_token(path)
     if not token:
         raise ValueError("it is empty")
-    if not (token.isascii() and token.decode().isprintable()):
+    if not fits_header(token.decode("ascii", "replace")):
         raise ValueError("it has characters that no header can carry; use letters and digits")
     return token
 

@@ -21,17 +21,17 @@ import msgspec
 import yaml
 
 from declctl.errors import ManifestErrors, UsageError
-from declctl.kit.files import CONFIG_BYTES, TOKEN_BYTES, read_file_in_time
+from declctl.kit.files import CONFIG_BYTES, read_file_in_time
 from declctl.kit.files import shown as shown_path
 from declctl.kit.hosts import is_loopback
 from declctl.kit.running_processes import CONTROLLER_HEADER, RunningProcess, running_processes
 from declctl.kit.text import one_line
+from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header, read_token
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address, BadValue, parse_address
 
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-_TOKEN, _TOKEN_FILE = "DECLCTL_ADMIN_TOKEN", "DECLCTL_ADMIN_TOKEN_FILE"
 _SECONDS = 10.0
 _SILENCE_SECONDS = 30.0  # of a stream, which has a comment every 10 s
 _EVENT_STREAM = "text/event-stream"
@@ -375,21 +375,21 @@ def _require_controller(target: AdminAddress, answer: http.client.HTTPResponse) 
 
 def _token(target: AdminAddress) -> str | None:
     """The token for a process: that of the environment, else the file that the process itself reads."""
-    token, file = os.environ.get(_TOKEN, "").strip(), os.environ.get(_TOKEN_FILE, "")
+    token, file = os.environ.get(TOKEN_VARIABLE, "").strip(), os.environ.get(TOKEN_FILE_VARIABLE, "")
     if token and file:
-        raise UsageError(f"Both {_TOKEN} and {_TOKEN_FILE} are set; unset one of them.")
-    source = _TOKEN
+        raise UsageError(f"Both {TOKEN_VARIABLE} and {TOKEN_FILE_VARIABLE} are set; unset one of them.")
+    source = TOKEN_VARIABLE
     if not token and (file or (target.process is not None and target.process.token_file)):
         named = file or (target.process.token_file if target.process is not None else None) or ""
         source = shown_path(named)
         try:
-            data = read_file_in_time(Path(named), most=TOKEN_BYTES, name="declctl-token")
+            data = read_token(Path(named))
         except OSError as error:
             raise UsageError(f"The token file {source} can't be read: {error.strerror or error}.") from error
         token = data.decode("utf-8", "replace").strip()
         if not token:
             raise UsageError(f"The token file {source} is empty.")
-    if token and not (token.isascii() and token.isprintable()):
+    if token and not fits_header(token):
         raise UsageError(f"{source} has characters that no header can carry; use letters and digits.")
     return token or None
 

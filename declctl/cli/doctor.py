@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.admin.authorization import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_in
+from declctl.admin.authorization import token_in
 from declctl.cli.admin_client import AdminAddress, ask
 from declctl.cli.host_checks import (
     Check,
@@ -45,6 +45,7 @@ from declctl.cli.validate import ask_about, number_of
 from declctl.errors import ApiError, UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
+from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header
 from declctl.manifest import Diagnostic, plan
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
@@ -289,7 +290,7 @@ def check_token(admin: AdminSpec, root: Path, environ: Mapping[str, str]) -> Che
         return ok("token", "the API server reviews the tokens of clients (spec.admin.authorization)")
     if not given and (file or admin.token_file):
         return _token_file(Path(file) if file else root / str(admin.token_file))
-    if given and not (given.isascii() and given.isprintable()):
+    if given and not fits_header(given):
         return failed(
             "token",
             f"{TOKEN_VARIABLE} has characters that no header can carry",
