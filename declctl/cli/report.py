@@ -9,6 +9,7 @@ import typer
 
 from declctl.cli.terminal import has_colour, line, painted, print_table
 from declctl.errors import LocatedFault
+from declctl.kit.text import in_binary_unit
 from declctl.manifest import Diagnostic, render_text
 from declctl.manifest.codes import how_to_explain
 
@@ -223,11 +224,7 @@ def age(moment: str, *, now: datetime) -> str:
 
 def size(number: int) -> str:
     """Bytes in the unit that leaves at most four digits: `812Ki`."""
-    value, unit = float(number), ""
-    for larger in ("Ki", "Mi", "Gi"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
+    value, unit = in_binary_unit(number)
     return f"{value:.0f}{unit}"
 
 

@@ -1097,6 +1097,10 @@ class TlsFiles:
     key_file: str
 
 
+ADMIN_AT_START = ("token_file", "authorization", "tls")
+"""The fields of the admin address that take effect at the next start, besides the address itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdminSpec(LocatedSpec):
     """The address that serves probes, status, metrics and the page.

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from declctl.admin.page.elements import Child, element
+from declctl.kit.text import in_binary_unit
 from declctl.runtime.handling.binding import HandlerStatistics
 
 Document: TypeAlias = Mapping[str, Any]  # a document of the admin address, or a part of one
@@ -40,12 +41,8 @@ def age(seconds: float) -> str:
 
 def size(number: int) -> str:
     """Bytes in a unit that leaves few digits: `12.5 KiB`."""
-    value, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    value, unit = in_binary_unit(number)
+    return f"{value:.3g} {unit}B" if value < 1000 else f"{value:.0f} {unit}B"
 
 
 def prose(advice: str) -> Sequence[Child]:

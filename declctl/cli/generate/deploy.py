@@ -6,6 +6,7 @@ at the next start, and of nothing else: an edit of a handler is a reload, and ne
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.manifest import Plan
+from declctl.manifest.model import ADMIN_AT_START
 from declctl.runtime.runtime import DRAIN_SECONDS
 
 _USER: Final = 65532  # of the image
@@ -127,23 +129,12 @@ def _tell_files(plan: Plan) -> None:
 
 def restart_digest(plan: Plan) -> str:
     """A digest of what a running process can't take over: with another one, the pod is replaced."""
-    election = msgspec.to_builtins({name: getattr(plan.leader_election, name) for name in _ELECTION})
+    elects = plan.leader_election
+    election = msgspec.to_builtins({f.name: getattr(elects, f.name) for f in fields(elects) if f.compare})
     startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
-    admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in _ADMIN})
-    fields = [plan.name, str(plan.admin.bind_address), admin, election, startup]
-    return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:16]
-
-
-_ADMIN: Final = ("token_file", "authorization", "tls")
-_ELECTION: Final = (
-    "enabled",
-    "lease_duration",
-    "renew_deadline",
-    "retry_period",
-    "followers",
-    "lease_name",
-    "namespace",
-)
+    admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in ADMIN_AT_START})
+    parts = [plan.name, str(plan.admin.bind_address), admin, election, startup]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
 def _admin(plan: Plan) -> tuple[int, list[str]]:

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.decoding.decoders import projectable_paths
 from declctl.manifest import Diagnostic, render_json
-from declctl.manifest.model import ScheduleSpec
+from declctl.manifest.model import ADMIN_AT_START, ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
@@ -233,7 +233,7 @@ def summary(steps: Sequence[Step]) -> str:
 
 def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     """The steps to `new` that a process that was started with `old` can't take."""
-    for name in ("bind_address", "token_file", "authorization", "tls"):
+    for name in ("bind_address", *ADMIN_AT_START):
         if getattr(old.admin, name) != getattr(new.admin, name):
             yield Step(StepKind.RESTART, f"admin.{_camel(name)}")
     if old.leader_election != new.leader_election:
