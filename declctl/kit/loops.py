@@ -105,6 +105,16 @@ class LoopThread:
         """Run a coroutine on the loop; returns the future of its result. From any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def call_soon(self, function: Callable[[], object]) -> bool:
+        """Schedule a call on the loop, from any thread; returns False if the loop has ended and drops it."""
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            return False
+        return True
+
     @property
     def unanswered(self) -> int:
         """The number of calls of `look` in a row that the loop has not answered."""
@@ -125,7 +135,7 @@ class LoopThread:
             self._unanswered = 0
         elif self._answered:
             self._answered, self._unanswered = False, 0
-            self.loop.call_soon_threadsafe(self._answer)
+            self.call_soon(self._answer)
         else:
             self._unanswered += 1
 
@@ -138,7 +148,7 @@ class LoopThread:
         """Cancel all tasks and end the thread; returns whether it ended within `timeout` seconds. Blocks."""
         self.is_stopping = True
         if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.call_soon(self.loop.stop)
             self._thread.join(timeout)
         return not self._thread.is_alive()
 

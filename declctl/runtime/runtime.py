@@ -492,9 +492,9 @@ class Runtime:
         return status
 
     def stop(self) -> None:
-        """Drain and end the process. From any thread; returns at once."""
+        """Drain and end the process. From any thread; returns at once. No effect once it has ended."""
         self._stop_asked = True
-        self.machinery.loop.call_soon_threadsafe(self._stopping.set)
+        self.machinery.call_soon(self._stopping.set)
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Load the files as the next generation; the outcome says why if that is refused.

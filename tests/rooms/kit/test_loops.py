@@ -53,6 +53,20 @@ def test_loop_that_is_stuck_is_reported_and_not_waited_for():
     assert thread.stop()
 
 
+def test_a_call_for_a_loop_that_has_ended_is_dropped():
+    """Whoever asks a loop for something as it ends learns that nothing will happen, and does not fail."""
+    thread = LoopThread("declctl-test").start()
+    called = threading.Event()
+    assert thread.call_soon(called.set)
+    assert called.wait(5.0)
+    assert thread.stop()
+    called.clear()
+    assert not thread.call_soon(called.set)
+    thread.look()
+    assert thread.stop()
+    assert not called.is_set()
+
+
 def test_a_thread_that_computes_lets_others_run() -> None:
     """Another thread that waits for the interpreter has it between two slices of the work."""
     others, done = [], threading.Event()

@@ -45,6 +45,12 @@ def test_a_call_that_waits_while_the_controller_ends_says_so(controller: Control
             waiting.result(10)
 
 
+def test_a_controller_that_has_ended_can_be_asked_to_stop(controller: ControllerUnderTest) -> None:
+    """A process may end by itself, as one does that has lost its lease, just before somebody stops it."""
+    assert controller.stop() == 0
+    controller.runtime.stop()
+
+
 def test_a_call_that_the_closed_loop_has_forgotten_says_so(
     controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
