@@ -1098,6 +1098,51 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         bool,
         typer.Option("--alerts", help="Add the alerts of `declctl generate alerts` as a PrometheusRule."),
     ] = False,
+    create_namespace: Annotated[
+        bool,
+        typer.Option("--create-namespace", help="Add the namespace of the process, if the cluster lacks it."),
+    ] = False,
+    tls_secret: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-secret",
+            metavar="SECRET",
+            help="The Secret whose keys tls.crt and tls.key are the files of spec.admin.tls.",
+        ),
+    ] = None,
+    token_secret: Annotated[
+        str | None,
+        typer.Option(
+            "--token-secret",
+            metavar="SECRET",
+            help="The Secret whose key `token` is the file of spec.admin.tokenFile or, without one, "
+            "DECLCTL_ADMIN_TOKEN.",
+        ),
+    ] = None,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="CONFIGMAP",
+            help="The ConfigMap whose key `digests` lists what may run, for `declctl run --allowed-digests`.",
+        ),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="DIR=SECRET",
+            help="Mount a Secret: its keys are files of the folder, such as for a plugin; may be repeated.",
+        ),
+    ] = None,
+    writable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--writable",
+            metavar="DIR[=SIZE]",
+            help="A folder that the process may write to, an emptyDir of at most SIZE; may be repeated.",
+        ),
+    ] = None,
     name: _NameOption = None,
     namespace: _NamespaceOption = "default",
     crds: _DefinitionsOption = None,
@@ -1111,14 +1156,24 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     files is a reload; only fields that take effect at the next start replace the pod.
     """
     from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+    from declctl.cli.generate.volumes import volume_options
 
+    volumes = volume_options(
+        tls_secret=tls_secret,
+        token_secret=token_secret,
+        allowed_digests=allowed_digests,
+        secrets=secret or [],
+        writable=writable or [],
+    )
     generate_deployment(
         manifest,
         name=name,
         namespace=namespace,
         definitions=crds or [],
         cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
-        options=DeployOptions(image, plugin_image, service_monitor, alerts),
+        options=DeployOptions(
+            image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
+        ),
         kustomize=kustomize,
     )
 
