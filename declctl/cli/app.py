@@ -20,7 +20,8 @@ from declctl.cli.version import version
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.cli.generate.rights import KubeconfigChoice
+    from declctl.cli.generate.objects import Place
+    from declctl.cli.generate.rights import KubeconfigChoice, PlannedController
 
 _COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
@@ -1059,14 +1060,8 @@ def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the comma
     """
     from declctl.cli.generate.rbac import show_rbac
 
-    show_rbac(
-        manifest,
-        name=name,
-        namespace=namespace,
-        definitions=crds or [],
-        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
-        explain=explain,
-    )
+    asked = _cluster_of(kubeconfig, context, asked=cluster, definitions=crds)
+    show_rbac(*_planned(manifest, crds, asked, name=name, namespace=namespace), explain=explain)
 
 
 @_generate.command("deploy")
@@ -1165,17 +1160,12 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         secrets=secret or [],
         writable=writable or [],
     )
-    generate_deployment(
-        manifest,
-        name=name,
-        namespace=namespace,
-        definitions=crds or [],
-        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
-        options=DeployOptions(
-            image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
-        ),
-        kustomize=kustomize,
+    options = DeployOptions(
+        image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
     )
+    asked = _cluster_of(kubeconfig, context, asked=cluster, definitions=crds)
+    planned, place = _planned(manifest, crds, asked, name=name, namespace=namespace)
+    generate_deployment(planned, place, options, kustomize=kustomize)
 
 
 @_generate.command("alerts")
@@ -1271,6 +1261,27 @@ def lock(
         platforms=platform or PLATFORMS,
         plugins={name: value for name, _, value in pairs},
     )
+
+
+def _planned(
+    manifest: str,
+    definitions: list[str] | None,
+    cluster: "KubeconfigChoice | None",
+    *,
+    name: str | None,
+    namespace: str,
+) -> "tuple[PlannedController, Place]":
+    """What `generate rbac` and `generate deploy` print objects of.
+
+    Raises typer.Exit for a manifest with errors, and UsageError.
+    """
+    from declctl.cli.generate.objects import place_of
+    from declctl.cli.generate.rights import planned_controller
+
+    planned = planned_controller(
+        manifest, definitions=definitions or [], cluster=cluster, namespace=namespace
+    )
+    return planned, place_of(name or planned.plan.name, namespace)
 
 
 def _cluster_of(

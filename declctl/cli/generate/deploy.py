@@ -20,13 +20,12 @@ from declctl.cli.generate.objects import (
     Document,
     Place,
     Role,
-    place_of,
     process_namespace,
     rendered,
     roles,
     service_account,
 )
-from declctl.cli.generate.rights import KubeconfigChoice, PlannedController, planned_controller
+from declctl.cli.generate.rights import PlannedController
 from declctl.cli.generate.volumes import (
     ALLOWED_DIGESTS,
     PLUGINS,
@@ -67,21 +66,9 @@ class DeployOptions(msgspec.Struct, frozen=True):
 
 
 def generate_deployment(
-    manifest: str,
-    *,
-    name: str | None,
-    namespace: str,
-    definitions: Sequence[str],
-    cluster: KubeconfigChoice | None,
-    options: DeployOptions,
-    kustomize: str | None,
+    planned: PlannedController, place: Place, options: DeployOptions, *, kustomize: str | None
 ) -> None:
-    """Print the objects, or write them into the folder `kustomize` with a kustomization.
-
-    Raises typer.Exit for a manifest with errors, and UsageError.
-    """
-    planned = planned_controller(manifest, definitions=definitions, cluster=cluster, namespace=namespace)
-    place = place_of(name or planned.plan.name, namespace)
+    """Print the objects, or write them into the folder `kustomize`. Raises UsageError."""
     files = deployment_files(planned, place, options)
     if kustomize is None:
         block(rendered([each for documents in files.values() for each in documents]))
