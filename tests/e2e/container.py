@@ -145,7 +145,7 @@ class Container:
             if each.is_symlink():
                 yield f"cp -P {each} {root}{each}"
         system = [each for each in map(Path, _SYSTEM) if each.exists() and not each.is_symlink()]
-        wanted = [*system, *(Path(each) for each in (sys.base_prefix, sys.prefix)), _ROOT]
+        wanted = [*system, _ROOT, *(Path(each) for each in (sys.base_prefix, sys.prefix))]
         bound: list[Path] = []
         for path in dict.fromkeys(wanted):
             if not any(path.is_relative_to(each) for each in bound):

@@ -57,8 +57,7 @@ def namespace(real_cluster: Cluster) -> Iterator[str]:
     real_cluster.rest.patch("namespaces", own, {"metadata": {"labels": labels}})
     make_namespace(real_cluster, WATCHED)
     yield own
-    drop_namespace(real_cluster, own)
-    drop_namespace(real_cluster, WATCHED)
+    drop_namespace(real_cluster, own, WATCHED)
 
 
 def _generated(folder: Path, namespace: str, *more: str, env: Mapping[str, str] | None = None) -> str:
@@ -289,6 +288,19 @@ def test_a_pod_has_the_files_and_folders_that_options_name(
         until("the event waits in the spool", lambda: any(spool.rglob("*")))
         assert in_pod.run("reload").returncode == 0  # guarded by the token
         assert declctl.stop() == 0
+
+
+def test_a_namespace_that_is_missing_is_made(
+    real_cluster: Cluster, namespace: str, apply: Callable[[str], str]
+) -> None:
+    """In the same pipe, before what is in it; one that is there keeps its labels."""
+    missing = f"{namespace}-new"
+    apply(_generated(EXAMPLE, missing, "--create-namespace"))
+    assert real_cluster.rest.is_there("deployments", "restarts", missing)
+    drop_namespace(real_cluster, missing)
+    before = real_cluster.rest.get("namespaces", namespace)["metadata"]["labels"]
+    apply(_generated(EXAMPLE, namespace, "--create-namespace"))
+    assert real_cluster.rest.get("namespaces", namespace)["metadata"]["labels"] == before
 
 
 def test_a_pod_of_it_is_admitted(real_cluster: Cluster, namespace: str, apply: Callable[[str], str]) -> None:
