@@ -41,6 +41,7 @@ from declctl.cli.host_checks import (
 from declctl.cli.options import time_limit
 from declctl.cli.report import count
 from declctl.cli.terminal import has_colour, line, painted, print_json
+from declctl.cli.undeclared import with_undeclared_writes
 from declctl.cli.validate import ask_about, number_of
 from declctl.errors import ApiError, UsageError
 from declctl.kit.hosts import is_loopback
@@ -154,7 +155,11 @@ async def _all_checks(
     if manifest is not None:
         # As long as the import in the child may take, and the limit for reading files.
         limit = max(seconds, _PLUGIN_SECONDS)
-        reading = in_thread(partial(check, named, children=children), name="declctl-doctor")
+
+        def read_it() -> CheckResult:
+            return with_undeclared_writes(check(named, children=children))
+
+        reading = in_thread(read_it, name="declctl-doctor")
         checked = await limited("manifest", reading, limit)
     read = checked if isinstance(checked, CheckResult) else None
     checks = [

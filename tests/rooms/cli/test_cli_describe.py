@@ -73,7 +73,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
     assert ended.err.startswith(beginning)
     far = declctl("explain", "DCL999")
     assert far.status == 2
-    assert "did you mean DCL095? Else, codes are DCL000 to DCL1" in far.err
+    assert "did you mean DCL098? Else, codes are DCL000 to DCL1" in far.err
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
         ("DCL202", "DCL102"),
         ("DCL057", "DCL056"),
         ("DCL103", "DCL102"),
-        ("DCL999999", "DCL095"),
+        ("DCL999999", "DCL098"),
     ],
 )
 def test_a_mistyped_code_leads_to_the_nearest(declctl: Callable, written: str, meant: str):
