@@ -170,6 +170,10 @@ ORDINARY_MODULE: Final = _code(
 NAME_IN_TEXT: Final = _code(
     "DCL095", "A text names a module of the bundle, which has a private name (a warning)."
 )
+NOT_AWAITED: Final = _code("DCL096", "A hook does not await a write (a warning).")
+WRONG_FORM: Final = _code(
+    "DCL097", "A hook calls a method of ctx in the form of the other kind of function, which raises."
+)
 UNDECLARED_WRITE: Final = _code(
     "DCL098", "The code writes, or uses ctx.client, and nothing declares what (a warning)."
 )

@@ -113,11 +113,11 @@ def check(manifest: str, *, in_child: bool = True, children: PreflightPool | Non
 
 
 def _linted(checked: CheckResult) -> CheckResult:
-    """Add the warnings of the lint rules, which otherwise the child adds."""
-    if checked.inputs is None:
+    """Add the faults of the lint rules, which otherwise the child adds."""
+    if checked.inputs is None or checked.declaration is None:
         return checked
     bundle = checked.inputs.bundle
-    faults = [Fault.of_finding(finding) for finding in lint(bundle)]
+    faults = [Fault.of_finding(finding) for finding in lint(bundle, checked.declaration.entry_points)]
     found = diagnose(faults, checked.inputs.loaded.document, bundle)
     return replace(checked, diagnostics=(*checked.diagnostics, *found))
 

@@ -108,6 +108,11 @@ class Declaration(msgspec.Struct, frozen=True):
         return bool(self.entries or self.plugins)
 
     @property
+    def entry_points(self) -> tuple[str, ...]:
+        """The entry points of the entries, each once."""
+        return tuple(dict.fromkeys(each.entry_point for each in self.entries if each.entry_point))
+
+    @property
     def bundle(self) -> Bundle:
         """The handler files."""
         return Bundle(self.root, self.files, os.fsdecode(self.folder))
@@ -154,7 +159,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
-        """The warning of a finding of a lint rule."""
+        """The fault of a finding of a lint rule."""
         return cls(
             finding.code,
             finding.message,
@@ -163,7 +168,7 @@ class Fault(msgspec.Struct, frozen=True):
             finding.file,
             finding.line,
             finding.column,
-            severity="warning",
+            severity=finding.severity,
         )
 
 
