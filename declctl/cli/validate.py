@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from declctl.cli.kind_fields import KindFields
+from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
@@ -42,9 +43,18 @@ _NAMED = 5  # namespaces that a line names
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
-def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[CheckResult]:
-    """What reading each manifest and its sources, and importing its handlers in a child, has found."""
-    return [with_undeclared_writes(check(manifest, children=children)) for manifest in manifests]
+def check_all(
+    manifests: Sequence[str], children: PreflightPool, kubeconfig: str | None, context: str | None
+) -> Sequence[CheckResult]:
+    """What reading each manifest and its sources, and importing its handlers in a child, has found.
+
+    ConfigMaps are read from the cluster of the options. Raises UsageError for one that can't be read.
+    """
+    with manifest_folders(manifests, kubeconfig, context) as folders:
+        return [
+            with_undeclared_writes(check(manifest, at=at, children=children))
+            for manifest, at in zip(manifests, folders, strict=True)
+        ]
 
 
 def check_in_cluster(

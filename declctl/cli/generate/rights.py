@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -64,14 +65,19 @@ class KubeconfigChoice(msgspec.Struct, frozen=True):
 
 
 def planned_controller(
-    manifest: str, *, definitions: Sequence[str], cluster: KubeconfigChoice | None, namespace: str
+    manifest: str,
+    *,
+    at: Path | None,
+    definitions: Sequence[str],
+    cluster: KubeconfigChoice | None,
+    namespace: str,
 ) -> PlannedController:
     """Check a manifest and its handlers, and compute the rights that it needs in a process of `namespace`.
 
-    Faults and warnings are printed on stderr. Raises typer.Exit for errors, and UsageError for a kind whose
-    plural is not known.
+    The files are read `at` a path. Faults and warnings are printed on stderr. Raises typer.Exit for errors,
+    and UsageError for a kind whose plural is not known.
     """
-    checked = check_rights(manifest)
+    checked = check_rights(manifest, at=at)
     inputs = inputs_of(checked)
     show_faults((*checked.diagnostics, *undeclared_writes(inputs)))  # warnings alone
     planned = plan(inputs.loaded.controller)

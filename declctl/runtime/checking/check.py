@@ -78,13 +78,13 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
-def check_rights(manifest: str) -> CheckResult:
+def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
     """As `check`, with the rules of the hooks `declctl_rbac` in `hooks`. Blocks.
 
     The code is imported whatever `spec.reload.preflight` says. Configs of plugins are not checked, and may
     lack values: the variables and Secrets that they come from are those of the cluster.
     """
-    checked = read_files(InputFiles(manifest))
+    checked = read_files(InputFiles(manifest, at=at))
     known = tuple(each for each in checked.diagnostics if each.code != _NO_VALUE)
     checked = replace(checked, diagnostics=known)
     if checked.inputs is None or checked.declaration is None or checked.errors:
@@ -96,12 +96,15 @@ def check_rights(manifest: str) -> CheckResult:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
 
-def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
+def check(
+    manifest: str, *, at: Path | None = None, in_child: bool = True, children: PreflightPool | None = None
+) -> CheckResult:
     """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
-    Without `in_child` nothing is imported. `children` is the pool for the child, by default one of its own.
+    The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
+    nothing is imported. `children` is the pool for the child, by default one of its own.
     """
-    checked = read_files(InputFiles(manifest))
+    checked = read_files(InputFiles(manifest, at=at))
     if not in_child:
         return checked
     if not checked.has_to_be_imported:

@@ -76,7 +76,7 @@ FINE = {
     "with a callback": "async def hook(ctx):\n    ctx.apply({}).add_done_callback(print)",
     "kept elsewhere": "last = None\nasync def hook(ctx):\n    global last\n    last = ctx.apply({})",
     "read by a nested function": (
-        "async def hook(ctx):\n    a = ctx.apply({})\n    async def wait():\n        await a\n    await wait()"
+        "async def hook(ctx):\n    a = ctx.apply({})\n    async def end():\n        await a\n    await end()"
     ),
     "in a thread": (
         "import asyncio\nasync def hook(ctx):\n    await asyncio.to_thread(lambda: ctx.sync.apply({}))"
