@@ -764,16 +764,16 @@ def explain(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|CODE",
-            help="Such as spec.handlers.retry, or DCL012.",
+            metavar="PATH|CODE|REASON",
+            help="Such as spec.handlers.retry, DCL012, CacheLags or Degraded.",
             autocompletion=_completing("explanations"),
         ),
     ] = "",
 ) -> None:
-    """Describe a field of the manifest, or an error code.
+    """Describe a field of the manifest, an error code, or a condition and its reasons.
 
-    Of a field it says type, default, whether a reload changes it, and an example. Of a code it says what
-    is wrong and what to do, as docs/errors.md does.
+    Of a field it says type, default, whether a reload changes it, and an example. Of a code and of a reason
+    it says what is wrong and what to do, as docs/errors.md does.
     """
     from declctl.cli.describe import show_explanation
 

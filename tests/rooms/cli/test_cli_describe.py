@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from declctl.manifest.codes import CODES
+from declctl.runtime.reasons import CONDITIONS, REASONS
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,6 +64,38 @@ def test_every_code_is_explained(declctl: Callable, code: str):
     assert CODES[code] in ended.out
     assert "\nDo: " in ended.out or "\nMeanwhile: " in ended.out
     assert not {"**", "```", "]("} & {mark for mark in ("**", "```", "](") if mark in ended.out}
+
+
+@pytest.mark.parametrize("reason", [*{each.name: None for each in REASONS}])
+def test_every_reason_is_explained(declctl: Callable, reason: str):
+    """What `status` shows at a condition can be looked up, with what to do."""
+    ended = declctl("explain", reason)
+    assert ended.status == 0
+    for each in REASONS:
+        if each.name == reason:
+            assert each.meaning in ended.out
+            assert f"Do: {each.advice}" in ended.out
+    assert declctl("explain", reason.lower()).out == ended.out
+
+
+def test_a_condition_is_explained_with_all_of_its_reasons(declctl: Callable):
+    """The answer to a red condition begins with what it is about."""
+    ended = declctl("explain", "Degraded")
+    assert ended.out.startswith(f"Degraded  <condition>\n\n  {CONDITIONS['Degraded']}\n")
+    assert [each.name for each in REASONS if f"\n{each.name}  <Degraded" in ended.out] == [
+        each.name for each in REASONS if each.condition == "Degraded"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("CacheLag", 'did you mean "CacheLags"?'), ("Xyzzy", "conditions are Ready, Reloaded, Degraded")],
+)
+def test_explain_of_an_unknown_reason_says_what_there_is(declctl: Callable, written: str, said: str):
+    """A mistyped reason ends with 2."""
+    ended = declctl("explain", written)
+    assert ended.status == 2
+    assert said in ended.err
 
 
 def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable):
