@@ -174,7 +174,8 @@ async def _all_checks(
                     meaning="`declctl run` of it ends with exit status 2",
                     advice="see the checks of credentials and cluster; a path names a file or a folder",
                 )
-            return with_undeclared_writes(check(named, at=at, children=children))
+            checked = check(named, at=at, checks_configs=True, children=children)
+            return with_undeclared_writes(checked)
 
         reading = in_thread(read_it, name="declctl-doctor")
         checked = await limited("manifest", reading, limit)

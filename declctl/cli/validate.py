@@ -52,7 +52,7 @@ def check_all(
     """
     with manifest_folders(manifests, kubeconfig, context) as folders:
         return [
-            with_undeclared_writes(check(manifest, at=at, children=children))
+            with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
             for manifest, at in zip(manifests, folders, strict=True)
         ]
 

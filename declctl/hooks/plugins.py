@@ -21,7 +21,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe_with_place, end_of_traceback
 
-HOOKSPEC_VERSION: Final = "1.0"
+HOOKSPEC_VERSION: Final = "1.1"
 """The version of the hook specification. A new hook or argument raises its second number, a change that
 breaks plugins its first. A plugin declares the range that it supports as `declctl_hookspec_version`."""
 

@@ -97,16 +97,24 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
 
 
 def check(
-    manifest: str, *, at: Path | None = None, in_child: bool = True, children: PreflightPool | None = None
+    manifest: str,
+    *,
+    at: Path | None = None,
+    in_child: bool = True,
+    checks_configs: bool = False,
+    children: PreflightPool | None = None,
 ) -> CheckResult:
     """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
     The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
-    nothing is imported. `children` is the pool for the child, by default one of its own.
+    nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
+    (`declctl_check_config`). `children` is the pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest, at=at))
     if not in_child:
         return checked
+    if checks_configs and checked.declaration is not None:
+        checked = replace(checked, declaration=replace(checked.declaration, checks_configs=True))
     if not checked.has_to_be_imported:
         return _linted(checked)
     if children is not None:
@@ -224,6 +232,7 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
         plugins=tuple(_plugin(spec, inputs, configs[spec.name]) for spec in controller.plugins),
+        resources=tuple(resource.name for resource in controller.resources),
     )
 
 

@@ -101,6 +101,9 @@ class Declaration(msgspec.Struct, frozen=True):
     # Whether the hooks `declctl_rbac` are called, for `declctl generate`. Configs of plugins are not checked
     # then: their secrets are in the cluster.
     asks_rights: bool = False
+    # Whether the hooks `declctl_check_config` are called, for `declctl validate`.
+    checks_configs: bool = False
+    resources: tuple[str, ...] = ()  # the names of all resources of the manifest
 
     @property
     def has_user_code(self) -> bool:

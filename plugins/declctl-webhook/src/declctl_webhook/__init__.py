@@ -6,6 +6,7 @@ to the receiver:
 | module | what it does |
 |---|---|
 | `settings` | the config: schema, defaults, where secrets are read |
+| `config_check` | what `declctl validate` finds in a config beyond its schema |
 | `events` | a change becomes a CloudEvent |
 | `spool` | events on disk |
 | `backlog` | which events may be sent now: in order for each object |
@@ -19,14 +20,17 @@ to the receiver:
 It imports only public names of declctl.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from declctl import Change, hookimpl
 
+from declctl_webhook.config_check import config_faults
 from declctl_webhook.pipeline import Context, Lifetimes
 from declctl_webhook.settings import config_schema
 
 __all__ = [
+    "declctl_check_config",
     "declctl_config_schema",
     "declctl_event",
     "declctl_prepare",
@@ -35,7 +39,7 @@ __all__ = [
     "declctl_teardown",
 ]
 
-declctl_hookspec_version = ">=1.0,<2"
+declctl_hookspec_version = ">=1.1,<2"
 lifetimes = Lifetimes()
 
 
@@ -43,6 +47,12 @@ lifetimes = Lifetimes()
 def declctl_config_schema() -> dict[str, Any]:
     """The JSON Schema of `config`."""
     return config_schema()
+
+
+@hookimpl
+def declctl_check_config(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is wrong beyond the schema, for `declctl validate`. No request is made, and nothing is written."""
+    return [fault.document() for fault in config_faults(config)]
 
 
 @hookimpl
