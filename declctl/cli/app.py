@@ -582,8 +582,10 @@ def rollback(
 ) -> int:
     """Let an earlier generation run again.
 
-    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if no process answers. One
-    is kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    It needs spec.reload.probationPeriod: for so long after a reload, the generation before is kept in memory;
+    without it none is kept, and only earlier files bring earlier code back. It exits 0 if the generation
+    runs, 1 if it is not in memory or can't take over, 2 if no process answers. The files are not tried again
+    until they change.
     """
     from declctl.cli.remote import give_order
 

@@ -273,7 +273,9 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         None,
         "The generation of a rollback is not loaded: one is kept for spec.reload.probationPeriod after a "
         "reload, and none without that field.",
-        "write the earlier files again: that is a reload",
+        "write the earlier files again (from git, or by an apply of the earlier ConfigMap): that is a reload "
+        "to the same code. To go back by `declctl rollback` next time, set spec.reload.probationPeriod "
+        "before the edit, such as 10m",
     ),
 )
 """All reasons, by condition, the good ones first. A name may stand at several conditions."""
