@@ -3,7 +3,8 @@
     python benchmarks/admin.py [--seconds 10] [--rate 100]
 
 `declctl run` is a process of its own, and so are the clients that attack it. Objects in a sandbox change at a
-steady rate, and a handler prints how long each change has taken to arrive.
+steady rate, and a handler prints how long each change has taken to arrive. The first line says how long the
+whole run takes at most, and each row is printed when its run has ended.
 """
 
 import argparse
@@ -23,12 +24,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.text import Table, plain
-
 from declctl.sandbox import SandboxThread
 
 BAR = 2.0  # of the p99 of a quiet process
 _OBJECTS = 100
+_START_SECONDS = 30.0  # until the process has to serve its admin address
+SETTLE_SECONDS = 2.0  # before the first run, and from the start of a client until it attacks
+_LAST_DELAYS_SECONDS = 1.0  # after the last change, until its delay has been printed
+_CLIENT_SECONDS = 10.0  # until a client has ended after its time
+_CLOSING_SECONDS = 12.0  # until the connections of a client are closed: 10 for a slow head, and a sweep
 _MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -84,9 +88,7 @@ class Attacked:
         self._said: list[str] = []
         for read in (self._read_delays, self._read_log):
             threading.Thread(target=read, daemon=True).start()
-        while not (found := _ADMIN.search("".join(self._said))):
-            time.sleep(0.05)
-        self.port = int(found[1])
+        self.port = self._port()
 
     def run(self, name: str, attack: "Attack | None", *, seconds: float, rate: float) -> Figures:
         """Change objects for some seconds, while clients attack the admin address."""
@@ -94,10 +96,10 @@ class Attacked:
         client = None
         if attack is not None:
             client = multiprocessing.get_context("spawn").Process(
-                target=_attack, args=(attack.__name__, self.port, seconds + 2), daemon=True
+                target=_attack, args=(attack.__name__, self.port, seconds + SETTLE_SECONDS), daemon=True
             )
             client.start()
-            time.sleep(2)  # until it has begun
+            time.sleep(SETTLE_SECONDS)
         self._delays.clear()
         most, slowest = 0, 0.0
         begin = time.monotonic()
@@ -113,11 +115,16 @@ class Attacked:
                 if not self._is_alive():
                     raise RuntimeError("a probe was not answered")
                 slowest = max(slowest, (time.monotonic() - asked) * 1000)
-        time.sleep(1)
+        time.sleep(_LAST_DELAYS_SECONDS)
         delays = sorted(self._delays)
+        if not delays:
+            raise RuntimeError(f"{name}: no change has arrived")
         if client is not None:
-            client.join()
-            time.sleep(12)  # until the last slow head is closed
+            client.join(_CLIENT_SECONDS)
+            if client.is_alive():  # its loop may be busy with its own connections
+                client.kill()
+                client.join()
+            self._wait_for_descriptors(before)
         left = self._descriptors() - before
         return Figures(name, delays, most, left, self._refused() - refused, round(slowest))
 
@@ -125,6 +132,23 @@ class Attacked:
         """End it."""
         self._process.kill()
         self._process.wait()
+
+    def _port(self) -> int:
+        """The port of the admin address. Raises RuntimeError, with the log, if there is none in time."""
+        deadline = time.monotonic() + _START_SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
+            found = _ADMIN.search("".join(self._said))
+            if found:
+                return int(found[1])
+            time.sleep(0.05)
+        self.close()
+        raise RuntimeError(f"the process serves no admin address; its log: {''.join(self._said)}")
+
+    def _wait_for_descriptors(self, before: int) -> None:
+        """Wait until the connections of a client are closed, for _CLOSING_SECONDS at most."""
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        while self._descriptors() > before and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _change(self, name: str) -> None:
         annotations = {"bench/sent": str(time.time_ns())}
@@ -250,41 +274,69 @@ def _attack(name: str, port: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print each row when its run has ended."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=100.0)
     options = parser.parse_args()
+    runs: list[tuple[str, Attack | None]] = [("quiet", None)]
+    runs += [((each.__doc__ or "").strip().rstrip("."), each) for each in _ATTACKS]
+    rows = _Rows([name for name, _ in runs])
+    longest = longest_seconds(options.seconds)
+    _say(f"{len(runs)} runs of {options.seconds:g} s: {longest:.0f} s at most; the bar is {BAR:g} of quiet")
+    _say(rows.head())
+    quiet: Figures | None = None
     with tempfile.TemporaryDirectory() as folder, SandboxThread() as sandbox:
         attacked = Attacked(Path(folder), sandbox)
         try:
-            time.sleep(2)
-            runs: list[tuple[str, Attack | None]] = [("quiet", None)]
-            runs += [((each.__doc__ or "").strip().rstrip("."), each) for each in _ATTACKS]
-            found = [
-                attacked.run(name, attack, seconds=options.seconds, rate=options.rate)
-                for name, attack in runs
-            ]
+            time.sleep(SETTLE_SECONDS)
+            for name, attack in runs:
+                found = attacked.run(name, attack, seconds=options.seconds, rate=options.rate)
+                quiet = quiet or found
+                _say(rows.row(found, quiet=quiet))
         finally:
             attacked.close()
-    quiet = found[0].quantile(0.99)
-    rows = [
-        (
-            each.name,
+
+
+def longest_seconds(seconds: float) -> float:
+    """How long the whole benchmark takes at most, with runs of so many seconds."""
+    run = seconds + _LAST_DELAYS_SECONDS
+    attack = SETTLE_SECONDS + run + _CLIENT_SECONDS + _CLOSING_SECONDS
+    return _START_SECONDS + SETTLE_SECONDS + run + len(_ATTACKS) * attack
+
+
+class _Rows:
+    """Lines of a table whose rows come one by one."""
+
+    _COLUMNS = ("changes", "p50", "p99", "of quiet", "slowest probe", "fds", "fds left", "refused")
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._first = max(map(len, names))  # characters of the first column
+
+    def head(self) -> str:
+        return self._line("", self._COLUMNS)
+
+    def row(self, each: Figures, *, quiet: Figures) -> str:
+        cells = (
             f"{len(each.delays):,}",
             f"{each.quantile(0.5):.1f} ms",
             f"{each.quantile(0.99):.1f} ms",
-            f"{each.quantile(0.99) / quiet:.1f}",
+            f"{each.quantile(0.99) / quiet.quantile(0.99):.1f}",
             f"{each.slowest_probe} ms",
             str(each.descriptors),
             str(each.left),
             f"{each.refused:,}",
         )
-        for each in found
-    ]
-    columns = ("", "changes", "p50", "p99", "of quiet", "slowest probe", "fds", "fds left", "refused")
-    title = f"Delays of events while the admin address is attacked; the bar is {BAR:g} of quiet"
-    sys.stdout.write(f"\n{plain(Table(title, columns, rows))}\n")
+        return self._line(each.name, cells)
+
+    def _line(self, name: str, cells: Sequence[str]) -> str:
+        widths = (max(len(column), 9) for column in self._COLUMNS)
+        return "  ".join([name.ljust(self._first), *(c.rjust(w) for c, w in zip(cells, widths, strict=True))])
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.flush()  # also into a pipe, as a run takes minutes
 
 
 if __name__ == "__main__":
