@@ -22,7 +22,7 @@ SHORTEST: Final = 6
 _FIELDS = ("data", "stringData")
 _MOST_VALUES = 4096  # that are remembered
 _MOST_BYTES = 4 << 20  # of them
-_MOST_SECRETS = 1024  # versions whose values are known to be remembered; the oldest one makes room
+_MOST_SECRETS = 1024  # whose values are known to be remembered; the oldest one makes room
 
 
 class SecretValues:
@@ -35,20 +35,20 @@ class SecretValues:
         self._lock = threading.Lock()
         self._values: dict[str, None] = {}  # in the order in which they came
         self._bytes = 0
-        self._seen: dict[tuple[Any, ...], None] = {}  # versions of Secrets whose values are there
+        # Hashes of the values of one Secret that are all there. A resource version would not do in their place:
+        # a reloaded transform makes other values of the same version.
+        self._seen: dict[int, None] = {}
 
     def remember(self, secret: Mapping[str, Any]) -> None:
-        """Remember the values of a Secret, or of a part of it that has no metadata."""
-        metadata = secret.get("metadata")
-        version = None
-        # A part without values, such as the metadata alone, must not stand for the Secret.
-        if isinstance(metadata, Mapping) and any(name in secret for name in _FIELDS):
-            version = tuple(metadata.get(name) for name in ("namespace", "name", "uid", "resourceVersion"))
-            version = version if version[-1] else None  # an object that no server has stored
+        """Remember the values of a Secret, or of a part of it."""
+        values = tuple(_values(secret))
+        if not values:
+            return
+        seen = hash(values)
         with self._lock:
-            if version is not None and version in self._seen:
+            if seen in self._seen:
                 return
-            for form in _forms(secret):
+            for form in _forms(values):
                 if form not in self._values:
                     self._values[form] = None
                     self._bytes += len(form)
@@ -57,10 +57,9 @@ class SecretValues:
                 del self._values[oldest]
                 self._bytes -= len(oldest)
                 self._seen.clear()  # a Secret that has lost values is remembered again when it is read
-            if version is not None:
-                self._seen[version] = None
-                if len(self._seen) > _MOST_SECRETS:
-                    del self._seen[next(iter(self._seen))]
+            self._seen[seen] = None
+            if len(self._seen) > _MOST_SECRETS:
+                del self._seen[next(iter(self._seen))]
 
     def hide(self, text: str) -> str:
         """The text with `(hidden)` in the place of each remembered value."""
@@ -108,21 +107,23 @@ def is_secret(api_version: str, kind: str) -> bool:
     return kind == "Secret" and api_version == "v1"
 
 
-def _forms(secret: Mapping[str, Any]) -> Iterable[str]:
-    """The texts in which the values of a Secret may appear: encoded, decoded, by lines, and escaped."""
+def _values(secret: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """The texts among the values of a Secret, each with the name of its field."""
     for name in _FIELDS:
         values = secret.get(name)
-        if not isinstance(values, Mapping):
-            continue
-        for value in values.values():
-            if not isinstance(value, str):
-                continue
-            yield from _escaped(value)
-            if name == "data":
-                try:
-                    yield from _escaped(base64.b64decode(value, validate=True).decode("utf-8"))
-                except (binascii.Error, ValueError):
-                    continue  # bytes that are no text, or no base64
+        if isinstance(values, Mapping):
+            yield from ((name, value) for value in values.values() if isinstance(value, str))
+
+
+def _forms(values: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """The texts in which the values of a Secret may appear: encoded, decoded, by lines, and escaped."""
+    for name, value in values:
+        yield from _escaped(value)
+        if name == "data":
+            try:
+                yield from _escaped(base64.b64decode(value, validate=True).decode("utf-8"))
+            except (binascii.Error, ValueError):
+                continue  # bytes that are no text, or no base64
 
 
 def _escaped(value: str) -> Iterable[str]:
