@@ -21,8 +21,9 @@ from declctl.errors import UsageError
 from declctl.kit.files import shown
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header, read_token
 from declctl.runtime.log import Log
+from declctl.runtime.threads import in_thread
 
-_FILE_SECONDS = 5.0  # for reading the file of a token
+FILE_SECONDS = 5.0  # for reading the file of a token
 
 
 class AccessVerdict(StrEnum):
@@ -77,12 +78,15 @@ class TokenFile:
 
     The file is read for each request, so that a replaced token is refused from then on. While it can't be
     read or is empty, every token is refused. The log says when the file changes, when it becomes unusable,
-    and when it is usable again.
+    and when it is usable again. Used on one loop.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:
         self.path = path
         self._log = log
+        self._turn = asyncio.Lock()  # requests read one after the other
+        # The newest read. It may go on after its request has been answered, if the mount hangs.
+        self._reading: asyncio.Future[bytes] | None = None
         self._last: bytes | None = None  # the newest token that was usable
         self._fault: str | None = None  # why the file was not usable when it was read last
 
@@ -95,15 +99,28 @@ class TokenFile:
         found: bytes | None = None
         fault: str | None = None
         try:
-            # In a thread and with a limit, as the file may be on a mount that hangs.
-            async with asyncio.timeout(_FILE_SECONDS):
-                found = await asyncio.to_thread(token_in, self.path)
+            # With a limit, as the file may be on a mount that hangs.
+            async with asyncio.timeout(FILE_SECONDS), self._turn:
+                found = await self._read_alone()
         except TimeoutError:
-            fault = f"reading takes longer than {_FILE_SECONDS:g} s"
+            fault = f"reading takes longer than {FILE_SECONDS:g} s"
         except (OSError, ValueError) as error:
             fault = getattr(error, "strerror", None) or str(error)
         self._tell(found, fault)
         return found
+
+    async def _read_alone(self) -> bytes:
+        """Read the file, unless a read that hangs still holds its thread. Raises as `token_in`.
+
+        So a mount that hangs holds one thread, and none of the executor that all others use.
+        """
+        if self._reading is not None and not self._reading.done():
+            raise TimeoutError
+        reading = asyncio.ensure_future(in_thread(lambda: token_in(self.path), name="declctl-token-file"))
+        # A read whose request has given up may fail later, and nobody else asks for its error.
+        reading.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        self._reading = reading
+        return await asyncio.shield(reading)
 
     def _tell(self, found: bytes | None, fault: str | None) -> None:
         before, self._fault = self._fault, fault

@@ -35,8 +35,8 @@ class SecretValues:
         self._lock = threading.Lock()
         self._values: dict[str, None] = {}  # in the order in which they came
         self._bytes = 0
-        # Hashes of the values of one Secret that are all there. A resource version would not do in their place:
-        # a reloaded transform makes other values of the same version.
+        # Hashes of the values of one Secret that are all there. A resource version would not do in their
+        # place: a reloaded transform makes other values of the same version.
         self._seen: dict[int, None] = {}
 
     def remember(self, secret: Mapping[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """A token in a file: it is replaced while the process runs, and a file that can't be used opens nothing."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,63 @@ def test_the_environment_names_a_token_or_a_file(tmp_path: Path):
     assert str(found.path) == file
     with pytest.raises(UsageError, match="Both DECLCTL_ADMIN_TOKEN and DECLCTL_ADMIN_TOKEN_FILE"):
         from_environment({"DECLCTL_ADMIN_TOKEN": "x", "DECLCTL_ADMIN_TOKEN_FILE": file})
+
+
+def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """However many requests come meanwhile, other work finds its threads; and then the file is read again."""
+    file, log, hangs = tmp_path / "token", Lines(), threading.Event()
+    file.write_text("right")
+
+    def hanging(path: Path) -> bytes:
+        assert hangs.wait(30)
+        return path.read_bytes()
+
+    monkeypatch.setattr("declctl.admin.authorization.FILE_SECONDS", 0.05)
+    monkeypatch.setattr("declctl.admin.authorization.read_token", hanging)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        authorizer = TokenFile(file, log)
+        for _ in range(3):  # the second and the third time, the first read hangs already
+            asked = (authorizer.decide("right", "get", "/") for _ in range(20))
+            decisions = await asyncio.gather(*asked)
+            assert {each.verdict for each in decisions} == {AccessVerdict.UNAUTHENTICATED}
+        assert [each.name for each in threading.enumerate()].count("declctl-token-file") == 1
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+        hangs.set()
+        verdict = AccessVerdict.UNAUTHENTICATED
+        while verdict is not AccessVerdict.ALLOWED:
+            await asyncio.sleep(0)  # so that the end of the hanging read arrives
+            verdict = (await authorizer.decide("right", "get", "/")).verdict
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    first, last = log.lines
+    assert first.endswith("so every token is refused: reading takes longer than 0.05 s")
+    assert last == f"admin address: the token file {file} can be used again"
+
+
+def test_each_request_reads_the_file_after_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A request that waits for the read of another one is not decided by a token that was replaced before."""
+    file = tmp_path / "token"
+    file.write_text("first")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def reading(path: Path) -> bytes:
+        found = path.read_bytes()
+        begun.set()
+        assert go_on.wait(30)
+        return found
+
+    monkeypatch.setattr("declctl.admin.authorization.read_token", reading)
+
+    async def scenario() -> list[AccessVerdict]:
+        authorizer = TokenFile(file)
+        before = asyncio.create_task(authorizer.decide("first", "get", "/"))
+        await asyncio.to_thread(begun.wait, 30)
+        file.write_text("second")
+        after = asyncio.create_task(authorizer.decide("first", "get", "/"))
+        await asyncio.sleep(0)
+        go_on.set()
+        return [(await before).verdict, (await after).verdict]
+
+    assert asyncio.run(scenario()) == [AccessVerdict.ALLOWED, AccessVerdict.UNAUTHENTICATED]
