@@ -58,6 +58,7 @@ _KEPT = frozenset(
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
 _BEARER = "bearer"
+_STATUS = "/status"
 _READS = ("GET", "HEAD")  # methods that are `get` for an authorizer; each other one is its own verb
 
 
@@ -277,7 +278,7 @@ class Access:
         """A handler behind the token, for requests that show objects or change state."""
 
         async def guard(request: web.Request) -> web.StreamResponse:
-            decision = await self._decide(request)
+            decision = await self._decide(request, path=request.path)
             if decision.verdict is not AccessVerdict.ALLOWED:
                 return self._refused(request, decision)
             return await handler(request)
@@ -289,11 +290,12 @@ class Access:
     ) -> Handler:
         """A handler for all clients; its second argument says whether texts may be shown.
 
-        A wrong token is refused, as its sender wants to see everything; for a `probe` it is ignored.
+        A wrong token is refused, as its sender wants to see everything; for a `probe` it is ignored. The
+        texts of a probe need the right to the status, as in each cluster all users may get /readyz.
         """
 
         async def show(request: web.Request) -> web.StreamResponse:
-            decision = await self._decide(request)
+            decision = await self._decide(request, path=_STATUS if probe else request.path)
             texts = decision.verdict is AccessVerdict.ALLOWED
             if not texts and not probe and "Authorization" in request.headers:
                 return self._refused(request, decision)
@@ -317,8 +319,8 @@ class Access:
         named = given[:100]
         return f"This address answers to {ours}, not to {named!r}; spec.admin.allowedHosts names others."
 
-    async def _decide(self, request: web.Request) -> Decision:
-        """Whether a request may read texts and objects, or change state."""
+    async def _decide(self, request: web.Request, *, path: str) -> Decision:
+        """Whether a request may read texts and objects, or change state, as one to `path` may."""
         if self._authorizer is None:
             return ALLOWED if self.is_loopback else Decision(AccessVerdict.FORBIDDEN, self._no_token(request))
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -326,7 +328,7 @@ class Access:
         if scheme.lower() != _BEARER or not token:
             return UNAUTHENTICATED
         verb = "get" if request.method in _READS else request.method.lower()
-        return await self._authorizer.decide(token, verb, request.path)
+        return await self._authorizer.decide(token, verb, path, client=request.remote or "")
 
     def _refused(self, request: web.Request, decision: Decision) -> web.Response:
         match decision.verdict:

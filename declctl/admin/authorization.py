@@ -49,10 +49,11 @@ UNAUTHENTICATED: Final = Decision(AccessVerdict.UNAUTHENTICATED)
 class Authorizer(Protocol):
     """Decides about requests of clients. Used on one loop."""
 
-    async def decide(self, token: str, verb: str, path: str) -> Decision:
+    async def decide(self, token: str, verb: str, path: str, *, client: str = "") -> Decision:
         """Whether the bearer of `token` may send a request.
 
-        `verb` is `get` or `post`, and `path` begins with a slash. Raises nothing.
+        `verb` is `get` or `post`, `path` begins with a slash, and `client` is the address that the request
+        comes from. Raises nothing.
         """
         ...
 
@@ -68,7 +69,14 @@ class StaticToken:
         if not self._token:
             raise ValueError("the token is empty")
 
-    async def decide(self, token: str, verb: str, path: str) -> Decision:  # noqa: ARG002 - one token for all
+    async def decide(
+        self,
+        token: str,
+        verb: str,  # noqa: ARG002 - one token for all
+        path: str,  # noqa: ARG002
+        *,
+        client: str = "",  # noqa: ARG002
+    ) -> Decision:
         """Allow everything to the bearer of the token."""
         return _compared(token, self._token)
 
@@ -90,7 +98,14 @@ class TokenFile:
         self._last: bytes | None = None  # the newest token that was usable
         self._fault: str | None = None  # why the file was not usable when it was read last
 
-    async def decide(self, token: str, verb: str, path: str) -> Decision:  # noqa: ARG002 - one token for all
+    async def decide(
+        self,
+        token: str,
+        verb: str,  # noqa: ARG002 - one token for all
+        path: str,  # noqa: ARG002
+        *,
+        client: str = "",  # noqa: ARG002
+    ) -> Decision:
         """Allow everything to the bearer of the token that is in the file now."""
         return _compared(token, await self.read())
 

@@ -43,7 +43,7 @@ from declctl.kit.running_processes import (
     start_time,
 )
 from declctl.kit.text import excerpt
-from declctl.kit.token_bucket import TokenBucket
+from declctl.kit.token_bucket import ClientBuckets
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -61,7 +61,6 @@ _SHUTDOWN_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0  # for the body of a request that was answered without it
 _MOST_HEADERS = 64
 _BACKLOG = 128
-_MOST_CLIENTS = 256  # whose requests are counted
 _CONTINUE = "100-continue"
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -116,7 +115,7 @@ class ConnectionTable:
         self._most = most
         self._open: dict[object, Connection] = {}
         self._answering = 0  # requests in progress, without probes
-        self._buckets: dict[str, TokenBucket] = {}  # by client; the one that was used last is at the end
+        self._rates = ClientBuckets(REQUESTS_PER_SECOND, BURST, clock=clock)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -172,7 +171,7 @@ class ConnectionTable:
             if counts and self._answering > MOST_REQUESTS:
                 sentence = f"{MOST_REQUESTS} requests are being answered; ask again in a moment."
                 return self._too_many(Reason.BUSY, request, 503, sentence)
-            if counts and not self._bucket_of(request.remote or "").try_take():
+            if counts and not self._rates.try_take(request.remote or ""):
                 sentence = (
                     f"A client may send {REQUESTS_PER_SECOND} requests a second; ask again in a moment."
                 )
@@ -207,15 +206,6 @@ class ConnectionTable:
         refused = refusal(status, sentence)
         refused.headers["Retry-After"] = "1"
         return refused
-
-    def _bucket_of(self, client: str) -> TokenBucket:
-        bucket = self._buckets.pop(client, None)
-        if bucket is None:
-            bucket = TokenBucket(REQUESTS_PER_SECOND, BURST, clock=self._clock)
-            if len(self._buckets) >= _MOST_CLIENTS:
-                del self._buckets[next(iter(self._buckets))]  # the one that was used longest ago
-        self._buckets[client] = bucket
-        return bucket
 
     def _waits(self, one: Connection) -> None:
         one.since = self._clock.monotonic()
@@ -516,7 +506,7 @@ async def authorizer_of(
                 "Kubernetes"
             )
         assert runtime.client is not None  # fronts are entered after it has connected
-        return ReviewedToken(runtime.client, clock=clock)
+        return ReviewedToken(runtime.client, clock=clock, log=log)
     if given is None and spec.token_file is not None:
         given = TokenFile((folder / spec.token_file).absolute(), log)
     if isinstance(given, TokenFile):

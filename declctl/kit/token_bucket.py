@@ -1,4 +1,4 @@
-"""A token bucket: so many actions at once, and then so many each second."""
+"""Token buckets: so many actions at once, and then so many each second; in all, or for each client."""
 
 import threading
 
@@ -50,3 +50,30 @@ class TokenBucket:
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._counted_at) * self._qps)
         self._counted_at = now
+
+
+class ClientBuckets:
+    """A token bucket for each client, as TokenBucket. Used on one loop.
+
+    Of more than `most` clients, the one that has asked longest ago is forgotten, and begins anew.
+    """
+
+    def __init__(self, qps: float, burst: int, *, clock: Clock, most: int = 256) -> None:
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock
+        self._most = most
+        self._buckets: dict[str, TokenBucket] = {}  # by client; the one that has asked last is at the end
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def try_take(self, client: str) -> bool:
+        """Take a token of a client if there is one; returns whether there was."""
+        bucket = self._buckets.pop(client, None)
+        if bucket is None:
+            bucket = TokenBucket(self._qps, self._burst, clock=self._clock)
+            if len(self._buckets) >= self._most:
+                del self._buckets[next(iter(self._buckets))]
+        self._buckets[client] = bucket
+        return bucket.try_take()

@@ -117,7 +117,8 @@ def test_an_account_that_may_read_does_not_write(
         # Without the right to create reviews nothing can be found out, so nothing is opened.
         status, document = ask(declctl, "/cache/settings", reader)
         assert status == 503
-        assert "system:auth-delegator" in document["error"]
+        assert "the log of the process says why" in document["error"]
+        assert "system:auth-delegator" in "\n".join(declctl.err)
         made.bind("controller", "system:auth-delegator")
 
         def reads_now() -> bool:

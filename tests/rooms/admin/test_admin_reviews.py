@@ -53,11 +53,18 @@ class Scene:
     """An authorizer with its reviewer, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.clock, self.server = ManualClock(), Reviewer()
-        self.authorizer = ReviewedToken(self.server, clock=self.clock)
+        self.clock, self.server, self.log = ManualClock(), Reviewer(), Lines()
+        self.authorizer = ReviewedToken(self.server, clock=self.clock, log=self.log)
 
-    def decide(self, token: str = "of-reader", verb: str = "get", path: str = "/cache/pods") -> Decision:
-        return asyncio.run(self.authorizer.decide(token, verb, path))
+    def decide(
+        self,
+        token: str = "of-reader",
+        verb: str = "get",
+        path: str = "/cache/pods",
+        *,
+        client: str = "10.0.0.7",
+    ) -> Decision:
+        return asyncio.run(self.authorizer.decide(token, verb, path, client=client))
 
 
 def test_reads_and_writes_are_apart(runtime, http: Callable):
@@ -125,14 +132,52 @@ def test_another_path_verb_or_token_is_another_question():
     ],
 )
 def test_without_an_answer_nothing_is_allowed(fault: Exception, told: str):
-    """While the API server is away, the address is closed, and says why; nothing of it is remembered."""
+    """While the API server is away, the address is closed, and the log says why; then it opens again."""
     scene = Scene()
     scene.server.fault = fault
     decision = scene.decide()
     assert decision.verdict is AccessVerdict.UNDECIDED
-    assert told in decision.sentence
+    assert told in scene.log.lines[0]
     scene.server.fault = None
     assert scene.decide().verdict is AccessVerdict.ALLOWED
+    assert scene.log.lines[1:] == ["admin address: tokens can be reviewed again"]
+
+
+def test_the_text_of_the_api_server_is_for_the_log_alone(runtime, http: Callable):
+    """It may name namespaces, users and addresses, and any client can send a token."""
+    reviewer, log = Reviewer(), Lines()
+    reviewer.fault = Forbidden(403, "Forbidden", "the account team-a/robot of 10.1.2.3 may not")
+    authorizer = ReviewedToken(reviewer, clock=ManualClock(), log=log)
+
+    async def scenario() -> None:
+        async with serve(runtime, LOOPBACK, authorizer=authorizer, log=log) as bound:
+            for path in ("/cache/pods", "/status", "/"):
+                refused = await http(bound, path, headers={"Authorization": "Bearer of-reader"})
+                assert refused.status == 503
+                assert "robot" not in refused.text
+                assert "the log of the process says why" in refused.text
+
+    asyncio.run(scenario())
+    assert "the account team-a/robot of 10.1.2.3 may not" in "".join(log.lines)
+
+
+def test_a_fault_is_logged_once_a_minute_and_counted():
+    """A page that asks each two seconds fills no log while the API server is away."""
+    scene = Scene()
+    scene.server.fault = Unreachable("connection refused " + "x" * 10_000)
+    for _ in range(100):
+        scene.decide()
+        scene.clock.set(1)
+    first, second = scene.log.lines
+    assert first.startswith("admin address: tokens can't be reviewed, and are refused: connection refused x")
+    assert len(first) < 1000
+    assert second.endswith("; 59 more reviews have failed since the last line")
+    scene.server.fault = Forbidden(403, "Forbidden", "no")
+    scene.decide()  # another fault is logged at once
+    assert "system:auth-delegator" in scene.log.lines[2]
+    scene.server.fault = None
+    scene.decide()
+    assert scene.log.lines[3] == "admin address: tokens can be reviewed again"
 
 
 @pytest.mark.parametrize(
@@ -169,13 +214,74 @@ def test_a_server_that_does_not_answer_is_waited_for_a_short_time(monkeypatch: p
 
 
 def test_tokens_that_are_made_up_are_no_flood_of_reviews():
-    """A stranger who tries tokens doesn't use up the API server's time; known tokens go on."""
+    """Strangers who try tokens don't use up the API server's time, however many they are."""
     scene = Scene()
-    scene.decide()
-    verdicts = [scene.decide(token=f"t{number}").verdict for number in range(1000)]
-    assert set(verdicts) == {AccessVerdict.UNAUTHENTICATED, AccessVerdict.UNDECIDED}
-    assert len(scene.server.asked) <= 40
+    for number in range(1000):
+        decision = scene.decide(token=f"t{number}", client=f"10.0.1.{number % 250}")
+        assert decision.verdict in (AccessVerdict.UNAUTHENTICATED, AccessVerdict.UNDECIDED)
+    assert len(scene.server.asked) == 40
+    assert scene.log.lines == []  # the API server is well
+
+
+def test_a_known_token_is_reviewed_while_others_are_made_up():
+    """Prometheus scrapes as before, also from behind the same proxy as the strangers."""
+    scene = Scene()
     assert scene.decide().verdict is AccessVerdict.ALLOWED
+    for second in range(60):
+        for number in range(100):
+            scene.decide(token=f"t{second}-{number}", client=f"10.0.0.{number}")
+        assert scene.decide().verdict is AccessVerdict.ALLOWED, second
+        scene.clock.set(1)
+
+
+def test_a_new_token_is_reviewed_while_another_client_makes_up_tokens():
+    """The rotated token of a user doesn't wait for a stranger to end."""
+    scene = Scene()
+    for number in range(1000):
+        scene.decide(token=f"t{number}", client="10.0.0.66")
+    assert len(scene.server.asked) <= 10
+    assert scene.decide(client="10.0.0.7").verdict is AccessVerdict.ALLOWED
+
+
+def test_a_token_that_may_do_nothing_is_not_known():
+    """Each pod of a cluster has a valid token: that alone gives it no part of the reviews of users."""
+    scene = Scene()
+    scene.server.rights.clear()
+    for number in range(1000):
+        scene.decide(path=f"/cache/pods/{number}")
+    assert len(scene.server.asked) <= 10
+
+
+def test_a_token_that_was_taken_back_is_not_known_any_more():
+    """Its bearer is a stranger then."""
+    scene = Scene()
+    assert scene.decide().verdict is AccessVerdict.ALLOWED
+    scene.clock.set(REVIEW_SECONDS)
+    scene.server.answer = {"status": {"authenticated": False}}
+    assert scene.decide().verdict is AccessVerdict.UNAUTHENTICATED
+    scene.server.answer = None
+    scene.server.rights.clear()
+    scene.clock.set(REVIEW_SECONDS)
+    before = len(scene.server.asked)
+    for number in range(1000):
+        scene.decide(path=f"/cache/pods/{number}")
+    assert len(scene.server.asked) - before <= 10
+
+
+def test_the_texts_of_a_probe_need_the_right_to_the_status(runtime, http: Callable):
+    """In each cluster all users may get /readyz: that shows them no text of a server or a handler."""
+    runtime.client = Reviewer()
+    runtime.client.rights = {("get", "/readyz")}
+    seen: list[str] = []
+
+    async def scenario() -> None:
+        authorizer = ReviewedToken(runtime.client, clock=ManualClock())
+        async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
+            assert (await http(bound, "/readyz", headers={"Authorization": "Bearer of-reader"})).status == 200
+        seen.extend(each["spec"]["nonResourceAttributes"]["path"] for each in runtime.client.asked[1:])
+
+    asyncio.run(scenario())
+    assert seen == ["/status"]
 
 
 @pytest.mark.parametrize("token", ["x" * 20_000, "\u00fc", "a\x00b", "\udcff"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.kit import ManualClock
-from declctl.kit.token_bucket import TokenBucket
+from declctl.kit.token_bucket import ClientBuckets, TokenBucket
 
 
 @pytest.fixture
@@ -98,3 +98,15 @@ def test_never_more_than_the_burst_and_the_rate(steps, qps, burst) -> None:
         for last in range(first, len(times)):
             span = times[last] - times[first]
             assert last - first + 1 <= burst + qps * span + 1e-6
+
+
+def test_each_client_has_a_bucket_and_few_are_remembered(clock) -> None:
+    """One that asks too often takes nothing from others, and a flood of addresses fills no memory."""
+    buckets = ClientBuckets(1, 2, clock=clock, most=3)
+    assert [buckets.try_take("a") for _ in range(3)] == [True, True, False]
+    assert buckets.try_take("b")
+    assert not buckets.try_take("a")  # so that it is the newest of two
+    for number in range(10):
+        assert buckets.try_take(str(number))
+    assert len(buckets) == 3
+    assert [buckets.try_take("9") for _ in range(2)] == [True, False]
