@@ -43,7 +43,7 @@ from declctl.kit.running_processes import (
     start_time,
 )
 from declctl.kit.text import excerpt
-from declctl.kit.token_bucket import ClientBuckets
+from declctl.kit.token_bucket import ClientBuckets, TokenBucket
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -53,6 +53,8 @@ IDLE_SECONDS = 30.0  # between two requests, and for a client that does not read
 MOST_CONNECTIONS = 64
 MOST_REQUESTS = 16  # at a time, besides the probes
 REQUESTS_PER_SECOND, BURST = 100, 400  # of one client, besides the probes
+PROBES_PER_SECOND, PROBES_BURST = 100, 100  # of all clients that are answered at once
+PROBE_PAUSE_SECONDS = 0.25  # before the answer to a further one: a kubelet waits for a second at least
 MOST_BODY_BYTES = 64 << 10  # that a head may announce; no path reads a body
 MOST_BYTES = 1 << 20  # of one request, with a body that is read only to be thrown away
 SWEEP_SECONDS = 1.0
@@ -107,6 +109,10 @@ class ConnectionTable:
 
     Above the limit, the client with most connections loses the one that has waited longest. A connection with
     a request in progress is never closed for that.
+
+    A probe is never refused, as a kubelet would restart the process. Above a rate, each probe waits a moment
+    before its answer. A connection has one request at a time, so that a flood takes little of the loop. A
+    connection whose probe waits can be closed for others, so that a flood does not keep a kubelet away.
     """
 
     def __init__(self, clock: Clock, refusals: Refusals, *, most: int = MOST_CONNECTIONS) -> None:
@@ -115,6 +121,7 @@ class ConnectionTable:
         self._most = most
         self._open: dict[object, Connection] = {}
         self._answering = 0  # requests in progress, without probes
+        self._probes = TokenBucket(PROBES_PER_SECOND, PROBES_BURST, clock=clock)
         self._rates = ClientBuckets(REQUESTS_PER_SECOND, BURST, clock=clock)
 
     def __len__(self) -> int:
@@ -159,13 +166,15 @@ class ConnectionTable:
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Middleware: count a request; 503 or 429 if there are too many, unless it is a probe."""
-        one = self._open.get(request.transport)
+        """Middleware: count a request; 503 or 429 if there are too many. A probe waits instead."""
+        # Probes are always answered, so that a busy address does not make a kubelet restart the process.
+        counts = request.path not in PROBES
+        if not counts and not self._probes.try_take():
+            await self._clock.sleep(PROBE_PAUSE_SECONDS)
+        one = self._open.get(request.transport)  # None if it was closed meanwhile
         if one is not None:
             one.requests += 1
             one.received = 0
-        # Probes are always answered, so that a busy address does not make a kubelet restart the process.
-        counts = request.path not in PROBES
         self._answering += counts
         try:
             if counts and self._answering > MOST_REQUESTS:

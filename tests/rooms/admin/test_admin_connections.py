@@ -1,6 +1,7 @@
 """How long a connection may take, how many there may be, and what is said of those that are refused."""
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 
@@ -14,6 +15,9 @@ from declctl.admin.server import (
     HEAD_SECONDS,
     IDLE_SECONDS,
     MOST_BYTES,
+    PROBE_PAUSE_SECONDS,
+    PROBES_BURST,
+    PROBES_PER_SECOND,
     REQUESTS_PER_SECOND,
     ConnectionTable,
 )
@@ -233,6 +237,92 @@ def test_a_client_that_asks_too_often_is_429_and_others_are_not():
     scene.clock.set(1)
     assert [ask("10.0.0.66") for _ in range(REQUESTS_PER_SECOND + 1)].count(429) in (0, 1)
     assert [ask(f"10.1.{number >> 8}.{number & 255}") for number in range(1000)] == [200] * 1000
+
+
+def test_a_flood_of_probes_is_answered_slowly():
+    """A client that probes without a pause takes little of the loop on which events are handled."""
+    scene = Scene(most=100)
+    answered: list[str] = []
+
+    async def handler(request: Request) -> object:
+        answered.append(request.path)
+        return type("Answer", (), {"status": 200})()
+
+    async def probing(pipe: Pipe) -> None:
+        while True:
+            assert (await scene.table.watch(Request(pipe, "/readyz"), handler)).status == 200
+            await asyncio.sleep(0)
+
+    async def flood() -> int:
+        clients = [asyncio.create_task(probing(scene.open())) for _ in range(64)]
+        for _ in range(40):
+            await scene.clock.advance(PROBE_PAUSE_SECONDS)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        return len(answered)
+
+    # In ten seconds: those of the rate, and one for each connection and pause.
+    seconds = 40 * PROBE_PAUSE_SECONDS
+    most = PROBES_BURST + PROBES_PER_SECOND * (seconds + 1) + 64 * 41
+    assert 64 * 40 <= asyncio.run(flood()) <= most
+    assert sum(scene.refusals.counts.values()) == 0
+
+
+def test_a_probe_that_waits_gives_its_place_to_another_client():
+    """Connections that flood the address with probes don't keep the one of the kubelet away."""
+    scene = Scene(most=3)
+
+    async def within() -> None:
+        async def handler(_: object) -> object:
+            return type("Answer", (), {"status": 200})()
+
+        for _ in range(PROBES_BURST + 1):
+            request = Request(scene.open("10.0.0.66"), "/healthz")
+            last = asyncio.create_task(scene.table.watch(request, handler))
+            await asyncio.sleep(0)
+        pipes = [scene.open("10.0.0.66") for _ in range(3)]
+        waiting = [asyncio.create_task(scene.table.watch(Request(p, "/healthz"), handler)) for p in pipes]
+        await asyncio.sleep(0)
+        kubelet = scene.open("10.0.0.1")
+        assert [pipe.aborted for pipe in (*pipes, kubelet)] == [True, False, False, False]
+        probe = asyncio.create_task(scene.table.watch(Request(kubelet, "/healthz"), handler))
+        await asyncio.sleep(0)
+        assert len(scene.table) == 3
+        await scene.clock.advance(PROBE_PAUSE_SECONDS)
+        assert (await probe).status == 200
+        assert [(await each).status for each in (last, *waiting)] == [200] * 4
+
+    asyncio.run(within())
+
+
+def test_a_kubelet_is_answered_while_another_client_holds_all_connections(runtime):
+    """It has an address of its own; the other one probes on more connections than there may be."""
+
+    async def probe(bound: Address, source: str) -> bytes:
+        reader, writer = await asyncio.open_connection(bound.host, bound.port, local_addr=(source, 0))
+        try:
+            head = f"GET /healthz HTTP/1.1\r\nHost: {bound}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode())
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def flooding(bound: Address) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                await probe(bound, "127.0.0.1")
+
+    async def scenario() -> list[bytes]:
+        async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+            flood = [asyncio.create_task(flooding(bound)) for _ in range(100)]
+            answers = [await asyncio.wait_for(probe(bound, "127.0.0.2"), 10) for _ in range(5)]
+            for each in flood:
+                each.cancel()
+            await asyncio.gather(*flood, return_exceptions=True)
+            return answers
+
+    assert [answer.split()[1] for answer in asyncio.run(scenario())] == [b"200"] * 5
 
 
 def test_a_body_without_end_closes_the_connection():
