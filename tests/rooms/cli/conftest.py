@@ -11,6 +11,7 @@ import structlog
 from declctl.cli.main import status_of
 from tests.children import share_children
 from tests.rooms.cli import hello
+from tests.rooms.cli.answering import Process, answering
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ def _folder(
     ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(name="process")
+def _process(folder: Path) -> Iterator[Process]:
+    """A running process, and an empty current folder."""
+    with answering() as process:
+        yield process
 
 
 @pytest.fixture(name="hello")

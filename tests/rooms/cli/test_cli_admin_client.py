@@ -2,16 +2,14 @@
 
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
+from tests.rooms.cli.answering import STATUS, Process
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -21,15 +19,6 @@ spec:
   resources: [{name: pods, apiVersion: v1, kind: Pod}]
   handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers:f"}]
 """
-STATUS = {
-    "name": "pod-guard",
-    "generation": 6,
-    "ready": True,
-    "conditions": [],
-    "resources": [],
-    "handlers": [],
-    "plugins": [],
-}
 FAULT = {
     "file": "handlers/pods.py",
     "line": 14,
@@ -39,50 +28,6 @@ FAULT = {
     "message": "invalid syntax",
     "suggestion": None,
 }
-
-
-class Process:
-    """Something that answers at an admin address, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.body: bytes = json.dumps(STATUS).encode()
-        self.asked: list[tuple[str, str, str | None]] = []
-        self.address = ""
-        self.name = "pod-guard"  # of its controller
-
-    def answers(self, status: int, document: Any) -> None:
-        """Answer with this from now on."""
-        self.status, self.body = status, json.dumps(document).encode()
-
-
-@pytest.fixture(name="process")
-def _process(folder: Path) -> Iterator[Process]:
-    """A running process, and an empty current folder."""
-    process = Process()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            process.asked.append((self.command, self.path, self.headers.get("Authorization")))
-            meant = self.headers.get("Declctl-Controller", process.name)
-            self.send_response(process.status if meant == process.name else 421)
-            self.send_header("Declctl-Controller", process.name)
-            self.end_headers()
-            self.wfile.write(process.body)
-
-        do_POST = do_GET  # noqa: N815 - as the library names it
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing on the stderr that is looked at."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    process.address = f"127.0.0.1:{server.server_port}"
-    yield process
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.parametrize(

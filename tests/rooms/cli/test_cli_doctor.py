@@ -30,7 +30,7 @@ from declctl.manifest.values import Address
 from declctl.runtime.checking.declaration import ListedPlugin
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
-from tests.rooms.cli.test_cli_admin_client import STATUS, Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.answering import STATUS, Process
 
 OK, WARNING, FAILED, SKIPPED = CheckState.OK, CheckState.WARNING, CheckState.FAILED, CheckState.SKIPPED
 MOUNTINFO = r"""

@@ -13,8 +13,9 @@ from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
 from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
+from tests.rooms.cli.answering import Process
 from tests.rooms.cli.running import Running
-from tests.rooms.cli.test_cli_admin_client import MANIFEST, Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.test_cli_admin_client import MANIFEST
 
 
 @pytest.fixture(name="runs")

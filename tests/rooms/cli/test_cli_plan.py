@@ -19,7 +19,7 @@ from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked
 from declctl.runtime.reloading.changes import Step, StepKind
 from declctl.runtime.reloading.stage import handler_digests
-from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.answering import Process
 from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
 MANIFEST = """\

@@ -4,16 +4,13 @@ import io
 import json
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from declctl.cli.tap import show_tap
-from declctl.kit.running_processes import CONTROLLER_HEADER
+from tests.rooms.cli.answering import Process
 
 CALL = {
     "kind": "call",
@@ -50,55 +47,10 @@ DROPPED = {"kind": "dropped", "count": 1200}
 END = {"kind": "end", "reason": "the process ends"}
 
 
-class Streaming:
-    """A process that streams some documents, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.documents: Sequence[Mapping[str, Any]] = ()
-        self.asked: list[str] = []
-        self.refusal: Mapping[str, Any] | None = None
-        self.address = ""
-
-
-@pytest.fixture(name="streaming")
-def _streaming(folder: Path) -> Iterator[Streaming]:
-    """A running process, and an empty current folder."""
-    process = Streaming()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            process.asked.append(self.path)
-            refused = process.refusal
-            self.send_response(200 if refused is None else 404)
-            kind = "text/event-stream; charset=utf-8" if refused is None else "application/json"
-            self.send_header("Content-Type", kind)
-            self.send_header(CONTROLLER_HEADER, "pod-guard")
-            self.end_headers()
-            if refused is not None:
-                self.wfile.write(json.dumps(refused).encode())
-                return
-            self.wfile.write(b": nothing happens\n\n")
-            for document in process.documents:
-                text = f"event: {document['kind']}\ndata: {json.dumps(document)}\n\n"
-                self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing on the stderr that is looked at."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    process.address = f"127.0.0.1:{server.server_port}"
-    yield process
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_each_call_is_a_line(declctl: Callable, streaming: Streaming):
+def test_each_call_is_a_line(declctl: Callable, process: Process):
     """Time, type, key, handler, outcome, duration; then what changed, why, or what went wrong."""
-    streaming.documents = [BEGIN, CALL, RETRIED, RECONCILED, RELOAD, DROPPED, END]
-    ended = declctl("tap", "--admin", streaming.address)
+    process.streams(BEGIN, CALL, RETRIED, RECONCILED, RELOAD, DROPPED, END)
+    ended = declctl("tap", "--admin", process.address)
     assert ended.status == 0
     assert ended.err == "pod-guard generation 6; Ctrl-C ends\n"
     modified, retried, reconciled, reload, dropped, end = ended.out.splitlines()
@@ -113,28 +65,28 @@ def test_each_call_is_a_line(declctl: Callable, streaming: Streaming):
     assert end == "--- the process ends"
 
 
-def test_json_is_a_document_in_each_line(declctl: Callable, streaming: Streaming):
+def test_json_is_a_document_in_each_line(declctl: Callable, process: Process):
     """A program reads line by line, while the stream goes on."""
-    streaming.documents = [BEGIN, CALL, RETRIED, RELOAD, END]
-    ended = declctl("tap", "-o", "json", "--admin", streaming.address)
-    assert [json.loads(line) for line in ended.out.splitlines()] == streaming.documents
+    process.streams(BEGIN, CALL, RETRIED, RELOAD, END)
+    ended = declctl("tap", "-o", "json", "--admin", process.address)
+    assert [json.loads(line) for line in ended.out.splitlines()] == [BEGIN, CALL, RETRIED, RELOAD, END]
     assert ended.err == ""
 
 
-def test_the_filters_are_asked_for(declctl: Callable, streaming: Streaming):
+def test_the_filters_are_asked_for(declctl: Callable, process: Process):
     """The process selects, so that a busy one sends little."""
-    streaming.documents = [BEGIN, END]
+    process.streams(BEGIN, END)
     options = ["-n", "shop", "--name", "web-*", "--handler", "notify", "--failed"]
-    declctl("tap", "pods", *options, "--admin", streaming.address)
-    declctl("tap", "--admin", streaming.address)
+    declctl("tap", "pods", *options, "--admin", process.address)
+    declctl("tap", "--admin", process.address)
     first = "/events?of=pods&namespace=shop&name=web-%2A&handler=notify&failed=true"
-    assert streaming.asked == [first, "/events"]
+    assert [path for _, path, _ in process.asked] == [first, "/events"]
 
 
-def test_it_ends_after_so_many_calls(declctl: Callable, streaming: Streaming):
+def test_it_ends_after_so_many_calls(declctl: Callable, process: Process):
     """For scripts: reloads do not count."""
-    streaming.documents = [BEGIN, RELOAD, CALL, CALL, CALL, CALL]
-    ended = declctl("tap", "--count", "2", "-o", "json", "--admin", streaming.address)
+    process.streams(BEGIN, RELOAD, CALL, CALL, CALL, CALL)
+    ended = declctl("tap", "--count", "2", "-o", "json", "--admin", process.address)
     assert ended.status == 0
     assert [json.loads(line)["kind"] for line in ended.out.splitlines()] == [
         "begin",
@@ -144,10 +96,10 @@ def test_it_ends_after_so_many_calls(declctl: Callable, streaming: Streaming):
     ]
 
 
-def test_a_refusal_is_the_sentence_of_the_process(declctl: Callable, streaming: Streaming):
+def test_a_refusal_is_the_sentence_of_the_process(declctl: Callable, process: Process):
     """Such as a handler that it does not have."""
-    streaming.refusal = {"error": "No handler is named notifi; did you mean notify?"}
-    ended = declctl("tap", "notifi", "--admin", streaming.address)
+    process.answers(404, {"error": "No handler is named notifi; did you mean notify?"})
+    ended = declctl("tap", "notifi", "--admin", process.address)
     assert (ended.status, ended.out) == (2, "")
     assert ended.err == "declctl: No handler is named notifi; did you mean notify?\n"
 
@@ -162,7 +114,7 @@ def test_nobody_answers(declctl: Callable, folder: Path):
     assert "Is `declctl run` running?" in ended.err
 
 
-def test_colour_appears_on_a_terminal_alone(streaming: Streaming, monkeypatch: pytest.MonkeyPatch):
+def test_colour_appears_on_a_terminal_alone(process: Process, monkeypatch: pytest.MonkeyPatch):
     """A failed call is red there; the text of its error controls no terminal."""
 
     class Terminal(io.StringIO):
@@ -171,31 +123,31 @@ def test_colour_appears_on_a_terminal_alone(streaming: Streaming, monkeypatch: p
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    streaming.documents = [{**RETRIED, "outcome": "failed"}, END]
+    process.streams({**RETRIED, "outcome": "failed"}, END)
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    assert show_tap(None, streaming.address, chosen={}, count=None, as_json=False) == 0
+    assert show_tap(None, process.address, chosen={}, count=None, as_json=False) == 0
     assert "\x1b[31mfailed\x1b[0m" in screen.getvalue()
     assert "\x1b[31mteam" not in screen.getvalue()
 
 
-def test_ctrl_c_is_the_usual_end(streaming: Streaming, monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_is_the_usual_end(process: Process, monkeypatch: pytest.MonkeyPatch):
     """It is no error, and leaves no traceback."""
 
     class Interrupted(io.StringIO):
         def write(self, text: str) -> int:
             raise KeyboardInterrupt
 
-    streaming.documents = [CALL]
+    process.streams(CALL)
     monkeypatch.setattr(sys, "stdout", Interrupted())
-    assert show_tap(None, streaming.address, chosen={}, count=None, as_json=True) == 0
+    assert show_tap(None, process.address, chosen={}, count=None, as_json=True) == 0
 
 
-def test_another_controller_is_not_followed(declctl: Callable, hello: Path, streaming: Streaming):
+def test_another_controller_is_not_followed(declctl: Callable, hello: Path, process: Process):
     """Without --admin, the manifest of the folder says who has to answer."""
     manifest = (hello / "manifest.yaml").read_text()
-    (hello / "manifest.yaml").write_text(f"{manifest}  admin: {{bindAddress: '{streaming.address}'}}\n")
-    streaming.documents = [BEGIN, END]
+    (hello / "manifest.yaml").write_text(f"{manifest}  admin: {{bindAddress: '{process.address}'}}\n")
+    process.streams(BEGIN, END)
     ended = declctl("tap")
     assert (ended.status, ended.out) == (2, "")
     assert "Nothing was done: pod-guard answers at" in ended.err

@@ -15,7 +15,7 @@ from declctl.cli import terminal
 from declctl.cli.logging import JsonLines, TextLines
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic, render_github, render_text
-from tests.rooms.cli.test_cli_admin_client import STATUS, Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.answering import STATUS, Process
 
 FORGED = "12:00:01 error all is lost"
 EVIL = f"a\x1b[2J\x1b]0;title\x07\x9b31m\r\u202eb\u2066c\u2028d\u2029e\x85f\x7fg[red]h[/red]\n{FORGED}"

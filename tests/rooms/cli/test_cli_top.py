@@ -14,7 +14,7 @@ from declctl.cli.admin_client import AdminAddress
 from declctl.cli.top import LoadPoller, LoadSample, sample, show_top
 from declctl.errors import UsageError
 from declctl.manifest.values import Address
-from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.answering import Process
 
 NOW = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)
 HANDLER = {

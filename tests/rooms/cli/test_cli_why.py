@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.rooms.cli.test_cli_admin_client import Process, _process  # noqa: F401 - a fixture
+from tests.rooms.cli.answering import Process
 
 WRITE = {
     "time": "2026-01-02T02:00:00Z",
