@@ -5,8 +5,10 @@ have the new certificate, and open ones go on. A pair that can't be used changes
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +20,12 @@ from declctl.runtime.log import Log
 LOOK_SECONDS: Final = 10.0  # between two reads of the files
 HANDSHAKE_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS = 1.0  # for the end of TLS on a connection that is closed
+_HTTP_REQUEST = "HTTP_REQUEST"  # OpenSSL's reason for bytes that begin as GET, HEAD, POST or PUT do
+_SENTENCE = b'{"error": "This address speaks TLS, and the request was plain HTTP; ask with https://."}\n'
+_SPEAKS_TLS = (  # as Go's server answers
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_SENTENCE), _SENTENCE)
+)
 
 
 class KeyPair(NamedTuple):
@@ -168,6 +176,8 @@ class TlsHandshake(asyncio.Protocol):
         early = EarlyBytes(self._make())
         fault: str | None = None
         encrypted = None
+        # A second descriptor: asyncio closes its own before this method learns that a handshake has failed.
+        second = _second_descriptor(transport)
         try:
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -179,11 +189,32 @@ class TlsHandshake(asyncio.Protocol):
             )
         except (OSError, ssl.SSLError) as error:
             fault = getattr(error, "reason", None) or str(error) or type(error).__name__
+            if fault == _HTTP_REQUEST:
+                fault = "it speaks plain HTTP, and this address TLS"
+                _send_at_once(second, _SPEAKS_TLS)
             transport.abort()
         finally:
+            if second is not None:
+                second.close()
             self._closed(transport, fault)
         if encrypted is not None:
             early.begin(encrypted)
+
+
+def _second_descriptor(transport: asyncio.Transport) -> socket.socket | None:
+    """Another descriptor of the socket of a connection; None if there is none left."""
+    try:
+        return transport.get_extra_info("socket").dup()
+    except OSError:
+        return None  # the handshake needs none
+
+
+def _send_at_once(connection: socket.socket | None, data: bytes) -> None:
+    """Send a few bytes if that is possible without waiting."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.setblocking(False)
+            connection.send(data)
 
 
 class EarlyBytes(asyncio.Protocol):

@@ -6,6 +6,7 @@ file, of another user or in a container, is asked at the address in the manifest
 controller of the manifest, otherwise nothing is done.
 """
 
+import errno
 import http.client
 import json
 import os
@@ -42,6 +43,15 @@ _MISDIRECTED = 421
 _OURS = re.compile(rb"^apiVersion:\s*[\"']?declctl\.dev/", re.MULTILINE)
 _HTTPS = "https://"
 _CA_FILE = "DECLCTL_ADMIN_CA_FILE"
+_PROBE_SECONDS = 2.0  # for finding out whether a server speaks TLS
+_BAD_REQUEST = 400
+# OpenSSL's reasons for an answer that is no TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
+_ADVICE = {
+    errno.ENOENT: "create the file, or correct its path",
+    errno.EACCES: "let this user read the file",
+    errno.ETIMEDOUT: "see whether its mount hangs",
+}
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
@@ -90,6 +100,14 @@ class AdminAnswer(msgspec.Struct, frozen=True):
 
     status: int
     document: dict[str, Any]
+    token_fault: str | None = None  # why it was asked without the token; None unless the token can't be read
+
+
+class _Token(NamedTuple):
+    """The token for a request, or why there is none although a file is named."""
+
+    value: str | None = None
+    fault: str | None = None
 
 
 def parse_admin(text: str) -> Address:
@@ -217,12 +235,14 @@ def _those_running(running: Sequence[RunningProcess]) -> str:
 def ask(target: AdminAddress, method: str, path: str, *, timeout: float = _SECONDS) -> AdminAnswer:
     """Send one request, with the token if the target may have it, and never through a proxy.
 
-    `timeout` is in seconds. Raises UsageError if no process answers, if another controller answers than the
-    one that has to, if the answer is not one of declctl, or if a token is needed that was not sent.
+    `timeout` is in seconds. A token file that can't be used is no fault if the answer needs no token. Raises
+    UsageError if no process answers, if another controller answers than the one that has to, if the answer is
+    not one of declctl, or if a token is needed that was not sent.
     """
+    token = _token(target)
     try:
-        with _answer(target, method, path, timeout) as answer:
-            return _read(target, answer)
+        with _answer(target, method, path, timeout, token) as answer:
+            return _read(target, answer, token)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise UsageError(_nobody(target, error)) from error
 
@@ -235,10 +255,11 @@ def follow(
     The stream of a living process has a comment now and then. After `silence` seconds without a byte, and
     for everything that `ask` refuses, it raises UsageError. Close the generator to end the request.
     """
+    token = _token(target)
     try:
-        with _answer(target, "GET", path, silence) as answer:
+        with _answer(target, "GET", path, silence, token) as answer:
             if answer.headers.get_content_type() != _EVENT_STREAM:
-                expect(_read(target, answer), "events")  # raises: no such document has a stream
+                expect(_read(target, answer, token), "events")  # raises: no such document has a stream
             while line := answer.readline(_LARGEST_ANSWER):
                 name, _, value = line.partition(b": ")
                 if name == b"data":
@@ -251,15 +272,14 @@ def follow(
 
 @contextmanager
 def _answer(
-    target: AdminAddress, method: str, path: str, timeout: float
+    target: AdminAddress, method: str, path: str, timeout: float, token: _Token
 ) -> Generator[http.client.HTTPResponse]:
     """The answer to one request, with its body still to be read, inside a `with` block."""
-    token = _token(target) if target.gets_token else None
     # http.client and not urllib: it knows no proxies, so that the token never goes to one.
     connection = _connection(target, timeout)
     headers = {"Accept": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
+    if token.value and target.gets_token:
+        headers["Authorization"] = f"Bearer {token.value}"
     if target.controller:
         headers[CONTROLLER_HEADER] = target.controller  # another one refuses the request, and does nothing
     try:
@@ -267,9 +287,13 @@ def _answer(
         _require_certificate(target, connection)  # before the token is sent
         connection.request(method, path, headers=headers)
         with connection.getresponse() as answer:
+            if answer.status == _BAD_REQUEST and answer.headers.get(CONTROLLER_HEADER) is None:
+                _require_plain_http(target)
             _require_controller(target, answer)
             yield answer
     except ssl.SSLError as error:
+        if error.reason in _NO_TLS:
+            raise UsageError(_no_tls(target)) from error
         raise UsageError(
             f"There is no TLS with {target}: {_tls_fault(error)}. {_CA_FILE} names the file of the "
             "certificate authority that it is to be verified with"
@@ -285,19 +309,53 @@ def _tls_fault(error: ssl.SSLError) -> str:
     return error.reason or str(error)
 
 
-def _read(target: AdminAddress, answer: http.client.HTTPResponse) -> AdminAnswer:
+def _no_tls(target: AdminAddress) -> str:
+    """The message for a server of plain HTTP that was asked with TLS."""
+    plain = target.address
+    if target.named:
+        return f"{plain} speaks plain HTTP, and not TLS: write --admin {plain}, without https://."
+    return (
+        f"{plain} speaks plain HTTP, and not TLS: spec.admin.tls takes effect at the next start of the "
+        f"process. Start it again, or write --admin {plain}."
+    )
+
+
+def _require_plain_http(target: AdminAddress) -> None:
+    """Raise UsageError if a server speaks TLS that has not understood a plain request."""
+    if target.encrypted:
+        return
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent, and nothing read
+    where = target.address.host, target.address.port
+    try:
+        with (
+            socket.create_connection(where, timeout=_PROBE_SECONDS) as connection,
+            context.wrap_socket(connection),
+        ):
+            pass
+    except OSError:  # ssl.SSLError is one
+        return
+    raise UsageError(
+        f"{target} speaks TLS, and the request was plain HTTP: write --admin https://{target.address}."
+    )
+
+
+def _read(target: AdminAddress, answer: http.client.HTTPResponse, token: _Token) -> AdminAnswer:
     """The JSON of an answer; raises UsageError if it has none, or if a token is needed that was not sent."""
     body = answer.read(_LARGEST_ANSWER + 1)
     document = _object(body) if len(body) <= _LARGEST_ANSWER else None
     if document is None:
         raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
-    # The user has a token, which was not sent: the answer alone does not say why.
-    if answer.status in _WITHOUT_TOKEN and _token(target) and not target.gets_token:
-        raise UsageError(
-            f"{target} asks for a token. It was not sent, as only a manifest names it: write "
-            f"--admin {target} if it may have the token."
-        )
-    return AdminAnswer(answer.status, document)
+    if answer.status in _WITHOUT_TOKEN:
+        # The answer alone does not say why the token was not sent.
+        if token.fault is not None:
+            raise UsageError(f"{target} asks for a token. {token.fault}")
+        if token.value and not target.gets_token:
+            raise UsageError(
+                f"{target} asks for a token. It was not sent, as only a manifest names it: write "
+                f"--admin {target} if it may have the token."
+            )
+    return AdminAnswer(answer.status, document, token.fault)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
@@ -315,6 +373,16 @@ def expect(answer: AdminAnswer, *fields: str) -> dict[str, Any]:
         return answer.document
     error = answer.document.get("error")
     raise UsageError(str(error) if error else f"What answers is not declctl: its status is {answer.status}.")
+
+
+def why_redacted(answer: AdminAnswer) -> str | None:
+    """Why an answer has no texts, and what to do; None if it has them."""
+    if not answer.document.get("redacted"):
+        return None
+    how = answer.token_fault or f"set {TOKEN_VARIABLE} to it"
+    return (
+        f"messages are left out: they are for those with the token. {how[:1].upper()}{how[1:].rstrip('.')}."
+    )
 
 
 def _connection(target: AdminAddress, timeout: float) -> http.client.HTTPConnection:
@@ -373,28 +441,56 @@ def _require_controller(target: AdminAddress, answer: http.client.HTTPResponse) 
     )
 
 
-def _token(target: AdminAddress) -> str | None:
-    """The token for a process: that of the environment, else the file that the process itself reads."""
+def _token(target: AdminAddress) -> _Token:
+    """The token for a process: that of the environment, else the file that the process itself reads.
+
+    Raises UsageError for a mistake in the environment.
+    """
     token, file = os.environ.get(TOKEN_VARIABLE, "").strip(), os.environ.get(TOKEN_FILE_VARIABLE, "")
     if token and file:
         raise UsageError(f"Both {TOKEN_VARIABLE} and {TOKEN_FILE_VARIABLE} are set; unset one of them.")
-    source = TOKEN_VARIABLE
-    if not token and (file or (target.process is not None and target.process.token_file)):
-        named = file or (target.process.token_file if target.process is not None else None) or ""
-        source = shown_path(named)
-        try:
-            data = read_token(Path(named))
-        except OSError as error:
-            raise UsageError(f"The token file {source} can't be read: {error.strerror or error}.") from error
-        token = data.decode("utf-8", "replace").strip()
-        if not token:
-            raise UsageError(f"The token file {source} is empty.")
-    if token and not fits_header(token):
-        raise UsageError(f"{source} has characters that no header can carry; use letters and digits.")
-    return token or None
+    if token:
+        if not fits_header(token):
+            raise UsageError(
+                f"{TOKEN_VARIABLE} has characters that no header can carry; use letters and digits."
+            )
+        return _Token(token)
+    if file:
+        return _token_of_file(
+            file,
+            by=TOKEN_FILE_VARIABLE,
+            otherwise=f"unset {TOKEN_FILE_VARIABLE}, and set {TOKEN_VARIABLE} to the token",
+        )
+    if target.process is not None and target.process.token_file:
+        return _token_of_file(
+            target.process.token_file,
+            by=target.process.controller,
+            otherwise=f"set {TOKEN_VARIABLE} to the token",
+        )
+    return _Token()
+
+
+def _token_of_file(path: str, *, by: str, otherwise: str) -> _Token:
+    """The token in a file that `by` names; `otherwise` is what else a user can do if there is none."""
+    try:
+        token = read_token(Path(path)).decode("utf-8", "replace").strip()
+    except OSError as error:
+        why = f"can't be read: {error.strerror or error}"
+        advice = _ADVICE.get(error.errno or 0, "mend the file")
+    else:
+        if token and fits_header(token):
+            return _Token(token)
+        why = "has characters that no header can carry" if token else "is empty"
+        advice = "write the token into it"
+    return _Token(
+        fault=f"The token file {shown_path(path)}, which {by} names, {why}: {advice}; or {otherwise}."
+    )
 
 
 def _nobody(address: AdminAddress, error: Exception) -> str:
+    """The message for a request without an answer. Raises UsageError for one that was to be encrypted."""
+    if isinstance(error, (ConnectionResetError, http.client.BadStatusLine)):
+        _require_plain_http(address)  # a server of TLS closes the connection, or answers bytes of TLS
     if isinstance(error, ConnectionResetError):  # http.client.RemoteDisconnected is one
         return f"The process at {address} has closed the connection without an answer: it ends, or has ended."
     why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

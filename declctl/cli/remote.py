@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from declctl.cli.admin_client import admin_address, ask, expect
+from declctl.cli.admin_client import AdminAnswer, admin_address, ask, expect, why_redacted
 from declctl.cli.report import print_dead_letters, print_history, print_status, show_faults
 from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
@@ -21,22 +21,24 @@ _FAULT, _INTERNAL = 500, 3
 def show_status(admin: str | None, *, as_json: bool) -> None:
     """Print how a running process is doing. Raises UsageError."""
     fields = ("name", "generation", "ready", "conditions", "resources", "handlers", "plugins")
-    document = expect(ask(admin_address(admin), "GET", "/status"), *fields)
+    answer = ask(admin_address(admin), "GET", "/status")
+    document = expect(answer, *fields)
     if as_json:
         print_json(document)
-        return
-    print_status(document, now=datetime.now(UTC))
-    _say_if_redacted(document)
+    else:
+        print_status(document, now=datetime.now(UTC))
+    _say_if_redacted(answer, as_json=as_json)
 
 
 def show_history(admin: str | None, *, as_json: bool) -> None:
     """Print what became of each attempt to reload, the oldest first. Raises UsageError."""
-    document = expect(ask(admin_address(admin), "GET", "/history"), "attempts", "inMemory")
+    answer = ask(admin_address(admin), "GET", "/history")
+    document = expect(answer, "attempts", "inMemory")
     if as_json:
         print_json(document)
-        return
-    print_history(document)
-    _say_if_redacted(document)
+    else:
+        print_history(document)
+    _say_if_redacted(answer, as_json=as_json)
 
 
 def show_dead_letters(admin: str | None, *, as_json: bool) -> None:
@@ -67,12 +69,11 @@ def give_order(path: str, admin: str | None, *, as_json: bool) -> int:
     return _INTERNAL if document.get("reason") == _OWN_FAULT else 1
 
 
-def _say_if_redacted(document: dict[str, Any]) -> None:
-    if document.get("redacted"):
-        line(
-            "messages are left out: they are for those with the token (set DECLCTL_ADMIN_TOKEN)",
-            err=True,
-        )
+def _say_if_redacted(answer: AdminAnswer, *, as_json: bool) -> None:
+    """Say on stderr that texts are left out. JSON says it by itself, but for a token that can't be read."""
+    why = why_redacted(answer)
+    if why is not None and (answer.token_fault is not None or not as_json):
+        line(why, err=True)
 
 
 def _order(admin: str | None, path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect
+from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect, why_redacted
 from declctl.cli.options import duration_of
 from declctl.cli.report import age, headline, size
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
@@ -190,6 +190,8 @@ def show_top(
         print_json({name: value for name, value in document_of(taken).items() if name != "headline"})
     else:
         _print(taken)
+        if poller.why_redacted is not None:
+            line(poller.why_redacted, err=True)
     return 0
 
 
@@ -201,6 +203,7 @@ class LoadPoller:
 
     def __init__(self, target: AdminAddress, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.target = target
+        self.why_redacted: str | None = None  # why the last answer has no texts; None if it has them
         self._clock = clock
         self._before = self._read()
         self._read_at = clock()
@@ -221,7 +224,9 @@ class LoadPoller:
         return sample(before, after, seconds=seconds, now=datetime.now(UTC))
 
     def _read(self) -> Mapping[str, Any]:
-        return expect(ask(self.target, "GET", "/status"), *_FIELDS)
+        answer = ask(self.target, "GET", "/status")
+        self.why_redacted = why_redacted(answer)
+        return expect(answer, *_FIELDS)
 
 
 def _duration(text: str) -> float:
@@ -244,15 +249,15 @@ def _draw(poller: LoadPoller, seconds: float, sleep: Callable[[float], None]) ->
         while True:
             sleep(seconds)
             try:
-                view = _view(poller.poll(), seconds)
+                view = _view(poller.poll(), seconds, notes=[poller.why_redacted or ""])
             except UsageError as error:
                 # A process that restarts is back in a moment.
                 view = Text(one_line(f"{error}"), style="red")
             live.update(view, refresh=True)
 
 
-def _view(taken: LoadSample, seconds: float) -> "RenderableType":
-    """The sample as rich draws it."""
+def _view(taken: LoadSample, seconds: float, *, notes: Sequence[str] = ()) -> "RenderableType":
+    """The sample as rich draws it, with `notes` above the tables; empty ones are left out."""
     from rich.console import Group
     from rich.text import Text
 
@@ -260,7 +265,10 @@ def _view(taken: LoadSample, seconds: float) -> "RenderableType":
     alarm = not taken.ready or taken.reload_status == "False"
     return Group(
         Text(one_line(first), style="bold red" if alarm else "bold"),
-        *(Text(one_line(each), style="dim") for each in (*rest, f"every {seconds:g} s; Ctrl-C ends")),
+        *(
+            Text(one_line(each), style="dim")
+            for each in (*rest, *filter(None, notes), f"every {seconds:g} s; Ctrl-C ends")
+        ),
         Text(),
         make_table(_HANDLER_HEADERS, _handler_rows(taken), style=_style),
         Text(),

@@ -1,6 +1,7 @@
 """TLS of the admin address: certificates that are replaced or broken, and clients without a handshake."""
 
 import asyncio
+import json
 import shutil
 import socket
 import ssl
@@ -196,7 +197,7 @@ def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair)
                     silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
                     silent[-1].settimeout(20)
                     with suppress(ConnectionResetError):
-                        assert b"HTTP" not in silent[-1].recv(100)
+                        assert silent[-1].recv(100).startswith(b"HTTP/1.1 400 ")
                     gone = 0
                     for each in silent[:-1]:
                         each.setblocking(False)
@@ -210,6 +211,59 @@ def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair)
 
             await asyncio.to_thread(attack)
             await until(lambda: len(asyncio.all_tasks()) <= before)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method: str):
+    """`curl http://…` of an address with TLS says what to write, and the log names the client."""
+    log = Lines()
+
+    async def scenario() -> bytes:
+        async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
+            reader, writer = await asyncio.open_connection(bound.host, bound.port)
+            writer.write(f"{method} /status HTTP/1.1\r\nHost: {bound}\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    head, _, body = asyncio.run(scenario()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert "ask with https://" in json.loads(body)["error"]
+    told = "admin address: no TLS with 127.0.0.1: it speaks plain HTTP, and this address TLS"
+    assert [line for line in log.lines if "no TLS" in line] == [told]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_commands_name_a_mistaken_scheme(runtime, pair: KeyPair):
+    """Plain HTTP to an address with TLS, also of another server, and TLS to one without it."""
+
+    def asked(address: Address, *, encrypted: bool, named: bool = True) -> str:
+        with pytest.raises(UsageError) as raised:
+            ask(AdminAddress(address, named=named, encrypted=encrypted), "GET", "/status")
+        return str(raised.value)
+
+    async def scenario() -> None:
+        async with serve(runtime, LOOPBACK, tls=pair) as bound:
+            told = await asyncio.to_thread(asked, bound, encrypted=False)
+            assert told.startswith(f"{bound} speaks TLS, and the request was plain HTTP")
+            assert told.endswith(f"write --admin https://{bound}.")
+        async with serve(runtime, LOOPBACK) as bound:
+            told = await asyncio.to_thread(asked, bound, encrypted=True)
+            assert told.startswith(f"{bound} speaks plain HTTP, and not TLS: write --admin {bound}, without")
+            told = await asyncio.to_thread(asked, bound, encrypted=True, named=False)
+            assert "spec.admin.tls takes effect at the next start of the process" in told
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*pair)
+        # One that answers bytes that are no TLS with nothing.
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+        async with server:
+            other = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+            told = await asyncio.to_thread(asked, other, encrypted=False)
+            assert told.startswith(f"{other} speaks TLS, and the request was plain HTTP")
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
 from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
-from tests.rooms.cli.answering import Process
+from tests.rooms.cli.answering import STATUS, Process
 from tests.rooms.cli.running import Running
 from tests.rooms.cli.test_cli_admin_client import MANIFEST
 
@@ -151,10 +151,62 @@ def test_a_token_file_of_the_environment_is_read(
     monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
     declctl("status", "--admin", process.address)
     assert process.asked[-1][2] == "Bearer mine"
-    (folder / "token").unlink()
+
+
+REDACTED = {**STATUS, "redacted": True}
+NEEDS_TOKEN = {"error": "/-/reload needs the header Authorization: Bearer with the right token."}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "can't be read: No such file or directory: create the file, or correct its path; or"),
+        (" \n", "is empty: write the token into it; or"),
+        ("a\nb", "has characters that no header can carry: write the token into it; or"),
+    ],
+)
+@pytest.mark.parametrize("by", ["environment", "process"])
+def test_status_goes_on_without_a_token_file_that_can_not_be_used(
+    declctl: Callable,
+    folder: Path,
+    process: Process,
+    runs: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str | None,
+    why: str,
+    by: str,
+):
+    """It shows what the process shows to all, and says which file, why, and what to do."""
+    file = folder / "token"
+    if content is not None:
+        file.write_text(content)
+    if by == "environment":
+        monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(file))
+    else:
+        runs("pod-guard", process.address, token_file=str(file))
+    process.answers(200, REDACTED)
+    who = "DECLCTL_ADMIN_TOKEN_FILE" if by == "environment" else "pod-guard"
+    for command in (["status"], ["status", "-o", "json"], ["top", "--once", "--interval", "100ms"]):
+        ended = declctl(*command, "--admin", process.address)
+        assert ended.status == 0
+        assert "pod-guard" in ended.out
+        assert f"The token file {file}, which {who} names, {why} " in ended.err
+        assert "set DECLCTL_ADMIN_TOKEN to the token." in ended.err
+    assert {shown for _, _, shown in process.asked} == {None}
+    process.answers(401, NEEDS_TOKEN)
+    for command in ("reload", "history", "tap"):
+        ended = declctl(command, "--admin", process.address)
+        assert ended.status == 2
+        assert f"asks for a token. The token file {file}, which {who} names, {why} " in ended.err
+
+
+def test_a_token_file_that_nobody_needs_is_no_fault(
+    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """A process without a token on loopback shows everything."""
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
     ended = declctl("status", "--admin", process.address)
-    assert ended.status == 2
-    assert "token can't be read: No such file" in ended.err
+    assert (ended.status, ended.err) == (0, "")
 
 
 @pytest.mark.timeout(120)
