@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands that only show a status check no manifest
 
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
+_FILES_FOLLOWED = "FilesFollowed"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
 _UNWANTED = ("dropped", "zombies", "expressionErrors", "slowExpressions", "deadLetters")
 _COUNTS = (
@@ -177,14 +178,20 @@ def _is_in_memory(attempt: Document, document: Document) -> bool:
 
 
 def headline(document: Document, *, now: datetime) -> str:
-    """`pod-guard generation 6`, and its faults: a reload that failed, a process that is not ready."""
+    """`pod-guard generation 6`, and its faults: files or a ConfigMap that do not run, caches not filled."""
     doubts: list[str] = []
     reloaded = _condition(document, "Reloaded")
     if reloaded is not None and reloaded["status"] == "False":
-        stale = _stale(reloaded, since=age(reloaded["lastTransitionTime"], now=now))
+        # The condition tells since when the files do not run; several attempts may have failed since then.
+        last = document.get("lastReload") or {"time": reloaded["lastTransitionTime"]}
+        stale = _stale(reloaded, since=age(last["time"], now=now))
         doubts.append(f"{stale}{_retried(document.get('reloadRetry'))}")
     elif reloaded is not None and reloaded["reason"] in _NOTED:
         doubts.append(f"{_NOTED[reloaded['reason']]}: {reloaded['message']}")
+    followed = _condition(document, _FILES_FOLLOWED)
+    if followed is not None and followed["status"] == "False":
+        since = age(followed["lastTransitionTime"], now=now)
+        doubts.append(f"FILES NOT FOLLOWED for {since}: {followed['message'] or followed['reason']}")
     if not document["ready"]:
         ready = _condition(document, "Ready")
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -24,6 +24,9 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
 from declctl.writes import OnDryRun
+
+if TYPE_CHECKING:  # most runs read files
+    from declctl.runtime.config_map import ConfigMapFolder
 
 # How long a handler that computes may keep the interpreter from the caches and from other handlers. An event
 # has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
@@ -77,7 +80,9 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     )
     with ExitStack() as stack:
         connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)
-        options = replace(options, at=_config_map(stack, manifest, connect, log))
+        folder = _config_map(stack, manifest, connect, log)
+        if folder is not None:
+            options = replace(options, at=folder.path, followed=folder.status)
         fronts = [_named(name), *_fronts(options, admin, screen, log)]
         connect = _then_collect_garbage(connect)
         runtime = Runtime(
@@ -162,13 +167,13 @@ def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> 
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
 
 
-def _config_map(stack: ExitStack, manifest: str, connect: Connect, log: Any) -> Path | None:
+def _config_map(stack: ExitStack, manifest: str, connect: Connect, log: Any) -> "ConfigMapFolder | None":
     """The folder that follows a ConfigMap, if `manifest` names one."""
     if not is_config_map(manifest):
         return None
     from declctl.runtime.config_map import ConfigMapFolder, config_map_of  # late: most runs read files
 
-    return stack.enter_context(ConfigMapFolder(*config_map_of(manifest), connect=connect, log=log)).path
+    return stack.enter_context(ConfigMapFolder(*config_map_of(manifest), connect=connect, log=log))
 
 
 def _cluster(kubeconfig: str | None, context: str | None) -> Connect:

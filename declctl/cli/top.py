@@ -74,9 +74,9 @@ class LoadSample(msgspec.Struct, frozen=True):
     ready: bool
     leader: bool  # this process acts; also without an election
     leader_identity: str | None  # who holds the lease; None without an election
-    reload_reason: str  # of the condition Reloaded
-    reload_status: str  # True, False or Unknown
-    reload_time: str | None  # when that changed, RFC 3339
+    reload_reason: str  # of the last reload; empty before the first
+    reload_status: str  # of the condition Reloaded: True, False or Unknown
+    reload_time: str | None  # the end of the last reload, RFC 3339
     handlers: tuple[HandlerLoad, ...]
     caches: tuple[CacheLoad, ...]
     headline: str  # the name, the generation, and what is wrong
@@ -90,6 +90,7 @@ def sample(
     old_handlers = {each["name"]: each for each in before["handlers"]}
     old_caches = {each["name"]: each for each in before["resources"]}
     reloaded = next((each for each in after["conditions"] if each["type"] == "Reloaded"), {})
+    last_reload = after.get("lastReload") or {}
     election = after.get("leaderElection") or {}
     return LoadSample(
         time=now,
@@ -99,9 +100,9 @@ def sample(
         ready=after["ready"],
         leader=after.get("leader", True),
         leader_identity=election.get("holder"),
-        reload_reason=reloaded.get("reason", ""),
+        reload_reason=last_reload.get("reason", ""),
         reload_status=reloaded.get("status", "Unknown"),
-        reload_time=reloaded.get("lastTransitionTime"),
+        reload_time=last_reload.get("time"),
         handlers=tuple(_handler(each, old_handlers.get(each["name"]), rate) for each in after["handlers"]),
         caches=tuple(_cache(each, old_caches.get(each["name"]), rate) for each in after["resources"]),
         headline=headline(after, now=now),
@@ -292,7 +293,7 @@ def _print(taken: LoadSample) -> None:
 
 def _head(taken: LoadSample) -> Iterator[str]:
     yield taken.headline
-    reload = f"{taken.reload_reason or 'no reload'}"
+    reload = taken.reload_reason or "none yet"
     if taken.reload_time:
         reload += f" {age(taken.reload_time, now=taken.time)} ago"
     leads = "leads" if taken.leader else f"follows {taken.leader_identity or 'nobody yet'}"

@@ -16,10 +16,13 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+import msgspec
 
 from declctl.errors import ApiError, Forbidden, NotFound, UsageError
 from declctl.informer.event_handlers import ResourceEventHandlerFuncs
+from declctl.informer.informer import SharedIndexInformer
 from declctl.kit.loops import LoopThread
 from declctl.kit.text import one_line
 from declctl.runtime.library import SharedInformerFactory
@@ -31,6 +34,23 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _FIRST_SECONDS = 60.0  # until the folder has its files: for the connection, the first read and the sync
 _SILENCE_SECONDS = 60.0  # between two warnings about the watch
 _LINK = "..data"
+_VERBS = "get,list,watch"  # that following needs
+
+
+FOLLOWED: Final = "Followed"
+"""The reason of a status without a fault."""
+
+
+class FollowedStatus(msgspec.Struct, frozen=True):
+    """Whether the files follow their ConfigMap: the reason, and a sentence that says what to do."""
+
+    reason: str = FOLLOWED
+    message: str = ""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the next change of the ConfigMap is an edit of the files."""
+        return self.reason == FOLLOWED
 
 
 def config_map_of(manifest: str) -> tuple[str, str]:
@@ -115,10 +135,16 @@ async def read_config_map(client: Client, namespace: str, name: str, *, verbs: s
         ) from error
     except Forbidden as error:
         raise UsageError(
-            f"{what} may not be read: {one_line(str(error))}. Grant {verbs.replace(',', ', ')} of it, such "
-            f"as with `kubectl create role read-{name} -n {namespace} --verb={verbs} "
-            f"--resource=configmaps --resource-name={name}` and a role binding."
+            f"{what} may not be read: {one_line(str(error))}. {_grant(namespace, name, verbs)}."
         ) from error
+
+
+def _grant(namespace: str, name: str, verbs: str) -> str:
+    """What to do without these rights, as a sentence without its full stop."""
+    return (
+        f"Grant {verbs.replace(',', ', ')} of it, such as with `kubectl create role read-{name} "
+        f"-n {namespace} --verb={verbs} --resource=configmaps --resource-name={name}` and a role binding"
+    )
 
 
 @contextmanager
@@ -163,7 +189,7 @@ async def _read_once(
 class ConfigMapFolder:
     """The folder of one ConfigMap, from `__enter__` to `__exit__`. It has a client and a thread of its own.
 
-    While the ConfigMap is deleted, or the API server is away, the folder stays as it is.
+    While the ConfigMap is deleted, or the API server is away, the folder stays as it is; `status` says so.
     """
 
     def __init__(
@@ -176,6 +202,11 @@ class ConfigMapFolder:
         self._machinery = LoopThread("declctl-configmap")
         self._files: MountedFiles | None = None  # from `__enter__` on
         self._warned_at = -_SILENCE_SECONDS  # by time.monotonic; of the last warning about the watch
+        # The thread of the folder writes these four, and any thread reads them.
+        self._informer: SharedIndexInformer | None = None  # from the first sync on
+        self._is_deleted = False
+        self._refused: str | None = None  # why the last change could not be taken over
+        self._ended: str | None = None  # why the ConfigMap is not followed any more
 
     def __enter__(self) -> Self:
         """Read the ConfigMap, and write the folder. Raises UsageError if that can't be done."""
@@ -210,6 +241,30 @@ class ConfigMapFolder:
         assert self._files is not None
         return self._files.folder
 
+    def status(self) -> FollowedStatus:
+        """Whether the files follow the ConfigMap now. From any thread."""
+        goes_on = "the process goes on with the last files"
+        if self._ended is not None:
+            what = f"{self} is not followed any more, and {goes_on}"
+            return FollowedStatus("NotFollowed", f"{what}: {self._ended}; start it again")
+        figures = None if self._informer is None else self._informer.statistics()
+        if figures is not None and figures.error is not None:
+            what = f"{self} can't be watched, and {goes_on}: {one_line(figures.error)}"
+            if figures.forbidden:
+                grant = _grant(self._namespace, self._name, _VERBS)
+                return FollowedStatus("WatchForbidden", f"{what}. {grant}")
+            return FollowedStatus("WatchFailed", f"{what}; it is tried again by itself")
+        if self._is_deleted:
+            return FollowedStatus(
+                "ConfigMapDeleted",
+                f"{self} was deleted, and {goes_on}: create it again, and it is followed again. A process "
+                "that starts without it ends at once",
+            )
+        if self._refused is not None:
+            what = f"a change of {self} can't be taken over, and {goes_on}"
+            return FollowedStatus("ChangeRefused", f"{what}: {self._refused.rstrip('.')}; mend it")
+        return FollowedStatus()
+
     async def _follow(self, first: "asyncio.Future[None]") -> None:
         """Write the folder, set `first`, and write each change, until cancelled."""
         try:
@@ -219,7 +274,7 @@ class ConfigMapFolder:
             return
         try:
             # An informer would retry after a wrong name or a missing right. This read raises at once.
-            self._replace(await read_config_map(client, self._namespace, self._name, verbs="get,list,watch"))
+            self._replace(await read_config_map(client, self._namespace, self._name, verbs=_VERBS))
             async with SharedInformerFactory(client, namespace=self._namespace) as factory:
                 informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
                 informer.set_watch_error_handler(self._watch_failed)
@@ -227,30 +282,39 @@ class ConfigMapFolder:
                     ResourceEventHandlerFuncs(add=self._added, update=self._updated, delete=self._deleted)
                 )
                 await factory.wait_for_cache_sync()
+                self._informer = informer
                 first.set_result(None)
                 await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001 - raised by `__enter__`; later it is logged
             if first.done():
-                self._log.error(f"{self} is not followed any more: {type(error).__name__}: {error}")
+                self._ended = f"{type(error).__name__}: {error}"
+                self._log.error(f"{self} is not followed any more: {self._ended}")
             else:
                 first.set_exception(error)
         finally:
             await client.close()
 
     async def _added(self, obj: Any, _: bool) -> None:
+        if self._is_deleted:
+            self._is_deleted = False
+            self._log.info(f"{self} is there again, and is followed")
         self._changed(obj)
 
     async def _updated(self, _: Any, new: Any) -> None:
         self._changed(new)
 
     async def _deleted(self, _: Any) -> None:
+        self._is_deleted = True
         self._log.warning(f"{self} was deleted: what runs goes on, and a new ConfigMap of this name is read")
 
     def _changed(self, obj: Any) -> None:
         try:
             self._replace(obj)
         except (UsageError, OSError) as error:
+            self._refused = str(error)
             self._log.error(f"a change of {self} can't be taken over, and what runs goes on: {error}")
+        else:
+            self._refused = None
 
     def _watch_failed(self, error: Exception) -> None:
         now = time.monotonic()

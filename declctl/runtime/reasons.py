@@ -13,6 +13,7 @@ import msgspec
 READY: Final = "Ready"
 RELOADED: Final = "Reloaded"
 DEGRADED: Final = "Degraded"
+FILES_FOLLOWED: Final = "FilesFollowed"
 ATTEMPT: Final = ""
 """In place of a condition, for a reason of an attempt to reload or to roll back that is of no condition."""
 
@@ -21,6 +22,8 @@ CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
         READY: "Whether all caches have their objects, so that handlers see the whole cluster.",
         RELOADED: "Whether the files, as they were read last, are what runs.",
         DEGRADED: "Whether something does not work, although the process runs.",
+        FILES_FOLLOWED: "Whether edits arrive from the ConfigMap of `declctl run configmap/NAMESPACE/NAME`; "
+        "without one, there is no such condition.",
     }
 )
 """The types, each with its meaning."""
@@ -51,6 +54,10 @@ def _refused(name: str, meaning: str, advice: str) -> ConditionReason:
 
 def _degraded(name: str, meaning: str, advice: str) -> ConditionReason:
     return ConditionReason(name, DEGRADED, True, meaning, advice)
+
+
+def _not_followed(name: str, meaning: str, advice: str) -> ConditionReason:
+    return ConditionReason(name, FILES_FOLLOWED, False, meaning, advice)
 
 
 REASONS: Final[tuple[ConditionReason, ...]] = (
@@ -276,6 +283,32 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "write the earlier files again (from git, or by an apply of the earlier ConfigMap): that is a reload "
         "to the same code. To go back by `declctl rollback` next time, set spec.reload.probationPeriod "
         "before the edit, such as 10m",
+    ),
+    _good("Followed", FILES_FOLLOWED, "Each change of the ConfigMap is an edit."),
+    _not_followed(
+        "ConfigMapDeleted",
+        "The ConfigMap was deleted, and the process goes on with its last files.",
+        "create it again: a process that starts without it ends at once",
+    ),
+    _not_followed(
+        "WatchForbidden",
+        "The right to list or watch the ConfigMap is gone.",
+        "grant get, list and watch of it: the message has the command",
+    ),
+    _not_followed(
+        "WatchFailed",
+        "The watch of the ConfigMap fails. The message has the cause.",
+        "wait: it is tried again by itself; if it lasts, see whether the API server answers",
+    ),
+    _not_followed(
+        "ChangeRefused",
+        "The last change of the ConfigMap has a key or a value that can be no file, or was not written.",
+        "mend the ConfigMap, or make room below TMPDIR: each change is tried",
+    ),
+    _not_followed(
+        "NotFollowed",
+        "The watch of the ConfigMap has ended because of a fault of declctl.",
+        "start the process again, and report the line of the log",
     ),
 )
 """All reasons, by condition, the good ones first. A name may stand at several conditions."""

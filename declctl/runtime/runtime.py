@@ -67,7 +67,8 @@ from declctl.writes import (
     field_manager,
 )
 
-if TYPE_CHECKING:  # imported only for a manifest with an election
+if TYPE_CHECKING:  # imported only for a followed ConfigMap, and for a manifest with an election
+    from declctl.runtime.config_map import FollowedStatus
     from declctl.runtime.leading import Candidate
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -125,6 +126,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     timeout: float = 60.0  # seconds, for `once`
     dry_run: bool = False
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
+    followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
 
 
@@ -363,6 +365,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         requests=lambda: client.statistics().totals,
         retries=retries,
         file_watch=file_watch.status,
+        followed=options.followed,
         candidate=candidate,
         clock=clock,
         log=log,

@@ -102,9 +102,15 @@ def test_what_runs_goes_on_without_the_configmap_until_it_comes_back(bundle: Bun
         declctl.wait_until_synced()
         bundle.delete()
         until("the log says so", lambda: any("was deleted" in line for line in declctl.err))
+        until("the status says so", lambda: declctl.condition("FilesFollowed")["status"] == "False")
+        gone = declctl.condition("FilesFollowed")
+        assert gone["reason"] == "ConfigMapDeleted"
+        assert f"{bundle.manifest} was deleted" in gone["message"]
         assert declctl.status()["generation"] == 1
         bundle.create("again")
         declctl.wait_for_generation(2)
+        until("it is followed again", lambda: declctl.condition("FilesFollowed")["status"] == "True")
+        assert declctl.condition("FilesFollowed")["lastTransitionTime"] >= gone["lastTransitionTime"]
         bundle.add("other")
         until("the new code is called", lambda: "again Added other" in declctl.out)
 

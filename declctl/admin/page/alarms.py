@@ -15,6 +15,7 @@ from declctl.admin.page.values import MOST, Document, document_moment, is_failin
 from declctl.kit.text import excerpt
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.reasons import FILES_FOLLOWED
 from declctl.runtime.reporting.status import ControllerStatus, PluginStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
@@ -65,6 +66,23 @@ _WITH_SUBJECTS = frozenset(
         "FileWatchFailed",
     }
 )
+# By reason of the condition FilesFollowed: title and advice.
+_NOT_FOLLOWED: Mapping[str, tuple[str, str]] = {
+    "ConfigMapDeleted": (
+        "The ConfigMap of the files was deleted",
+        "Create it again: then it is followed again. A process that starts without it ends at once.",
+    ),
+    "WatchForbidden": (
+        "The ConfigMap of the files may not be watched",
+        "Grant get, list and watch of it to the ServiceAccount of the process.",
+    ),
+    "WatchFailed": ("The ConfigMap of the files can't be watched", "It is tried again by itself."),
+    "ChangeRefused": (
+        "A change of the ConfigMap of the files can't be taken over",
+        "Mend the ConfigMap: each change is tried.",
+    ),
+    "NotFollowed": ("The ConfigMap of the files is not followed any more", "Start the process again."),
+}
 # By state of a plugin: title and advice.
 _PLUGINS: Mapping[str, tuple[str, str]] = {
     "Disabled": (
@@ -103,6 +121,7 @@ def _all(
     if not status.generation:
         yield Alarm("starting", Level.WARNING, "The controller is starting", "", "Wait a moment.")
     yield from _of_the_files(conditions.get("Reloaded"), status, history)
+    yield from _of_the_config_map(conditions.get(FILES_FOLLOWED))
     yield from _of_the_lease(status)
     if status.server.unreachable_since is not None:
         yield Alarm(
@@ -175,6 +194,20 @@ def _of_the_files(reloaded: Document | None, status: ControllerStatus, history: 
         title,
         f"{excerpt(reloaded['message'], most=MOST)}. {goes_on}{retry}",
         _sentence(newest.get("suggestion") or _RELOAD_ADVICE),
+    )
+
+
+def _of_the_config_map(followed: Document | None) -> Iterator[Alarm]:
+    """A ConfigMap that is deleted, or that can't be watched: no edit of it arrives."""
+    if followed is None or followed["status"] == "True":
+        return
+    title, advice = _NOT_FOLLOWED.get(followed["reason"], (followed["reason"], "The log has the details."))
+    yield Alarm(
+        "followed",
+        Level.ALARM,
+        f"{title}, since {document_moment(followed['lastTransitionTime'])}",
+        excerpt(followed["message"], most=MOST),
+        advice,
     )
 
 

@@ -39,6 +39,7 @@ from declctl.runtime.reporting.status import (
     SUSPENDED,
     Conditions,
     ControllerStatus,
+    LastReload,
     PluginStatus,
     ResourceStatus,
     decoding_status,
@@ -50,6 +51,7 @@ from declctl.writes import EventRecorder, WriteLedger
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
+    from declctl.runtime.config_map import FollowedStatus
 
 _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
@@ -207,6 +209,7 @@ class StatusReporter:
         requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
+        followed: "Callable[[], FollowedStatus] | None",
         candidate: ElectionReader | None,
         clock: Clock,
         log: Log,
@@ -224,6 +227,7 @@ class StatusReporter:
         self._requests = requests
         self._retries = retries
         self._file_watch = file_watch
+        self._followed = followed  # None unless the files are those of a ConfigMap that is followed
         self._candidate = candidate  # None without an election
         self._clock = clock
         self._log = log
@@ -240,6 +244,7 @@ class StatusReporter:
         self._notes = ResourceWarnings()
         self._reloads: dict[str, int] = {}  # result → attempts since the start
         self._last_reload_seconds = 0.0  # of the last attempt that was applied
+        self._last_reload: LastReload | None = None  # no refused rollback; None before the first
         self._plan_mismatches = 0  # LISTs and WATCHes that reloads had not planned, since the start
         self._started_with: Plan | None = None  # the first plan; restarts are due for differences from it
 
@@ -281,6 +286,11 @@ class StatusReporter:
             self._conditions.set("Ready", holds=True, reason="Following", message="no cache is filled")
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
+        if self._followed is not None:
+            followed = self._followed()
+            self._conditions.set(
+                "FilesFollowed", holds=followed.is_followed, reason=followed.reason, message=followed.message
+            )
         # All three are read even if only one of them is shown: plugins are logged in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
         # While the server is away, every watch fails. The condition has this one fault instead.
@@ -325,6 +335,9 @@ class StatusReporter:
         reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
         message = "; ".join([*restarts, *_message_parts(outcome)])
         self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
+        if outcome.result is not Result.UNCHANGED:
+            result = str(outcome.result)
+            self._last_reload = LastReload(self._clock.now(), result, outcome.reason or result)
         if outcome.result is Result.APPLIED:
             self._last_reload_seconds = outcome.seconds
 
@@ -372,11 +385,13 @@ class StatusReporter:
             plugins=self._plugins(),
             reloads=dict(self._reloads),
             last_reload_seconds=self._last_reload_seconds,
+            last_reload=self._last_reload,
             reload_plan_mismatches=self._plan_mismatches,
             removed=dict(self._slots.dropped),
             server=self._server(),
             client_requests=self._requests(),
             file_watch=self._file_watch(),
+            files_followed=self._followed is None or self._followed().is_followed,
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
             write_retries=self._writes.retries(),

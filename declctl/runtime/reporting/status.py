@@ -123,6 +123,13 @@ PROCESS_FIGURES = (
         read=lambda s: s.file_watch.failures,
     ),
     Figure(
+        "files_followed",
+        "declctl_files_followed",
+        "0 while the ConfigMap of `declctl run configmap/…` is deleted, or can't be watched.",
+        counts=False,
+        read=lambda s: int(s.files_followed),
+    ),
+    Figure(
         "recorded",
         "declctl_recorded_events",
         "Kubernetes Events of ctx.record_event, by result.",
@@ -496,6 +503,17 @@ class Conditions:
         return tuple(self._conditions.values())
 
 
+class LastReload(msgspec.Struct, frozen=True):
+    """The newest attempt that has changed or refused something.
+
+    A condition says since when its status holds; the time of an attempt is here.
+    """
+
+    time: datetime  # of its end
+    result: str  # Applied, Refused or RolledBack
+    reason: str  # of the refusal or the rollback; otherwise the result
+
+
 class DecodingStatus(msgspec.Struct, frozen=True):
     """The decoding figures of one resource over all its watches, since the start of the process."""
 
@@ -668,6 +686,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     plugins: Sequence[PluginStatus]
     reloads: Mapping[str, int]
     last_reload_seconds: float
+    last_reload: LastReload | None = None  # None before the first attempt
     reload_plan_mismatches: int = 0  # requests of reloads that were not as planned
     removed: Mapping[str, int] = msgspec.field(
         default_factory=dict[str, int]
@@ -683,6 +702,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     abandoned_calls: Sequence[
         AbandonedCall
     ] = ()  # calls of staged code that go on after their callers have given up
+    files_followed: bool = True  # False while the ConfigMap of the files can't be followed
     file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
@@ -708,6 +728,7 @@ _METRICS_ALONE = (
     "last_reload_seconds",
     "reload_retries",
     "client_requests",
+    "files_followed",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")

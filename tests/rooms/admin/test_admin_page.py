@@ -276,6 +276,18 @@ WRONG = {
         "notify failed 3 of 3 times",
         "Mend the files",
     ),
+    "a ConfigMap that is gone": (
+        _condition("FilesFollowed", "ConfigMapDeleted", "configmap/a/b was deleted"),
+        "The ConfigMap of the files was deleted, since 2026-01-01 12:00:00 UTC",
+        "configmap/a/b was deleted",
+        "Create it again",
+    ),
+    "a ConfigMap that may not be watched": (
+        _condition("FilesFollowed", "WatchForbidden", "configmap/a/b can't be watched: 403"),
+        "The ConfigMap of the files may not be watched",
+        "configmap/a/b can't be watched: 403",
+        "Grant get, list and watch",
+    ),
     "a lost leader": (
         {"leader_election": LeadershipStatus(True, False, lease="a/b", state="Lost", error="no renewal")},
         "This process has lost the lease",

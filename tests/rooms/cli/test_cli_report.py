@@ -74,6 +74,18 @@ def test_a_failed_reload_stands_in_the_first_line():
     )
 
 
+def test_each_age_is_that_of_its_own_event(capsys: pytest.CaptureFixture[str]):
+    """Files that do not run for hours, and an attempt that was refused a moment ago."""
+    condition = {**DOCUMENT["conditions"][0], "lastTransitionTime": "2026-01-01T08:59:00Z"}
+    ready = {**condition, "type": "Ready", "status": "True", "lastTransitionTime": "2025-12-28T12:00:00Z"}
+    last = {"time": "2026-01-01T11:59:18Z", "result": "Refused", "reason": "SyntaxError"}
+    print_status(document(conditions=[ready, condition], lastReload=last), now=NOW)
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert "(STALE: reload failed 42s ago: SyntaxError" in first
+    ages = {row.split()[0]: row.split()[3] for row in rows if row.startswith(("Ready", "Reloaded"))}
+    assert ages == {"Ready": "4d", "Reloaded": "3h"}
+
+
 def test_who_went_back_is_not_told_of_a_failure():
     """Going back is no failed reload: the first line says from where to where, why, and what comes next."""
     back = {
@@ -104,6 +116,23 @@ def test_what_is_left_to_do_stands_in_the_first_line(reason: str, message: str, 
     condition = {**DOCUMENT["conditions"][0], "status": "True", "reason": reason, "message": message}
     line = f"pod-guard generation 6 ({told})" if told else "pod-guard generation 6"
     assert headline(document(conditions=[condition]), now=NOW) == line
+
+
+def test_a_config_map_that_is_gone_stands_in_the_first_line():
+    """The process looks well, and no edit of the ConfigMap arrives: since when, and what to do."""
+    gone = {
+        **DOCUMENT["conditions"][0],
+        "type": "FilesFollowed",
+        "reason": "ConfigMapDeleted",
+        "message": "configmap/a/b was deleted, and the process goes on with the last files: create it again",
+    }
+    told = "was deleted, and the process goes on with the last files: create it again"
+    line = headline(document(conditions=[gone]), now=NOW)
+    assert line == f"pod-guard generation 6 (FILES NOT FOLLOWED for 2m: configmap/a/b {told})"
+    redacted = headline(document(conditions=[{**gone, "message": ""}]), now=NOW)
+    assert redacted == "pod-guard generation 6 (FILES NOT FOLLOWED for 2m: ConfigMapDeleted)"
+    back = {**gone, "status": "True", "reason": "Followed", "message": ""}
+    assert headline(document(conditions=[back]), now=NOW) == "pod-guard generation 6"
 
 
 def test_all_is_well_is_a_short_line():

@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,10 @@ STATUS = {
             "status": "True",
             "reason": "Applied",
             "message": "",
-            "lastTransitionTime": "2026-01-02T03:00:00Z",
+            "lastTransitionTime": "2026-01-02T01:00:00Z",
         }
     ],
+    "lastReload": {"time": "2026-01-02T03:00:00Z", "result": "Applied", "reason": "Applied"},
     "resources": [RESOURCE],
     "handlers": [HANDLER],
     "plugins": [],
@@ -128,6 +129,21 @@ def test_one_sample_as_text(declctl: Callable, process: Process):
     assert caches.split()[:2] == ["CACHE", "OBJECTS"]
     assert pods.split() == ["pods", "12,000", "3Mi", "0", "1", "0.2s", "ago", "Watching"]
     assert "\x1b" not in ended.out
+
+
+def test_the_age_of_the_last_reload_is_no_age_of_a_condition(declctl: Callable, process: Process):
+    """A reload an hour after the start was a moment ago, although the condition holds since the start."""
+    now = datetime.now(UTC)
+    last = {**STATUS["lastReload"], "time": (now - timedelta(minutes=5)).isoformat()}
+    hours = {**STATUS["conditions"][0], "lastTransitionTime": (now - timedelta(hours=3)).isoformat()}
+    process.answers(200, {**STATUS, "lastReload": last, "conditions": [hours]})
+    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
+    assert ended.out.splitlines()[1].startswith("last reload: Applied 5m ago; ")
+    process.answers(200, {**STATUS, "lastReload": None, "conditions": [hours]})
+    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
+    assert ended.out.splitlines()[1].startswith("last reload: none yet; ")
+    json_of = json.loads(declctl("top", "-o", "json", "--interval", "100ms", "--admin", process.address).out)
+    assert (json_of["reloadReason"], json_of["reloadStatus"], json_of["reloadTime"]) == ("", "True", None)
 
 
 def test_one_sample_as_json(declctl: Callable, process: Process):

@@ -1,11 +1,16 @@
-"""The folder of a ConfigMap, without a cluster: bad keys, a write that failed, and an early end."""
+"""The folder of a ConfigMap: bad keys, a write that failed, an early end, and a source that is gone."""
 
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
 
 from declctl.errors import UsageError
-from declctl.runtime.config_map import ConfigMapFolder, MountedFiles
+from declctl.runtime.config_map import ConfigMapFolder, FollowedStatus, MountedFiles
+from declctl.sandbox import SandboxThread
+from declctl.sandbox.faults import Match
+from declctl.testing import until
+from declctl.transport import Client
 
 
 async def never():
@@ -38,3 +43,76 @@ def test_an_end_before_the_begin_removes_nothing(tmp_path: Path, monkeypatch: py
     (tmp_path / "mine").touch()
     ConfigMapFolder("team-a", "bundle", connect=never, log=log).__exit__(None, None, None)
     assert (tmp_path / "mine").exists()
+
+
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bundle", "namespace": "team-a"}}
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[SandboxThread]:
+    """An API server with the ConfigMap."""
+    with SandboxThread() as server:
+        server.load([{**MAP, "data": {"a.py": "1"}}])
+        yield server
+
+
+@pytest.fixture(name="followed")
+def _followed(server: SandboxThread, log) -> Iterator[ConfigMapFolder]:
+    """The folder of the ConfigMap."""
+
+    def connect() -> Awaitable[Client]:
+        return Client.from_kubeconfig_dict(server.kubeconfig())
+
+    with ConfigMapFolder("team-a", "bundle", connect=connect, log=log) as folder:
+        yield folder
+
+
+def test_a_deleted_config_map_is_a_fault_until_it_is_there_again(
+    server: SandboxThread, followed: ConfigMapFolder
+):
+    """The process goes on with files that are nowhere else any more: a user learns that, and what to do."""
+    assert followed.status() == FollowedStatus("Followed", "")
+    server.delete("ConfigMap", "bundle", "team-a")
+    until("it is noticed", lambda: followed.status().reason == "ConfigMapDeleted")
+    assert not followed.status().is_followed
+    assert followed.status().message == (
+        "configmap/team-a/bundle was deleted, and the process goes on with the last files: create it again, "
+        "and it is followed again. A process that starts without it ends at once"
+    )
+    assert (followed.path / "a.py").read_text("utf-8") == "1"
+    server.load([{**MAP, "data": {"a.py": "2"}}])
+    until("it is followed again", lambda: followed.status().is_followed)
+    until("its files are there", lambda: (followed.path / "a.py").read_text("utf-8") == "2")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "advice"),
+    [
+        (403, "WatchForbidden", "Grant get, list, watch of it, such as with `kubectl create role"),
+        (500, "WatchFailed", "it is tried again by itself"),
+    ],
+)
+def test_a_watch_that_fails_is_a_fault_until_it_works_again(
+    server: SandboxThread, followed: ConfigMapFolder, code: int, reason: str, advice: str
+):
+    """Such as a right that was taken away: edits do not arrive, although the ConfigMap is there."""
+    server.faults.refuse(code, Match(resource="configmaps"))
+    server.faults.cut_watches("configmaps", clean=True)
+    until("it is noticed", lambda: followed.status().reason == reason)
+    message = followed.status().message
+    assert "configmap/team-a/bundle can't be watched, and the process goes on with the last files" in message
+    assert advice in message
+    server.faults.clear()
+    until("it is followed again", lambda: followed.status().is_followed)
+
+
+def test_a_change_that_can_not_be_taken_over_is_a_fault_until_the_next_one(
+    server: SandboxThread, followed: ConfigMapFolder
+):
+    """Such as a key that another API server lets pass."""
+    server.load([{**MAP, "data": {"a.py": "2"}, "binaryData": {"b": "no base64"}}])
+    until("it is noticed", lambda: followed.status().reason == "ChangeRefused")
+    assert "the binaryData of b is not base64; mend it" in followed.status().message
+    server.load([{**MAP, "data": {"a.py": "3"}}])
+    until("it is taken over", lambda: followed.status().is_followed)
+    assert (followed.path / "a.py").read_text("utf-8") == "3"

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 import declctl
-from declctl.runtime.reasons import ATTEMPT, CONDITIONS, DEGRADED, READY, REASONS, RELOADED, reasons_named
+from declctl.runtime.config_map import FollowedStatus
+from declctl.runtime.reasons import (
+    ATTEMPT,
+    CONDITIONS,
+    DEGRADED,
+    FILES_FOLLOWED,
+    READY,
+    REASONS,
+    RELOADED,
+    reasons_named,
+)
 from declctl.runtime.reloading.changes import RETRIED, Result
 
 ROOT = Path(declctl.__file__).parent
@@ -59,6 +69,9 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
         if name == "set" and keyword(call, "holds") is not None:
             assert isinstance(call.args[0], ast.Constant)
             set_to[call.args[0].value] |= texts(keyword(call, "reason"), constants)
+        elif name == "FollowedStatus" and call.args:
+            set_to[FILES_FOLLOWED] |= texts(call.args[0], constants)
+    set_to[FILES_FOLLOWED].add(FollowedStatus().reason)
     # The reasons of Degraded that have texts of their own are the keys of a mapping.
     (faults,) = (
         node.value
@@ -69,6 +82,7 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     set_to[DEGRADED] |= {key.value for key in faults.keys if isinstance(key, ast.Constant)}
     assert set_to[READY] == BY_CONDITION[READY]
     assert set_to[DEGRADED] == BY_CONDITION[DEGRADED]
+    assert set_to[FILES_FOLLOWED] == BY_CONDITION[FILES_FOLLOWED]
     assert set_to[RELOADED] <= BY_CONDITION[RELOADED]
 
 

@@ -1,6 +1,8 @@
 """The status document, the conditions, and what a log keeps: the contract of `GET /status`."""
 
 import json
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from declctl.runtime.handling.binding import HandlerCounts
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
 from declctl.runtime.reporting.reporter import ReloadHistory
 from declctl.runtime.reporting.status import Conditions
-from declctl.testing import running
+from declctl.testing import BundleDir, running
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1
@@ -94,6 +96,37 @@ def test_an_outcome_is_one_line_and_one_document() -> None:
     assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
     assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"
     assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
+
+
+def test_a_reload_has_its_own_time_and_a_condition_that_of_its_status(tmp_path: Path) -> None:
+    """A reload changes no status that holds already; the second refusal in a row does not either."""
+    handler = "handlers: [{name: look, resourceRef: {name: maps}, entryPoint: 'handlers:look'}]"
+    manifest = TEXT.replace("lifecycle: {}", handler)
+    bundle = BundleDir(tmp_path / "b", {"manifest.yaml": manifest, "handlers.py": "def look(change): ..."})
+    with running(bundle.path) as controller:
+        controller.wait_ready()
+        started = controller.condition("Reloaded").last_transition_time
+        assert controller.status().last_reload is None
+        assert controller.status().document()["lastReload"] is None
+
+        def reload(text: str) -> tuple[str, int, int]:
+            """An hour later: the result, and hours from the start to the attempt and to the transition."""
+            controller.advance(3600)
+            bundle.write("handlers.py", text)
+            controller.reload()
+            last, reloaded = controller.status().last_reload, controller.condition("Reloaded")
+            assert last is not None
+            attempt, transition = last.time - started, reloaded.last_transition_time - started
+            hour = timedelta(hours=1)
+            return last.result, round(attempt / hour), round(transition / hour)
+
+        assert reload("def look(change): return None") == ("Applied", 1, 0)
+        assert reload("def look(change:") == ("Refused", 2, 2)
+        assert reload("def look(change") == ("Refused", 3, 2)
+        assert reload("def look(change): return 1") == ("Applied", 4, 4)
+        assert controller.condition("Ready").last_transition_time < started + timedelta(hours=1)
+        last = controller.status().document()["lastReload"]
+        assert set(last) == {"time", "result", "reason"}
 
 
 @pytest.mark.parametrize(
