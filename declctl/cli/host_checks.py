@@ -21,7 +21,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from declctl.cli.report import size
+from declctl.kit.figures import byte_size
 
 _LEAST_PYTHON = (3, 11)
 _DISTRIBUTION = "declctl"
@@ -214,12 +214,11 @@ def check_memory(limit: int | None) -> Check:
     """That the memory limit (bytes; None for no limit) leaves room for caches."""
     if limit is None:
         return ok("memory", "no limit on memory")
-    found = f"{size(limit)} of memory allowed"
+    found = f"{byte_size(limit)} of memory allowed"
     if limit >= _LITTLE_MEMORY:
         return ok("memory", found)
-    advice = (
-        f"allow {size(2 * _LITTLE_MEMORY)} or more: resources.limits.memory of the container, or ulimit -v"
-    )
+    little = byte_size(2 * _LITTLE_MEMORY)
+    advice = f"allow {little} or more: resources.limits.memory of the container, or ulimit -v"
     if limit < _LEAST_MEMORY:
         return failed(
             "memory",

@@ -9,7 +9,7 @@ import typer
 
 from declctl.cli.terminal import has_colour, line, painted, print_table
 from declctl.errors import LocatedFault
-from declctl.kit.text import in_binary_unit
+from declctl.kit import figures
 from declctl.manifest import Diagnostic, render_text
 from declctl.manifest.codes import how_to_explain
 
@@ -110,7 +110,7 @@ def print_status(document: Document, *, now: datetime) -> None:
         row = ("recorded", *(recorded[name] for name in ("posted", "failed", "dropped")))
         _section("KUBERNETES EVENTS", ("POSTED", "FAILED", "DROPPED"), [row])
     abandoned = [
-        (c["name"], f"{c['seconds']:.0f}s", c["place"]) for c in document.get("abandonedCalls") or ()
+        (c["name"], figures.age(c["seconds"]), c["place"]) for c in document.get("abandonedCalls") or ()
     ]
     _section("ABANDONED CALL", ("FOR", "AT"), abandoned)
     plugins = [(p["name"], p["version"], p["state"], _why(p)) for p in document["plugins"]]
@@ -120,7 +120,8 @@ def print_status(document: Document, *, now: datetime) -> None:
 def _why(plugin: Document) -> str | None:
     """Why a plugin is not Ready, and when a call of a suspended one is tried."""
     left = (plugin.get("circuitBreaker") or {}).get("nextTrialSeconds")
-    return plugin["reason"] if left is None else f"{plugin['reason']}; one call is tried in {left:.0f}s"
+    reason = plugin["reason"]
+    return reason if left is None else f"{reason}; one call is tried in {figures.age(round(left))}"
 
 
 def _numbered(old: Document) -> str:
@@ -213,26 +214,21 @@ def _retried(retry: Document | None) -> str:
     if not retry:
         return ""
     so_far = f", {retry['retries']} so far" if retry["retries"] else ""
-    return f"; it is tried again in {retry['nextInSeconds']:.0f}s{so_far}"
+    return f"; it is tried again in {figures.age(round(retry['nextInSeconds']))}{so_far}"
 
 
 def age(moment: str, *, now: datetime) -> str:
-    """How long ago, in one unit, as kubectl says it: `42s`, `5m`, `3h`, `2d`."""
+    """How long ago a moment of a document was, as `kit.figures` writes ages."""
     try:
         then = datetime.fromisoformat(moment)
     except ValueError:
         return "an unknown time"
-    seconds = max(0, int((now - then.astimezone(UTC)).total_seconds()))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size or (unit == "d" and seconds >= size):
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    return figures.age((now - then.astimezone(UTC)).total_seconds())
 
 
-def size(number: int) -> str:
-    """Bytes in the unit that leaves at most four digits: `812Ki`."""
-    value, unit = in_binary_unit(number)
-    return f"{value:.0f}{unit}"
+def last_event(seconds: float | None) -> str | None:
+    """The age of the last event of a watch; None if it has had none."""
+    return None if seconds is None else f"{figures.age(seconds)} ago"
 
 
 def _condition(document: Document, kind: str) -> Document | None:
@@ -267,11 +263,11 @@ def _resources(document: Document) -> list[tuple[object, ...]]:
             r["name"],
             r["synced"],
             r["objects"],
-            size(r["bytes"]),
+            figures.byte_size(r["bytes"]),
             r["lists"],
             r["watches"],
             r["relists"],
-            None if r["lastEventAge"] is None else f"{r['lastEventAge']:.1f}s ago",
+            last_event(r["lastEventAge"]),
             _how(r),
         )
         for r in document["resources"]
@@ -351,7 +347,7 @@ def _handlers(document: Document, counts: Sequence[str]) -> list[tuple[object, .
             h["name"],
             h["synced"],
             *(h.get(name, 0) for name in counts),
-            f"{h['p95Seconds'] * 1000:.3g}ms",
+            figures.duration(h["p95Seconds"]),
             _DISABLED if h.get("disabled") else h.get("lastError"),
         )
         for h in document["handlers"]

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from declctl.cli.admin_client import admin_address, follow
 from declctl.cli.terminal import has_colour, line, painted, print_json
+from declctl.kit import figures
 from declctl.kit.text import one_line
 
 _DIM, _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
@@ -91,7 +92,7 @@ def _print(document: Mapping[str, Any], columns: _Columns) -> None:
             text = one_line(f"--- {document['line']}")
             painted(f"{_BOLD}{text}{_PLAIN}\n" if colour else f"{text}\n")
         case "dropped":
-            lost = f"{document['count']:,} calls are not shown: there are more than can be sent"
+            lost = f"{figures.count(document['count'])} calls are not shown: there are more than can be sent"
             line(f"--- {lost}")
         case "end":
             line(f"--- {document['reason']}")
@@ -104,18 +105,14 @@ def _cells(call: Mapping[str, Any]) -> list[str]:
     moment = datetime.fromisoformat(str(call["time"])).replace(tzinfo=UTC).astimezone()
     shown = f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
     names = [one_line(str(call[name])) for name in ("type", "key", "handler", "outcome")]
-    return [shown, *names, _took(float(call["seconds"])), one_line(_rest(call))]
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return [shown, *names, figures.duration(float(call["seconds"])), one_line(_rest(call))]
 
 
 def _rest(call: Mapping[str, Any]) -> str:
     """The error of a failed call; else the paths that changed, or the causes of a key."""
     if call["error"]:
         again = call["retryInSeconds"]
-        then = f", again in {again:.3g} s" if again is not None else ""
+        then = f", again in {figures.duration(again)}" if again is not None else ""
         return f"{call['error']}; attempt {call['attempt']}{then}"
     more = f" and {call['morePaths']} more" if call["morePaths"] else ""
     return f"{', '.join(call['paths'] or call['causes'])}{more}"

@@ -14,9 +14,10 @@ import msgspec
 
 from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect, why_redacted
 from declctl.cli.options import duration_of
-from declctl.cli.report import age, headline, size
+from declctl.cli.report import age, headline, last_event
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
 from declctl.errors import UsageError
+from declctl.kit import figures
 from declctl.kit.documents import document_of
 from declctl.kit.text import one_line
 
@@ -268,7 +269,7 @@ def _view(taken: LoadSample, seconds: float, *, notes: Sequence[str] = ()) -> "R
         Text(one_line(first), style="bold red" if alarm else "bold"),
         *(
             Text(one_line(each), style="dim")
-            for each in (*rest, *filter(None, notes), f"every {seconds:g} s; Ctrl-C ends")
+            for each in (*rest, *filter(None, notes), f"every {figures.duration(seconds)}; Ctrl-C ends")
         ),
         Text(),
         make_table(_HANDLER_HEADERS, _handler_rows(taken), style=_style),
@@ -298,7 +299,7 @@ def _head(taken: LoadSample) -> Iterator[str]:
         reload += f" {age(taken.reload_time, now=taken.time)} ago"
     leads = "leads" if taken.leader else f"follows {taken.leader_identity or 'nobody yet'}"
     objects, memory = sum(each.objects for each in taken.caches), sum(each.bytes for each in taken.caches)
-    parts = [f"last reload: {reload}", f"{objects:,} objects in {size(memory)}"]
+    parts = [f"last reload: {reload}", f"{figures.count(objects)} objects in {figures.byte_size(memory)}"]
     yield "; ".join([*parts, leads] if taken.leader_identity is not None or not taken.leader else parts)
 
 
@@ -323,10 +324,10 @@ def _cache_rows(taken: LoadSample) -> Sequence[Sequence[object]]:
         (
             each.name,
             each.objects,
-            size(each.bytes),
+            figures.byte_size(each.bytes),
             _rate(each.events_per_second),
             each.relists,
-            None if each.last_event_age is None else f"{each.last_event_age:.1f}s ago",
+            last_event(each.last_event_age),
             each.state,
         )
         for each in taken.caches
@@ -334,11 +335,8 @@ def _cache_rows(taken: LoadSample) -> Sequence[Sequence[object]]:
 
 
 def _rate(value: float | None) -> str | None:
-    """With one digit where it says something: `0`, `0.4`, `12`."""
-    if value is None:
-        return None
-    return f"{value:.0f}" if value == 0 or value >= 10 else f"{value:.1f}"
+    return None if value is None else figures.rate(value)
 
 
 def _took(seconds: float) -> str | None:
-    return f"{seconds * 1000:.3g}ms" if seconds else None
+    return figures.duration(seconds) if seconds else None  # 0 stands for no calls

@@ -11,20 +11,9 @@ from typing import Any
 
 from declctl.kit.secret_values import secret_values
 
-_KIBI = 1024
 _MARK = "\N{REPLACEMENT CHARACTER}"
 # Beyond ASCII only: json.dumps itself escapes what is unprintable of ASCII, but for DEL.
 _NOT_PLAIN = re.compile(r"[^\x0a\x20-\x7e]")
-
-
-def in_binary_unit(number: int) -> tuple[float, str]:
-    """A number of bytes in the largest of `""`, `Ki`, `Mi` and `Gi` of which there is one at least."""
-    value, unit = float(number), ""
-    for larger in ("Ki", "Mi", "Gi"):
-        if value < _KIBI:
-            break
-        value, unit = value / _KIBI, larger
-    return value, unit
 
 
 def visible(text: str) -> str:

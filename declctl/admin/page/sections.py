@@ -15,13 +15,12 @@ from declctl.admin.page.values import (
     MOST,
     NONE,
     Document,
-    age,
     document_moment,
     is_failing,
     moment,
     prose,
-    size,
 )
+from declctl.kit import figures
 from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.checking.loaded_code import READY
@@ -121,9 +120,9 @@ def _handlers(view: View) -> Element | None:
             element(
                 "span", NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
             ),
-            *(f"{count:,}" for count in (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
-            f"{h.dead_letters:,}",
-            f"{h.p95_seconds * 1000:.3g} ms",
+            *map(figures.count, (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
+            figures.count(h.dead_letters),
+            figures.duration(h.p95_seconds),
             _failed(document["lastError"], at=h.last_error_time),
         )
         for h, document in zip(view.status.handlers, view.document["handlers"], strict=True)
@@ -160,11 +159,11 @@ def _resources(view: View) -> Element | None:
             r.name,
             _named(r.name, r.state),
             _mark("synced", "not synced", good=r.synced),
-            _link(f"cache/{quote(r.name)}", f"{r.objects:,}", f"Keys of {r.name}"),
-            size(r.bytes),
-            NONE if r.last_event_age is None else age(r.last_event_age),
+            _link(f"cache/{quote(r.name)}", figures.count(r.objects), f"Keys of {r.name}"),
+            figures.byte_size(r.bytes),
+            NONE if r.last_event_age is None else f"{figures.age(r.last_event_age)} ago",
             r.resource_version or NONE,
-            *(f"{count:,}" for count in (r.lists, r.watches, r.relists)),
+            *map(figures.count, (r.lists, r.watches, r.relists)),
             _failed(document["error"]),
         )
         for r, document in zip(view.status.resources, view.document["resources"], strict=True)
@@ -204,7 +203,7 @@ def _schedules(view: View) -> Element | None:
             moment(s.next_run) if s.next_run else NONE,
             moment(s.last_run) if s.last_run else NONE,
             _outcome(s.last_outcome),
-            *(f"{count:,}" for count in (s.succeeded, s.failed, s.skipped, s.running)),
+            *map(figures.count, (s.succeeded, s.failed, s.skipped, s.running)),
             _failed(document["lastError"]),
         )
         for s, document in zip(view.status.schedules, view.document["schedules"], strict=True)
@@ -228,8 +227,8 @@ def _reloads(view: View) -> Element | None:
                 _outcome(each["result"]),
                 f"{each.get('generation', NONE)}{_comes_back(each, view)}",
                 _what_changed(each),
-                f"{each.get('lists', 0):,}",
-                f"{each.get('seconds', 0.0) * 1000:.3g} ms",
+                figures.count(each.get("lists", 0)),
+                figures.duration(each.get("seconds", 0.0)),
             )
         )
     headers = ("Time", "Result", "Generation", "What changed, or why it was refused", "LISTs", "Took")
@@ -267,7 +266,7 @@ def _what_changed(attempt: Document) -> Element:
 
 def _writes(view: View) -> Element | None:
     rows = [
-        _row(f"{w.handler} {w.verb} {w.result}", _named(w.handler), w.verb, w.result, f"{w.count:,}")
+        _row(f"{w.handler} {w.verb} {w.result}", _named(w.handler), w.verb, w.result, figures.count(w.count))
         for w in view.status.writes
     ]
     return _section("writes", "Writes", _table("Writes", ("Handler", "Verb", "Outcome", "Count"), rows))
@@ -307,7 +306,9 @@ def _conditions(view: View) -> Element | None:
 def _process(view: View) -> Element | None:
     """The figures of the process that are in no table: those of `/status` with a simple value."""
     status = view.status
-    reloads = ", ".join(f"{count:,} {result}" for result, count in sorted(status.reloads.items()) if count)
+    reloads = ", ".join(
+        f"{figures.count(count)} {result}" for result, count in sorted(status.reloads.items()) if count
+    )
     old = [
         _row(
             f"{o.generation} {o.refused} {number}",
@@ -318,7 +319,9 @@ def _process(view: View) -> Element | None:
             zip(status.old_generations, view.document["oldGenerations"], strict=True)
         )
     ]
-    removed = [_row(name, _named(name), f"{count:,}") for name, count in sorted(status.removed.items())]
+    removed = [
+        _row(name, _named(name), figures.count(count)) for name, count in sorted(status.removed.items())
+    ]
     shown = {
         name: view.document[name]
         for name in ("server", "leaderElection", "recordedEvents", "writeRetries", "machinery", "fileWatch")
@@ -375,9 +378,9 @@ def _plain(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case int():
-            return f"{value:,}"
+            return figures.count(value)
         case float():
-            return f"{value:,.6g}"
+            return figures.number(value)
         case _:
             return excerpt(str(value), most=MOST)
 

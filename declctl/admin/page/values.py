@@ -1,11 +1,10 @@
-"""Values as the page writes them: moments, ages, sizes, advice; and when a handler counts as failing."""
+"""Values as the page writes them: moments and advice; and when a handler counts as failing."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from declctl.admin.page.elements import Child, element
-from declctl.kit.text import in_binary_unit
 from declctl.runtime.handling.binding import HandlerStatistics
 
 Document: TypeAlias = Mapping[str, Any]  # a document of the admin address, or a part of one
@@ -29,20 +28,6 @@ def moment(time: datetime) -> str:
 def document_moment(time: str | None) -> str:
     """A moment of a document, as `moment` writes it."""
     return time.replace("T", " ").replace("Z", " UTC") if time else NONE
-
-
-def age(seconds: float) -> str:
-    """An age in one unit: `4 s ago`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
-
-
-def size(number: int) -> str:
-    """Bytes in a unit that leaves few digits: `12.5 KiB`."""
-    value, unit = in_binary_unit(number)
-    return f"{value:.3g} {unit}B" if value < 1000 else f"{value:.0f} {unit}B"
 
 
 def prose(advice: str) -> Sequence[Child]:

@@ -73,7 +73,7 @@ def test_the_first_view_has_the_status(ask: Callable):
     for word in ("pod-guard", "generation 6", "ready", "pods", "notify", "slack", "Conditions", "88123"):
         assert word in answer.text
     cells = Pieces(answer.text)
-    assert [cells.cell(label) for label in ("Succeeded", "Waiting", "p95")] == ["9", "4", "4 ms"]
+    assert [cells.cell(label) for label in ("Succeeded", "Waiting", "p95")] == ["9", "4", "4ms"]
     assert "http-equiv" in answer.text.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "$" not in re.sub(r"(?s)<script>.*</script>", "", answer.text)
 
@@ -182,7 +182,7 @@ def test_reloads_are_listed_with_their_changes_and_reasons(ask: Callable, runtim
     }
     text = ask("/").text
     assert text.index("11:30:00 UTC") < text.index("11:00:00 UTC")
-    for words in ("~handler notify (code)", "+index pods.byTeam", "6 (runs)", "12.3 ms", "handlers.py:3: no"):
+    for words in ("~handler notify (code)", "+index pods.byTeam", "6 (runs)", "12.3ms", "handlers.py:3: no"):
         assert words in text
     assert "run <code>declctl validate</code>" in text
 

@@ -13,6 +13,7 @@ from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import Condition, ControllerStatus, PluginStatus
 from tests.browsing import Chromium, needs_chromium, started_chromium
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, STATUS, FakeRuntime, pod
+from tests.rooms.kit.figure_examples import COUNTS, RATES
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -469,3 +470,15 @@ def test_without_a_script_the_page_has_everything(browse: Browse) -> None:
         assert "team-a/web-2" in await scene.page.content()
 
     browse(scenario, java_script_enabled=False, stopped=False)
+
+
+def test_the_script_writes_figures_as_the_commands_do(browse: Browse):
+    """A rate on the page is the one of `declctl top`, and a number of keys that of `declctl status`."""
+
+    async def scenario(scene: Scene) -> None:
+        rates = await scene.page.evaluate("given => given.map(rateText)", list(RATES))
+        assert dict(zip(RATES, rates, strict=True)) == RATES
+        counts = await scene.page.evaluate("given => given.map(countText)", list(COUNTS))
+        assert dict(zip(COUNTS, counts, strict=True)) == COUNTS
+
+    browse(scenario)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.report import age, headline, print_dead_letters, print_status, size
+from declctl.cli.report import age, headline, print_dead_letters, print_status
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 DOCUMENT: dict[str, Any] = {
@@ -264,14 +264,6 @@ def test_a_resource_says_on_what_its_index_functions_failed(capsys: pytest.Captu
 def test_ages_are_in_one_unit(moment: str, said: str):
     """Ages read as in kubectl, and a clock that is ahead gives no negative one."""
     assert age(moment, now=NOW) == said
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(0, "0"), (1023, "1023"), (1024, "1Ki"), (812345, "793Ki"), (3 << 30, "3Gi")]
-)
-def test_sizes_are_short(number: int, said: str):
-    """Bytes are in the unit that a person reads."""
-    assert size(number) == said
 
 
 def test_a_reload_that_is_tried_again_says_when() -> None:

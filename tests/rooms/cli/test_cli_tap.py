@@ -55,11 +55,11 @@ def test_each_call_is_a_line(declctl: Callable, process: Process):
     assert ended.err == "pod-guard generation 6; Ctrl-C ends\n"
     modified, retried, reconciled, reload, dropped, end = ended.out.splitlines()
     assert modified.split()[1:] == [
-        *("Modified", "shop/web", "notify", "succeeded", "3.4", "ms"),
+        *("Modified", "shop/web", "notify", "succeeded", "3.4ms"),
         *("spec.replicas,", "status.phase", "and", "3", "more"),
     ]
-    assert retried.endswith("2.5 s   ValueError: no\\nsuch �[31mteam; attempt 1, again in 1.25 s")
-    assert reconciled.endswith("3.4 ms  Added pods a/b (Watch)")
+    assert retried.endswith("2.5s   ValueError: no\\nsuch �[31mteam; attempt 1, again in 1.25s")
+    assert reconciled.endswith("3.4ms  Added pods a/b (Watch)")
     assert reload == "--- generation 7: ~handler notify (code), 0 LIST, 3 ms"
     assert dropped == "--- 1,200 calls are not shown: there are more than can be sent"
     assert end == "--- the process ends"

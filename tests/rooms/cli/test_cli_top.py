@@ -127,7 +127,7 @@ def test_one_sample_as_text(declctl: Callable, process: Process):
     assert notify.split()[:9] == ["notify", "0", "0", "0", "3", "2", "2ms", "4ms", "12.5ms"]
     assert notify.endswith("demo/a: ValueError: no")
     assert caches.split()[:2] == ["CACHE", "OBJECTS"]
-    assert pods.split() == ["pods", "12,000", "3Mi", "0", "1", "0.2s", "ago", "Watching"]
+    assert pods.split() == ["pods", "12,000", "3Mi", "0", "1", "0s", "ago", "Watching"]
     assert "\x1b" not in ended.out
 
 
@@ -144,6 +144,19 @@ def test_the_age_of_the_last_reload_is_no_age_of_a_condition(declctl: Callable, 
     assert ended.out.splitlines()[1].startswith("last reload: none yet; ")
     json_of = json.loads(declctl("top", "-o", "json", "--interval", "100ms", "--admin", process.address).out)
     assert (json_of["reloadReason"], json_of["reloadStatus"], json_of["reloadTime"]) == ("", "True", None)
+
+
+def test_figures_have_one_form(declctl: Callable, process: Process):
+    """A call of three seconds is `3s`, and no `3e+03ms`; ages are those of the status and of the page."""
+    slow = {**HANDLER, "p50Seconds": 0.00034, "p95Seconds": 3.0, "p99Seconds": 300.0, "queued": 12_345}
+    old = {**RESOURCE, "lastEventAge": 7_200.5, "bytes": 12_800}
+    process.answers(200, {**STATUS, "handlers": [slow], "resources": [old]})
+    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
+    _, summary, _, _, notify, _, _, pods = ended.out.splitlines()
+    assert summary.endswith("; 12,000 objects in 12.5Ki")
+    assert notify.split()[4:9] == ["12,345", "2", "0.34ms", "3s", "5m"]
+    assert pods.split()[1:3] == ["12,000", "12.5Ki"]
+    assert pods.split()[-3:] == ["2h", "ago", "Watching"]
 
 
 def test_one_sample_as_json(declctl: Callable, process: Process):
@@ -237,7 +250,7 @@ def test_the_live_view_is_drawn_until_ctrl_c(process: Process, drawn: Callable[.
     process.answers(200, STATUS)
     shown = drawn(after(2))
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
-    assert shown.count("every 2 s; Ctrl-C ends") == 2
+    assert shown.count("every 2s; Ctrl-C ends") == 2
     assert "\x1b[31m1" in shown  # one failure and one dead letter
 
 
@@ -249,7 +262,7 @@ def test_a_process_that_restarts_comes_back(process: Process, drawn: Callable[..
         process.body = b"<html>" if wait == 1 else json.dumps(STATUS).encode()
 
     shown = drawn(after(2, then))
-    assert shown.index("is not declctl") < shown.index("every 2 s; Ctrl-C ends")
+    assert shown.index("is not declctl") < shown.index("every 2s; Ctrl-C ends")
 
 
 def test_texts_of_others_do_not_control_the_terminal(process: Process, drawn: Callable[..., str]):

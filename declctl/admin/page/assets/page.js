@@ -88,8 +88,22 @@ function rate(name, count, now) {
   samples.set(name, known);
   const [since, first] = known[0];
   if (now <= since) return "–";
-  const perSecond = ((count - first) * 1000) / (now - since);
-  return perSecond.toFixed(perSecond > 0 && perSecond < 10 ? 1 : 0);
+  return rateText(((count - first) * 1000) / (now - since));
+}
+
+// Figures as declctl/kit/figures.py writes them; a test compares both.
+
+/** A number of things: `1,234`. */
+function countText(number) {
+  return number.toLocaleString("en-US");
+}
+
+/** A number of things in a second, with one decimal if it is small: `0`, `<0.1`, `0.4`, `12`, `1,234`. */
+function rateText(perSecond) {
+  const tenths = Math.floor(perSecond * 10 + 0.5);
+  if (perSecond > 0 && !tenths) return "<0.1";
+  if (tenths > 0 && tenths < 100) return (tenths / 10).toFixed(1);
+  return countText(Math.floor(perSecond + 0.5));
 }
 
 // --- the token --------------------------------------------------------------------------------------------
@@ -224,8 +238,8 @@ function answerNodes(path, answer) {
     return ["li", { "data-key": name }, [["a", { href, "data-read": "" }, [name]]]];
   });
   const what = answer.values ? "values" : "keys";
-  const left = names.length > MOST_KEYS ? `, of which ${MOST_KEYS} are shown` : "";
-  return [["p", {}, [`${names.length} ${what}${left}`]], ["ul", {}, items]];
+  const left = names.length > MOST_KEYS ? `, of which ${countText(MOST_KEYS)} are shown` : "";
+  return [["p", {}, [`${countText(names.length)} ${what}${left}`]], ["ul", {}, items]];
 }
 
 // --- events -----------------------------------------------------------------------------------------------
