@@ -21,7 +21,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe_with_place, end_of_traceback
 
-HOOKSPEC_VERSION: Final = "1.0"
+HOOKSPEC_VERSION: Final = "1.1"
 """The version of the hook specification. A new hook or argument raises its second number, a change that
 breaks plugins its first. A plugin declares the range that it supports as `declctl_hookspec_version`."""
 
@@ -62,6 +62,15 @@ def _loadable(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     """The names of the plugins that may be loaded; None if all may."""
     allowed = environ.get(LOAD_PLUGINS)
     return None if allowed is None else tuple(filter(None, (name.strip() for name in allowed.split(","))))
+
+
+def mentions(plugin: InstalledPlugin, hook: str) -> bool:
+    """Whether the source of a plugin has the name of a hook, or can't be read. Imports nothing.
+
+    A plugin that inherits the hook from a class of another module does not mention it.
+    """
+    source = _source_of(plugin.entry.module)
+    return source is None or hook.encode() in source
 
 
 def find(name: str, version: str | None) -> InstalledPlugin:
