@@ -147,7 +147,7 @@ def test_a_broken_plugin_gives_its_reason(install, source, reason):
     ("wanted", "does", "advice"),
     [
         (">=2", "supports the hook specification >=2, and this declctl", "upgrade declctl"),
-        (">1.0,<2", "supports the hook specification >1.0,<2, and", "upgrade declctl"),
+        (">1.1,<2", "supports the hook specification >1.1,<2, and", "upgrade declctl"),
         ("~=1.4", "supports the hook specification ~=1.4, and", "upgrade declctl"),
         ("==2.*", "supports the hook specification ==2.*, and", "upgrade declctl"),
         ("<1", "supports the hook specification <1, and", "pip install --upgrade dc-new"),
