@@ -61,7 +61,7 @@ class MetricsRegistry(CollectorRegistry):
 
     - `owner`: the name of the plugin, or the module.
     - `taken`: the owner of each name; all registries of a generation share it.
-    - `made_by`: the function that adds the metrics.
+    - `made_by`: the functions that add the metrics.
     - `is_plugin`: an installed plugin may use names that begin with `declctl_` and its own name.
 
     `register` raises MetricRefused for a name that is not free. So does the constructor of a metric with
@@ -72,7 +72,7 @@ class MetricsRegistry(CollectorRegistry):
         self,
         owner: str,
         taken: MutableMapping[str, str],
-        made_by: Callable[..., Any],
+        made_by: tuple[Callable[..., Any], ...],
         *,
         is_plugin: bool = False,
     ) -> None:

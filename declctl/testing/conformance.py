@@ -210,7 +210,7 @@ def _has_metrics_of_its_own(plugin: _Plugin) -> None:
 
         # Twice: a plugin may leave the manifest, and come back.
         for _ in range(2):
-            metrics = MetricsRegistry(plugin.name, {}, hook.function, is_plugin=True)
+            metrics = MetricsRegistry(plugin.name, {}, (hook.function,), is_plugin=True)
             try:
                 call(hook, {"registry": metrics})
             except HandlerFailed as failure:

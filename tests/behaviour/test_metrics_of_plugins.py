@@ -278,3 +278,30 @@ class Plugin:
     runs.sandbox.create(config_map("b"))
     runs.wait_idle()
     assert runs.metrics() == {"seen_total": 2}
+
+
+def test_a_class_a_module_and_two_functions_have_metrics(rig, config_map) -> None:
+    """All hooks of the files are called, each once, whatever an entry point names."""
+    rig.handler("tell")
+    rig.handler("other")
+    rig.handler("guard", entry="handlers:Guard")
+    code = """
+class Guard:
+    @declctl.hookimpl
+    def declctl_metrics(self, registry):
+        self.guarded = Counter("team_guarded", "Changes.", registry=registry)
+
+    @declctl.hookimpl
+    def declctl_event(self):
+        self.guarded.inc()
+
+
+@declctl.hookimpl(specname="declctl_metrics")
+def more_metrics(registry):
+    Gauge("team_limit", "A limit.", registry=registry).set(3)
+"""
+    runs = rig.run(CODE + code, objects=[config_map("a")])
+    runs.wait_idle()
+    shown = runs.metrics()
+    assert (shown[ADDED], shown["team_guarded_total"], shown["team_limit"]) == (1, 1, 3)
+    assert runs.runtime.plugin_metrics.owners == ("handlers:Guard", "handlers")

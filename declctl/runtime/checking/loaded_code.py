@@ -284,8 +284,9 @@ class _Builder:
                 if not self._declaration.asks_rights:
                     check_config(schema, config)
             if not self._declaration.asks_rights:
-                for implementation in self._registry.of(_METRICS, [declared.name]):
-                    self._metrics_of(implementation, declared.name, is_plugin=True)
+                hooks = self._registry.of(_METRICS, [declared.name])
+                if hooks:
+                    self._metrics_of(hooks, declared.name, is_plugin=True)
         except EntryPointError as error:
             # The message is about a function of the plugin, and may not name the plugin.
             error.message = f"{found.described}: {error.message}"
@@ -415,24 +416,24 @@ class _Builder:
                     )
                 )
 
-    def _metrics_of(self, implementation: Implementation, owner: str, *, is_plugin: bool = False) -> None:
-        """Call `declctl_metrics`, unless the same function has made metrics for a generation that lives.
+    def _metrics_of(self, hooks: Sequence[Implementation], owner: str, *, is_plugin: bool = False) -> None:
+        """Call `declctl_metrics`, unless the same functions have made metrics for a generation that lives.
 
-        It is the same if the module is installed: then it is shared, and a second call would replace metrics
-        that are in use. Raises EntryPointError.
+        They are the same if their module is installed: then it is shared, and a second call would replace
+        metrics that are in use. Raises EntryPointError.
         """
         from declctl.hooks.metrics import MetricsRegistry  # late: most code has no metrics
 
+        functions = tuple(hook.function for hook in hooks)
         used = (code.metrics.get(owner) for code in self._known)
-        registry = next((each for each in used if each and each.made_by == implementation.function), None)
+        registry = next((each for each in used if each is not None and each.made_by == functions), None)
         try:
             if registry is not None:
                 registry.claim(self._metric_names)
             else:
-                registry = MetricsRegistry(
-                    owner, self._metric_names, implementation.function, is_plugin=is_plugin
-                )
-                call(implementation, {"registry": registry})
+                registry = MetricsRegistry(owner, self._metric_names, functions, is_plugin=is_plugin)
+                for hook in hooks:
+                    call(hook, {"registry": registry})
         except (ValueError, HandlerFailed) as failure:
             raised = failure.__cause__ or failure
             raise hook_faults.of_metrics(raised, owner, self._declaration.bundle) from failure
@@ -440,12 +441,14 @@ class _Builder:
 
     def metrics(self) -> None:
         """Call `declctl_metrics` of the handler files. That of a plugin was called when it was loaded."""
-        for implementation, origin in self._in_files(_METRICS):
+        for origin, hooks in self._in_files(_METRICS).items():
+            # A module may have the name of an installed plugin.
+            owner = f"{origin} (beside the manifest)" if origin in self.loaded_code.metrics else origin
             try:
-                self._metrics_of(implementation, origin)
+                self._metrics_of(hooks, owner)
             except EntryPointError as error:
                 self.faults.append(Fault.of(error, self._path_of(origin)))
-        for _, origin in self._in_files(_COMMANDS):
+        for origin in self._in_files(_COMMANDS):
             self.faults.append(
                 Fault(
                     _NO_HOOK,
@@ -457,10 +460,14 @@ class _Builder:
                 )
             )
 
-    def _in_files(self, hook: str) -> list[tuple[Implementation, str]]:
-        """As `_everywhere`, without installed plugins."""
+    def _in_files(self, hook: str) -> Mapping[str, Sequence[Implementation]]:
+        """As `_everywhere`, without installed plugins, by entry point or module."""
         plugins = {declared.name for declared in self._declaration.plugins}
-        return [(each, origin) for each, origin in self._everywhere(hook) if each.plugin not in plugins]
+        found: dict[str, list[Implementation]] = {}
+        for each, origin in self._everywhere(hook):
+            if each.plugin not in plugins:
+                found.setdefault(origin, []).append(each)
+        return found
 
     def _everywhere(self, hook: str) -> list[tuple[Implementation, str]]:
         """The implementations of a hook: of plugins, of entry points, and of the modules of functions.

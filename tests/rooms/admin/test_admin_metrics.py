@@ -273,7 +273,7 @@ def _scraped(ask: Callable, accept: str) -> str:
 )
 def test_metrics_of_plugins_follow_those_of_declctl(ask: Callable, runtime, accept: str, ends: int):
     """In each format it is one whole document, and what is left out is counted in it."""
-    registry = MetricsRegistry("slack", {}, print, is_plugin=True)
+    registry = MetricsRegistry("slack", {}, (), is_plugin=True)
     Counter("declctl_slack_sent", "Sent.", registry=registry).inc(2)
     Gauge("declctl_slack_broken", "Raises.", registry=registry).set_function(lambda: 1 / 0)
     code: Any = SimpleNamespace(metrics={"slack": registry}, plugins=[])
@@ -295,7 +295,7 @@ def test_every_metric_of_declctl_is_reserved():
         name = info.name.removesuffix("_total") if info.type == "counter" else info.name
         owner = name.removeprefix("declctl_").partition("_")[0]
         with pytest.raises(MetricRefused):
-            MetricsRegistry(owner, {}, print, is_plugin=True).check(name)
+            MetricsRegistry(owner, {}, (), is_plugin=True).check(name)
 
 
 def test_the_catalog_has_what_is_scraped(ask: Callable):

@@ -13,7 +13,7 @@ def registry(
     owner: str = "slack", taken: dict[str, str] | None = None, *, is_plugin: bool = True
 ) -> MetricsRegistry:
     """A registry as `declctl_metrics` gets it."""
-    return MetricsRegistry(owner, {} if taken is None else taken, lambda: None, is_plugin=is_plugin)
+    return MetricsRegistry(owner, {} if taken is None else taken, (), is_plugin=is_plugin)
 
 
 def values(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:

@@ -61,7 +61,7 @@ def code(*collectors: Any, owner: str = "handlers", **others: Any) -> Any:
     taken: dict[str, str] = {}
     registries = {}
     for name, found in {owner: collectors, **others}.items():
-        registries[name] = MetricsRegistry(name, taken, lambda: None)
+        registries[name] = MetricsRegistry(name, taken, ())
         for each in found:
             registries[name].register(each)
     return Code(**registries)
