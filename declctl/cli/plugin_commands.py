@@ -129,14 +129,14 @@ def _commands_of(plugin: "InstalledPlugin") -> Any:
     app = typer.Typer(
         name=plugin.name,
         cls=group,
-        help=f"Commands of {plugin.described}.",
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    # With a callback, one command alone stays a command: typer would put it in the place of the group.
+    # With a callback, one command alone stays a command: typer would put it in the place of the group. A
+    # callback of the plugin replaces this one, and its help.
     app.callback(help=f"Commands of {plugin.described}.")(_nothing)
     for implementation in found:
         call(implementation, {"app": app})

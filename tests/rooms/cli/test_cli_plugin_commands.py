@@ -28,6 +28,22 @@ def declctl_commands(app):
         '''Fail.'''
         raise OSError("no network")
 """
+CALLBACK = """
+import declctl
+import typer
+
+@declctl.hookimpl
+def declctl_commands(app):
+    @app.callback()
+    def slack(status: int = 0) -> None:
+        '''Talk to Slack.'''
+        if status:
+            raise typer.Exit(status)
+
+    @app.command()
+    def post() -> None:
+        '''Post a message.'''
+"""
 SILENT = "import declctl\n@declctl.hookimpl\ndef declctl_event(change): ...\n"
 
 
@@ -72,6 +88,14 @@ def test_the_help_has_them_in_a_group_of_their_own(declctl: Callable, install: C
     below = declctl("slack", "--help").out
     assert "Post a message." in below
     assert "declctl slack" in below
+
+
+def test_a_callback_of_the_plugin_has_its_help_and_options(declctl: Callable, install: Callable):
+    """As in any typer application; an exit status of a command is that of declctl."""
+    install("slack", CALLBACK)
+    assert "Talk to Slack." in declctl("--help").out
+    assert declctl("slack", "--status", "7", "post").status == 7
+    assert declctl("slack", "post").status == 0
 
 
 @pytest.mark.parametrize(
