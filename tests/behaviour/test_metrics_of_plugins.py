@@ -1,5 +1,6 @@
 """Metrics that handler files and plugins add (`declctl_metrics`), over edits, refusals and rollbacks."""
 
+import gc
 import importlib
 import os
 import sys
@@ -305,3 +306,76 @@ def more_metrics(registry):
     shown = runs.metrics()
     assert (shown[ADDED], shown["team_guarded_total"], shown["team_limit"]) == (1, 1, 3)
     assert runs.runtime.plugin_metrics.owners == ("handlers:Guard", "handlers")
+
+
+COLLECTOR = """
+import weakref
+
+import declctl
+from blackboard import tell as note
+from prometheus_client.core import GaugeMetricFamily
+
+
+class Sizes:
+    def __init__(self):
+        self.last = 0
+
+    def collect(self):
+        EXTRA
+        yield GaugeMetricFamily("team_last", "The last size.", value=self.last)
+
+
+sizes = Sizes()
+note("sizes", weakref.ref(sizes))
+
+
+@declctl.hookimpl
+def declctl_metrics(registry):
+    registry.register(sizes)
+
+
+def tell(obj):
+    sizes.last = len(obj["data"])
+"""
+
+
+def test_collectors_of_old_code_are_freed(rig, config_map) -> None:
+    """Scrapes keep nothing of a generation that is gone, whether it was scraped or not."""
+    rig.handler("tell")
+    runs = rig.run(COLLECTOR.replace("EXTRA", "pass"), objects=[config_map("a", x="1")])
+    runs.wait_idle()
+    assert runs.metrics() == {"team_last": 1}
+    for number in range(3):
+        rig.write(COLLECTOR.replace("EXTRA", f"pass  # {number}"))
+        assert runs.reload().result == "Applied"
+        assert runs.metrics() == {"team_last": 0}
+    until("old generations are retired", lambda: runs.status().generations_alive == 1)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(made() is not None for _, made in rig.told("sizes"))
+
+    until("the old collectors are freed", lambda: alive() == 1)
+    assert len(rig.told("sizes")) == 4
+
+
+def test_a_collector_that_hangs_is_named_and_an_edit_mends_it(rig, config_map, board) -> None:
+    """Handlers, reloads and other figures go on; the edit replaces the collector, and metrics are back."""
+    rig.handler("tell")
+    hangs = "from blackboard import wait" + COLLECTOR.replace(
+        "EXTRA", 'yield from () if calls.pop() else wait("gate")'
+    )
+    # The first call is that of `register`, for the names.
+    runs = rig.run(
+        hangs.replace("sizes = Sizes()", "calls = [0, 1]\nsizes = Sizes()"), objects=[config_map("a")]
+    )
+    runs.wait_idle()
+    with pytest.raises(AssertionError, match=r"Sizes.collect took longer than 2 s"):
+        runs.metrics()
+    runs.sandbox.create(config_map("b", x="1"))
+    runs.wait_idle()
+    rig.write(COLLECTOR.replace("EXTRA", "pass"))
+    assert runs.reload().result == "Applied"
+    assert runs.metrics() == {"team_last": 0}
+    assert runs.runtime.plugin_metrics.faults["handlers"]["TimedOut"] == 1
+    board.open_gate("gate")
