@@ -379,3 +379,21 @@ def test_a_collector_that_hangs_is_named_and_an_edit_mends_it(rig, config_map, b
     assert runs.metrics() == {"team_last": 0}
     assert runs.runtime.plugin_metrics.faults["handlers"]["TimedOut"] == 1
     board.open_gate("gate")
+
+
+def test_a_plugin_that_is_left_out_has_no_names(install, bundle_dir, controller, config_map) -> None:
+    """Its hook has registered one, and raised: another plugin may have it."""
+    install(PLUGIN.replace("declctl_tester_seen", "seen") + "\n", "twin")
+    broken = PLUGIN.replace("declctl_tester_seen", "seen").replace(
+        "registry=registry)", "registry=registry) / 0"
+    )
+    install(broken)
+    both = manifest(
+        "{name: tester, onError: Disable}", "{name: twin}", handlers=HANDLER.replace("tester", "twin")
+    )
+    runs = controller(bundle_dir.write("manifest.yaml", both), objects=[config_map("a")])
+    runs.wait_ready()
+    runs.wait_idle()
+    assert runs.metrics() == {"seen_total": 1}
+    (line,) = [line for line in runs.log.events("warning") if "tester is disabled" in line]
+    assert "declctl_metrics of tester raised TypeError" in line

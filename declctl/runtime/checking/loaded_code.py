@@ -435,6 +435,9 @@ class _Builder:
                 for hook in hooks:
                     call(hook, {"registry": registry})
         except (ValueError, HandlerFailed) as failure:
+            # A plugin that is left out has no names.
+            for name in [name for name, other in self._metric_names.items() if other == owner]:
+                del self._metric_names[name]
             raised = failure.__cause__ or failure
             raise hook_faults.of_metrics(raised, owner, self._declaration.bundle) from failure
         self.loaded_code.metrics[owner] = registry
