@@ -165,27 +165,47 @@ class CounterLineage:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # for the fields below
+        self._lock = threading.Lock()  # for the fields below; never held while values are collected
         self._members: list[MetricsRegistry] = []  # committed and not retired
-        self._retired: dict[str, Metric] = {}  # by name: the sums of retired members
+        self._ending: list[MetricsRegistry] = []  # retired, and their final values are not in `_retired` yet
+        # By name: the sums of retired members. A metric in it is replaced, and never changed.
+        self._retired: dict[str, Metric] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no generation has a member of it."""
+        with self._lock:
+            return not self._members
 
     def join(self, registry: MetricsRegistry) -> None:
         """Add the registry of a committed generation. No effect if it is there."""
         with self._lock:
+            if registry in self._ending:  # a plugin that is shared comes back
+                self._ending.remove(registry)
             if registry not in self._members:
                 self._members.append(registry)
 
-    def retire(self, registry: MetricsRegistry) -> bool:
-        """Keep the final values of a registry instead of it. Returns whether no member is left."""
+    def leave(self, registry: MetricsRegistry) -> None:
+        """Remove a registry whose generation is retired. `settle` follows; its values count meanwhile."""
         with self._lock:
-            if registry in self._members:
-                self._members.remove(registry)
-                shared = self._collectors()
-                for collector in _counting(registry):
-                    if collector not in shared:
-                        for family in collector.collect():
-                            _add(self._retired.setdefault(family.name, _empty(family)), family)
-            return not self._members
+            self._members.remove(registry)
+            self._ending.append(registry)
+
+    def settle(self, registry: MetricsRegistry) -> None:
+        """Keep the final values of a registry instead of it, unless it has joined again. Collects them."""
+        finals = [(each, list(each.collect())) for each in _counting(registry)]
+        with self._lock:
+            if registry not in self._ending:
+                return
+            self._ending.remove(registry)
+            # A collector that other members have too, as a library has made it, is counted there.
+            shared = {each for member in (*self._members, *self._ending) for each in member.collectors}
+            for family in (each for collector, found in finals if collector not in shared for each in found):
+                total = _empty(family)
+                _add(total, family)
+                if family.name in self._retired:
+                    _add(total, self._retired[family.name])
+                self._retired[family.name] = total
 
     def with_others(self, registry: MetricsRegistry, collector: Collector) -> Sequence[Metric]:
         """The metrics of a collector of `registry`, with what other members have counted.
@@ -195,17 +215,15 @@ class CounterLineage:
         families = list(collector.collect())
         if type(collector) not in _COUNTING:
             return families
-        with self._lock:
-            for family in families:
-                for member in self._members:
-                    if member is not registry:
-                        _add_of(family, member, collector)
-                if family.name in self._retired:
-                    _add(family, self._retired[family.name])
+        with self._lock:  # at one moment: a value is with its member, or among the retired ones
+            others = [each for each in (*self._members, *self._ending) if each is not registry]
+            retired = dict(self._retired)
+        for family in families:
+            for member in others:
+                _add_of(family, member, collector)
+            if family.name in retired:
+                _add(family, retired[family.name])
         return families
-
-    def _collectors(self) -> set[Collector]:
-        return {collector for member in self._members for collector in member.collectors}
 
 
 def _counting(registry: MetricsRegistry) -> Iterable[Collector]:

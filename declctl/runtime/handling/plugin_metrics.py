@@ -144,11 +144,13 @@ class PluginMetrics:
         for registry in code.metrics.values():
             if id(registry) in used:  # of an installed plugin that stays
                 continue
-            # In a thread: there may be many series.
-            is_last = await asyncio.to_thread(self._lineage(registry).retire, registry)
+            lineage = self._lineage(registry)
+            lineage.leave(registry)
             stamp = self._stamps.pop(id(registry))
-            if is_last:
+            if lineage.is_empty:
                 del self._lineages[stamp]
+            else:  # in a thread: there may be many series
+                await asyncio.to_thread(lineage.settle, registry)
 
     async def scrape(self, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
         """What `encode` makes of the metrics of each collector, in the order of the manifest.
@@ -171,8 +173,9 @@ class PluginMetrics:
             faults = list(reading.faults)
             if not task.done():
                 task.cancel()
-                what = self._running.get(reading.running, "a collector")
-                faults.append((ScrapeFault.TIMED_OUT, f"{what}.collect took longer than {self._seconds:g} s"))
+                name = self._running.get(reading.running)
+                what = "the scrape" if name is None else f"{name}.collect"
+                faults.append((ScrapeFault.TIMED_OUT, f"{what} took longer than {self._seconds:g} s"))
             for each in tuple(reading.collected):
                 # Only for names that a collector has not told when it was registered.
                 other = next((names[name] for name in sorted(each.names) if name in names), None)
