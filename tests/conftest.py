@@ -17,6 +17,7 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 
 # Commands find running processes by files in this folder. The person's own processes are not for tests.
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="declctl-tests-")
+os.environ.pop("DECLCTL_RUNTIME_DIR", None)  # it would come first
 atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 settings.register_profile("person", deadline=None, suppress_health_check=[HealthCheck.too_slow])

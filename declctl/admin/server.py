@@ -454,7 +454,7 @@ async def _registered(entry: RunningProcess, log: Log | None) -> AsyncGenerator[
     try:
         await asyncio.to_thread(file.__enter__)
     except OSError as error:
-        # Usual in a pod with a read-only root. Commands there use the address of the manifest.
+        # Usual in a pod without DECLCTL_RUNTIME_DIR. Commands there use the address of the manifest.
         if log is not None:
             log.info(f"commands find this process by its address alone, as it can't write its file: {error}")
         yield

@@ -21,7 +21,8 @@ from declctl.cli.version import version
 from declctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from declctl.cli.generate.rights import KubeconfigChoice
+    from declctl.cli.generate.objects import Place
+    from declctl.cli.generate.rights import KubeconfigChoice, PlannedController
 
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 
@@ -120,7 +121,11 @@ def _complete_contexts(ctx: typer.Context, incomplete: str) -> list[tuple[str, s
 
 
 _ManifestArgument = Annotated[
-    str, typer.Argument(metavar="MANIFEST", help="A file, a folder that holds one Controller, or -.")
+    str,
+    typer.Argument(
+        metavar="MANIFEST",
+        help="A file, a folder that holds one Controller, -, or configmap/NAMESPACE/NAME of the cluster.",
+    ),
 ]
 _ChurnOption = Annotated[
     float,
@@ -342,7 +347,10 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
 
 @app.command()
 def validate(
-    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST...", help="Files, folders, or -.")],
+    manifests: Annotated[
+        list[str],
+        typer.Argument(metavar="MANIFEST...", help="Files, folders, -, or configmap/NAMESPACE/NAME."),
+    ],
     *,
     output: Annotated[
         Report,
@@ -361,15 +369,15 @@ def validate(
     """Check manifests; the handlers are imported in a child process, as a reload does."""
     if no_plugins:
         _load_no_plugins()
-    if (kubeconfig or context) and not cluster:
-        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if not cluster:
+        _refuse_unused_cluster(kubeconfig, context, *manifests, asked_by="--cluster")
     from declctl.runtime.checking.preflight_pool import PreflightPool
 
     with closing(PreflightPool()) as children:
         children.warm()  # as in `run`
         from declctl.cli.validate import check_all, check_in_cluster, print_faults
 
-        checked = check_all(manifests, children)
+        checked = check_all(manifests, children, kubeconfig, context)
     faults = [fault for one in checked for fault in one.diagnostics]
     notes: Mapping[str, Sequence[str]] = {}
     # After the files: faults of the manifest need no cluster.
@@ -386,7 +394,8 @@ def doctor(
     manifest: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MANIFEST]", help="A file or a folder; by default that of the current folder."
+            metavar="[MANIFEST]",
+            help="A file, a folder, -, or configmap/NAMESPACE/NAME; by default that of the current folder.",
         ),
     ] = None,
     *,
@@ -431,15 +440,20 @@ def digest(
             help="Exit with 1 unless this list has the digest, as --allowed-digests of run would refuse it.",
         ),
     ] = None,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
 ) -> None:
     """Print the digest of a manifest and its handler files, for lists of what may run.
 
     It is the same on each machine. No code is imported. Files of configFrom are not part of it, and neither
     are installed packages.
     """
+    _refuse_unused_cluster(kubeconfig, context, manifest)
     from declctl.cli.digest import print_digest
+    from declctl.cli.manifest_argument import manifest_folder
 
-    print_digest(manifest, allowed=allowed)
+    with manifest_folder(manifest, kubeconfig, context) as at:
+        print_digest(manifest, at=at, allowed=allowed)
 
 
 @app.command()
@@ -450,20 +464,29 @@ def plan(
         str | None,
         typer.Option(
             "--against",
-            metavar="running|FILE",
+            metavar="running|MANIFEST",
             help="What to compare with: the process that runs, or a manifest; by default, nothing.",
         ),
     ] = None,
     output: _OutputOption = Output.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
     admin: _AdminOption = None,
 ) -> int:
     """Say what a manifest would change, and what decodes objects; exits 2 for changes, 0 for none.
 
     It exits 1 for faults. How many objects there are is asked of the running process, if there is one.
     """
+    _refuse_unused_cluster(kubeconfig, context, manifest, against or "")
     from declctl.cli.plan import show_plan
 
-    return show_plan(manifest, against=against, as_json=output is Output.JSON, admin=admin)
+    return show_plan(
+        manifest,
+        against=against,
+        as_json=output is Output.JSON,
+        admin=admin,
+        cluster=(kubeconfig, context),
+    )
 
 
 @app.command(epilog="Example: declctl graph examples/09-custom-resource-operator -o mermaid")
@@ -471,7 +494,8 @@ def graph(
     manifest: Annotated[
         str,
         typer.Argument(
-            metavar="[MANIFEST]", help="A file or a folder; by default that of the current folder."
+            metavar="[MANIFEST]",
+            help="A file, a folder, -, or configmap/NAMESPACE/NAME; by default that of the current folder.",
         ),
     ] = ".",
     *,
@@ -479,15 +503,20 @@ def graph(
         GraphFormat,
         typer.Option("--output", "-o", help="A tree for people, Mermaid or DOT for pages, or JSON."),
     ] = GraphFormat.TEXT,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
 ) -> None:
     """Show what a manifest connects: resources, informers, indexes, handlers, and what they write.
 
-    It needs no cluster, and imports no handler: reads and writes that the manifest does not declare are not
-    in it. It exits 1 if the manifest has faults.
+    Of the cluster it needs nothing but a ConfigMap that is named. It imports no handler: reads and writes
+    that the manifest does not declare are not in it. It exits 1 if the manifest has faults.
     """
+    _refuse_unused_cluster(kubeconfig, context, manifest)
     from declctl.cli.graph import show_graph
+    from declctl.cli.manifest_argument import manifest_folder
 
-    show_graph(manifest, str(output))
+    with manifest_folder(manifest, kubeconfig, context) as at:
+        show_graph(manifest, str(output), at=at)
 
 
 @app.command()
@@ -563,8 +592,10 @@ def rollback(
 ) -> int:
     """Let an earlier generation run again.
 
-    It exits 0 if it does, 1 if it is not in memory any more or can't take over, 2 if no process answers. One
-    is kept for spec.reload.probationPeriod. The files are not tried again until they change.
+    It needs spec.reload.probationPeriod: for so long after a reload, the generation before is kept in memory;
+    without it none is kept, and only earlier files bring earlier code back. It exits 0 if the generation
+    runs, 1 if it is not in memory or can't take over, 2 if no process answers. The files are not tried again
+    until they change.
     """
     from declctl.cli.remote import give_order
 
@@ -745,16 +776,16 @@ def explain(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|CODE",
-            help="Such as spec.handlers.retry, or DCL012.",
+            metavar="PATH|CODE|REASON",
+            help="Such as spec.handlers.retry, DCL012, CacheLags or Degraded.",
             autocompletion=_completing("explanations"),
         ),
     ] = "",
 ) -> None:
-    """Describe a field of the manifest, or an error code.
+    """Describe a field of the manifest, an error code, or a condition and its reasons.
 
-    Of a field it says type, default, whether a reload changes it, and an example. Of a code it says what
-    is wrong and what to do, as docs/errors.md does.
+    Of a field it says type, default, whether a reload changes it, and an example. Of a code and of a reason
+    it says what is wrong and what to do, as docs/errors.md does.
     """
     from declctl.cli.describe import show_explanation
 
@@ -1069,14 +1100,9 @@ def generate_rbac(  # noqa: PLR0913 - one parameter for each option of the comma
     """
     from declctl.cli.generate.rbac import show_rbac
 
-    show_rbac(
-        manifest,
-        name=name,
-        namespace=namespace,
-        definitions=crds or [],
-        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
-        explain=explain,
-    )
+    asked = _cluster_of(manifest, kubeconfig, context, asked=cluster, definitions=crds)
+    planned, place = _planned(manifest, crds, asked, (kubeconfig, context), name=name, namespace=namespace)
+    show_rbac(planned, place, explain=explain)
 
 
 @_generate.command("deploy")
@@ -1108,6 +1134,51 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         bool,
         typer.Option("--alerts", help="Add the alerts of `declctl generate alerts` as a PrometheusRule."),
     ] = False,
+    create_namespace: Annotated[
+        bool,
+        typer.Option("--create-namespace", help="Add the namespace of the process, if the cluster lacks it."),
+    ] = False,
+    tls_secret: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-secret",
+            metavar="SECRET",
+            help="The Secret whose keys tls.crt and tls.key are the files of spec.admin.tls.",
+        ),
+    ] = None,
+    token_secret: Annotated[
+        str | None,
+        typer.Option(
+            "--token-secret",
+            metavar="SECRET",
+            help="The Secret whose key `token` is the file of spec.admin.tokenFile or, without one, "
+            "DECLCTL_ADMIN_TOKEN.",
+        ),
+    ] = None,
+    allowed_digests: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-digests",
+            metavar="CONFIGMAP",
+            help="The ConfigMap whose key `digests` lists what may run, for `declctl run --allowed-digests`.",
+        ),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="DIR=SECRET",
+            help="Mount a Secret: its keys are files of the folder, such as for a plugin; may be repeated.",
+        ),
+    ] = None,
+    writable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--writable",
+            metavar="DIR[=SIZE]",
+            help="A folder that the process may write to, an emptyDir of at most SIZE; may be repeated.",
+        ),
+    ] = None,
     name: _NameOption = None,
     namespace: _NamespaceOption = "default",
     crds: _DefinitionsOption = None,
@@ -1121,16 +1192,21 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     files is a reload; only fields that take effect at the next start replace the pod.
     """
     from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+    from declctl.cli.generate.volumes import volume_options
 
-    generate_deployment(
-        manifest,
-        name=name,
-        namespace=namespace,
-        definitions=crds or [],
-        cluster=_cluster_of(kubeconfig, context, asked=cluster, definitions=crds),
-        options=DeployOptions(image, plugin_image, service_monitor, alerts),
-        kustomize=kustomize,
+    volumes = volume_options(
+        tls_secret=tls_secret,
+        token_secret=token_secret,
+        allowed_digests=allowed_digests,
+        secrets=secret or [],
+        writable=writable or [],
     )
+    options = DeployOptions(
+        image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
+    )
+    asked = _cluster_of(manifest, kubeconfig, context, asked=cluster, definitions=crds)
+    planned, place = _planned(manifest, crds, asked, (kubeconfig, context), name=name, namespace=namespace)
+    generate_deployment(planned, place, options, kustomize=kustomize)
 
 
 @_generate.command("alerts")
@@ -1166,15 +1242,20 @@ def generate_image(
             "--lock", metavar="FILE", help="What `declctl lock` has printed, in the folder of the build."
         ),
     ] = "requirements.lock",
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
 ) -> None:
     """Print a Dockerfile that installs the packages of a lock, by their hashes, on the image of declctl."""
+    _refuse_unused_cluster(kubeconfig, context, manifest)
     from declctl.cli.generate.image import show_dockerfile
+    from declctl.cli.manifest_argument import manifest_folder
 
-    show_dockerfile(manifest, image=image, lock=lock)
+    with manifest_folder(manifest, kubeconfig, context) as at:
+        show_dockerfile(manifest, at=at, image=image, lock=lock)
 
 
 @app.command()
-def lock(
+def lock(  # noqa: PLR0913 - as in `run`
     manifest: _ManifestArgument,
     *,
     index_url: Annotated[
@@ -1208,32 +1289,84 @@ def lock(
             "be repeated.",
         ),
     ] = None,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
 ) -> None:
     """Print the packages of a manifest's plugins and of declctl, with versions and hashes.
 
     For `pip install --require-hashes -r`, and for `declctl generate image`. pip finds the versions, and
     installs nothing.
     """
+    _refuse_unused_cluster(kubeconfig, context, manifest)
     from declctl.cli.lock import PLATFORMS, PackageSource, show_lock
+    from declctl.cli.manifest_argument import manifest_folder
 
     pairs = [each.partition("=") for each in package or ()]
     if not all(name and value for name, _, value in pairs):
         raise UsageError("--package is PLUGIN=PACKAGE, such as --package slack=acme-declctl-slack.")
-    show_lock(
-        manifest,
-        source=PackageSource(index_url, find_links or [], no_index),
-        python=python,
-        platforms=platform or PLATFORMS,
-        plugins={name: value for name, _, value in pairs},
-    )
+    with manifest_folder(manifest, kubeconfig, context) as at:
+        show_lock(
+            manifest,
+            at=at,
+            source=PackageSource(index_url, find_links or [], no_index),
+            python=python,
+            platforms=platform or PLATFORMS,
+            plugins={name: value for name, _, value in pairs},
+        )
+
+
+def _refuse_unused_cluster(
+    kubeconfig: str | None, context: str | None, *manifests: str, asked_by: str = ""
+) -> None:
+    """Raise UsageError for --kubeconfig or --context if no manifest is a ConfigMap, which they are for.
+
+    `asked_by` is another option of the command that they are for.
+    """
+    from declctl.cli.manifest_argument import is_config_map
+
+    if (kubeconfig or context) and not any(map(is_config_map, manifests)):
+        raise UsageError(
+            f"--kubeconfig and --context are for {asked_by}{' and ' if asked_by else ''}a manifest "
+            f"configmap/NAMESPACE/NAME: {f'add {asked_by}' if asked_by else 'name one'}, or leave them out."
+        )
+
+
+def _planned(
+    manifest: str,
+    definitions: list[str] | None,
+    cluster: "KubeconfigChoice | None",
+    config_maps_of: tuple[str | None, str | None],
+    *,
+    name: str | None,
+    namespace: str,
+) -> "tuple[PlannedController, Place]":
+    """What `generate rbac` and `generate deploy` print objects of.
+
+    `config_maps_of`: kubeconfig and context of the cluster from which a ConfigMap is read. Raises typer.Exit
+    for a manifest with errors, and UsageError.
+    """
+    from declctl.cli.generate.objects import place_of
+    from declctl.cli.generate.rights import planned_controller
+    from declctl.cli.manifest_argument import manifest_folder
+
+    with manifest_folder(manifest, *config_maps_of) as at:
+        planned = planned_controller(
+            manifest, at=at, definitions=definitions or [], cluster=cluster, namespace=namespace
+        )
+    return planned, place_of(name or planned.plan.name, namespace)
 
 
 def _cluster_of(
-    kubeconfig: str | None, context: str | None, *, asked: bool, definitions: list[str] | None
+    manifest: str,
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    asked: bool,
+    definitions: list[str] | None,
 ) -> "KubeconfigChoice | None":
     """The cluster that is asked for kinds; None for none. Raises UsageError for options that contradict."""
-    if (kubeconfig or context) and not asked:
-        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if not asked:
+        _refuse_unused_cluster(kubeconfig, context, manifest, asked_by="--cluster")
     if asked and definitions:
         raise UsageError("--crds says what --cluster asks: leave one of them out.")
     if not asked:

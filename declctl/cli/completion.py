@@ -1,4 +1,4 @@
-"""Shell completion: fields and codes for `explain`, contexts, and the names of the manifest in this folder.
+"""Shell completion: what `explain` knows, contexts, and the names of the manifest in this folder.
 
 A shell starts a process for each Tab, and waits for it. So names are read from YAML as it stands, also while
 it is edited, and neither checked nor resolved; nothing here asks a cluster or imports handlers. What can't be
@@ -45,14 +45,17 @@ def _quiet(complete: Callable[P, Completions]) -> Callable[P, Completions]:
 
 @_quiet
 def explanations(incomplete: str) -> Completions:
-    """The fields of the manifest below what was typed, or the error codes that begin with it."""
+    """The fields of the manifest below what was typed, or the codes, conditions and reasons that begin so."""
     if incomplete[:1].upper() == "D" and "." not in incomplete:
         from declctl.manifest.codes import CODES
 
         # A shell compares letters as they are: what was typed in lower case is completed so.
         letters = str.lower if incomplete[:1] == "d" else str.upper
         found = [(letters(code), text) for code, text in sorted(CODES.items())]
-        return [(code, text) for code, text in found if code.startswith(incomplete)]
+        if matching := [(code, text) for code, text in found if code.startswith(incomplete)]:
+            return matching if incomplete[1:] else [*matching, *_reasons(incomplete)]
+    if incomplete[:1].isupper():
+        return _reasons(incomplete)
     from declctl.manifest import explain
 
     parent, dot, _ = incomplete.rpartition(".")
@@ -64,6 +67,14 @@ def explanations(incomplete: str) -> Completions:
         path, _, text = matching[0]
         return [(path, text), (f"{path}.", text)]
     return [(path, text) for path, _, text in matching]
+
+
+def _reasons(incomplete: str) -> Completions:
+    """The conditions and reasons that begin with what was typed."""
+    from declctl.runtime.reasons import CONDITIONS, REASONS
+
+    meanings = {each.name: each.meaning for each in REASONS} | dict(CONDITIONS)
+    return [(name, meanings[name]) for name in sorted(meanings) if name.startswith(incomplete)]
 
 
 @_quiet

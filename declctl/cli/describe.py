@@ -1,4 +1,4 @@
-"""`schema`, `explain` and `plugins list`: the fields of a manifest, and the installed plugins."""
+"""`schema`, `explain` and `plugins list`: the fields of a manifest, codes, reasons, and installed plugins."""
 
 import json
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from declctl.cli.terminal import block, line, print_json, print_table
 from declctl.errors import UsageError
 from declctl.manifest import Explanation, explain, schema, schema_with_plugins
 from declctl.manifest.codes import CODE_PATTERN, explain_code
+from declctl.manifest.diagnostics import did_you_mean
+from declctl.runtime.reasons import CONDITIONS, ConditionReason, reason_names, reasons_named
 
 if TYPE_CHECKING:
     from declctl.runtime.checking.declaration import ListedPlugin
@@ -33,10 +35,22 @@ def show_schema(kind: str | None, *, with_plugins: bool) -> None:
 
 
 def show_explanation(path: str) -> None:
-    """Print the description of a manifest's field, or of an error code."""
-    if CODE_PATTERN.fullmatch(path.strip()):
-        block(explain_code(path.strip()))
+    """Print the description of a manifest's field, of an error code, or of a condition and its reasons.
+
+    Raises UsageError, with a suggestion, for anything else.
+    """
+    path = path.strip()
+    if CODE_PATTERN.fullmatch(path):
+        block(explain_code(path))
         return
+    # Fields of a manifest begin with a small letter, and no field is called as a reason is.
+    if reasons := reasons_named(path):
+        _show_reasons(path, reasons)
+        return
+    if path[:1].isupper():
+        similar = did_you_mean(path, reason_names())
+        known = f"conditions are {', '.join(CONDITIONS)}; `declctl explain Reloaded` lists the reasons of one"
+        raise UsageError(f"There is no condition or reason {path}; {similar or known}.")
     found = explain(path)
     for fact in _facts(found):
         line(fact)
@@ -47,6 +61,24 @@ def show_explanation(path: str) -> None:
         line("FIELDS")
         for name, kind, description in found.fields:
             line(f"  {name:<{width}}  {kind:<{kind_width}}  {description}")
+
+
+def _show_reasons(asked: str, reasons: Sequence[ConditionReason]) -> None:
+    """Print one reason, with each condition that may have it, or a condition with all of its reasons."""
+    condition = next((each for each in CONDITIONS if each.lower() == asked.lower()), None)
+    if condition is not None:
+        line(f"{condition}  <condition>")
+        line()
+        line(f"  {CONDITIONS[condition]}")
+    for reason in reasons:
+        if condition is not None or reason is not reasons[0]:
+            line()
+        status = "True or False" if reason.holds is None else str(reason.holds)
+        where = f"{reason.condition} {status}" if reason.condition else "of an attempt to reload"
+        line(f"{reason.name}  <{where}>")
+        line()
+        line(f"  {reason.meaning}")
+        line(f"  Do: {reason.advice}")
 
 
 def _facts(found: Explanation) -> list[str]:

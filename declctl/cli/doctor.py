@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,11 +38,14 @@ from declctl.cli.host_checks import (
     skipped,
     warning,
 )
+from declctl.cli.manifest_argument import is_config_map, manifest_folder
 from declctl.cli.options import time_limit
 from declctl.cli.report import count
 from declctl.cli.terminal import has_colour, line, painted, print_json
+from declctl.cli.undeclared import with_undeclared_writes
 from declctl.cli.validate import ask_about, number_of
 from declctl.errors import ApiError, UsageError
+from declctl.hooks.bundle import Bundle
 from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header
@@ -92,7 +95,8 @@ def examine(
     seconds = SECONDS if timeout is None else time_limit(timeout, example="10s")
     if manifest is None and Path(_MANIFEST).is_file():
         manifest = "."
-    checks = asyncio.run(_all_checks(manifest, children, kubeconfig, context, seconds))
+    with ExitStack() as files:
+        checks = asyncio.run(_all_checks(manifest, children, kubeconfig, context, seconds, files))
     counts = {state: sum(each.state is state for each in checks) for state in CheckState}
     if as_json:
         document = {str(state): number for state, number in counts.items()}
@@ -141,9 +145,14 @@ async def limited(name: str, work: Awaitable[T], seconds: float) -> T | Check:
 
 
 async def _all_checks(
-    manifest: str | None, children: PreflightPool, kubeconfig: str | None, context: str | None, seconds: float
+    manifest: str | None,
+    children: PreflightPool,
+    kubeconfig: str | None,
+    context: str | None,
+    seconds: float,
+    files: ExitStack,
 ) -> list[Check]:
-    """All checks, in the order in which they are shown."""
+    """All checks, in the order in which they are shown. `files` keeps the copy of a ConfigMap."""
     named = manifest or ""
 
     async def here(name: str, call: Callable[[], Check]) -> Check:
@@ -154,7 +163,21 @@ async def _all_checks(
     if manifest is not None:
         # As long as the import in the child may take, and the limit for reading files.
         limit = max(seconds, _PLUGIN_SECONDS)
-        reading = in_thread(partial(check, named, children=children), name="declctl-doctor")
+
+        def read_it() -> CheckResult | Check:
+            try:
+                at = files.enter_context(manifest_folder(named, kubeconfig, context))
+            except UsageError as error:
+                return failed(
+                    "manifest",
+                    str(error),
+                    meaning="`declctl run` of it ends with exit status 2",
+                    advice="see the checks of credentials and cluster; a path names a file or a folder",
+                )
+            checked = check(named, at=at, checks_configs=True, children=children)
+            return with_undeclared_writes(checked)
+
+        reading = in_thread(read_it, name="declctl-doctor")
         checked = await limited("manifest", reading, limit)
     read = checked if isinstance(checked, CheckResult) else None
     checks = [
@@ -170,18 +193,25 @@ async def _all_checks(
         if isinstance(checked, CheckResult)
         else checked,
     ]
-    if manifest is not None and manifest != "-":
+    if is_config_map(named):
+        checks.append(skipped("mount", f"{named} is not mounted: `declctl run` follows it by a watch"))
+    elif manifest is not None and manifest != "-":
         checks.append(await here("mount", lambda: _mount(named)))
     listing = in_thread(partial(list_plugins, children.begin), name="declctl-doctor")
     plugins = await limited("plugins", listing, max(seconds, _PLUGIN_SECONDS))
     used = _plugins_of(read)
     checks += [plugins] if isinstance(plugins, Check) else check_plugins(plugins, used)
     admin = _admin_of(read)
-    root = Path() if read is None or read.inputs is None else Path(read.inputs.bundle.root)
+    root = Path() if read is None or read.inputs is None else _root(named, read.inputs.bundle)
     checks.append(await here("token", partial(check_token, admin, root, os.environ)))
     checks.append(await here("admin address", partial(check_address, admin, _name_of(read))))
     checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
     return checks
+
+
+def _root(manifest: str, bundle: Bundle) -> Path:
+    """The folder where relative paths of the manifest begin."""
+    return bundle.place if is_config_map(manifest) else Path(bundle.root)
 
 
 def _watches(read: CheckResult | None) -> int:

@@ -8,12 +8,14 @@ namespaces of the manifest.
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer
 
 from declctl.cli.admin_client import LocalManifest, admin_address, ask
+from declctl.cli.manifest_argument import manifest_folder
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import ApiError, UsageError
@@ -78,7 +80,8 @@ def show_finalizers(
 
     Raises UsageError and typer.Exit.
     """
-    named = named_finalizers(manifest, handler, admin)
+    with manifest_folder(manifest, *cluster) as at:
+        named = named_finalizers(manifest, handler, admin, at=at)
     found = asyncio.run(_connected(cluster, lambda client: _find(client, named)))
     if as_json:
         names = ("handler", "finalizer", "kind", "key", "deletionTimestamp")
@@ -104,16 +107,20 @@ def release_finalizers(
 
     Raises UsageError and typer.Exit.
     """
-    named = named_finalizers(manifest, handler, admin)
+    with manifest_folder(manifest, *cluster) as at:
+        named = named_finalizers(manifest, handler, admin, at=at)
     return asyncio.run(_connected(cluster, lambda client: _release(client, named, yes=yes)))
 
 
-def named_finalizers(manifest: str, handler: str | None, admin: str | None) -> list[NamedFinalizer]:
+def named_finalizers(
+    manifest: str, handler: str | None, admin: str | None, *, at: Path | None = None
+) -> list[NamedFinalizer]:
     """The finalizers of a manifest and of the running process of its name; of one handler, or of all.
 
-    Raises typer.Exit for a manifest with faults, and UsageError if there is no such finalizer.
+    The manifest is read `at` a path, by default its own. Raises typer.Exit for a manifest with faults, and
+    UsageError if there is no such finalizer.
     """
-    checked = read_files(InputFiles(manifest))
+    checked = read_files(InputFiles(manifest, at=at))
     if checked.errors:
         show_faults(checked.diagnostics)
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ pages, and JSON.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
@@ -91,9 +92,12 @@ class PlanGraph(msgspec.Struct, frozen=True):
                 yield edge, self.node(edge.target)
 
 
-def show_graph(manifest: str, form: str) -> None:
-    """Print the graph of a manifest as `text`, `mermaid`, `dot` or `json`. Raises ManifestErrors."""
-    graph = graph_of(plan(load(ManifestSource.read(manifest)).controller))
+def show_graph(manifest: str, form: str, *, at: Path | None) -> None:
+    """Print the graph of a manifest as `text`, `mermaid`, `dot` or `json`. It is read `at` a path.
+
+    Raises ManifestErrors.
+    """
+    graph = graph_of(plan(load(ManifestSource.read(manifest, at=at)).controller))
     if form == "json":
         print_json(msgspec.to_builtins(graph))
     elif form == "mermaid":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final
@@ -62,14 +63,20 @@ class LockedPackage(msgspec.Struct):
 
 
 def show_lock(
-    manifest: str, *, source: PackageSource, python: str, platforms: Sequence[str], plugins: Mapping[str, str]
+    manifest: str,
+    *,
+    at: Path | None,
+    source: PackageSource,
+    python: str,
+    platforms: Sequence[str],
+    plugins: Mapping[str, str],
 ) -> None:
     """Print requirements with hashes for the plugins of a manifest and for declctl, in the order of names.
 
-    `plugins` has the packages of plugins whose names do not show them. Raises typer.Exit for a manifest with
-    errors, and UsageError if pip finds no solution.
+    The manifest is read `at` a path. `plugins` has the packages of plugins whose names do not show them.
+    Raises typer.Exit for a manifest with errors, and UsageError if pip finds no solution.
     """
-    inputs = inputs_of(check(manifest, in_child=False))
+    inputs = inputs_of(check(manifest, at=at, in_child=False))
     wanted = requirements_of(inputs.loaded.controller, plugins)
     for platform in platforms:
         if platform not in _TAGS:

@@ -32,6 +32,7 @@ _REPORT = (
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (by default the process's) name, and exit with its status."""
     gc.disable()  # imports make no garbage: a search for it takes a tenth of a short command's time
+    _have_home()
     sys.exit(status_of(arguments))
 
 
@@ -45,6 +46,16 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last handler: an unforeseen fault is shown with its traceback
         return _reported(_only(error))
     return _flushed(status)
+
+
+def _have_home() -> None:
+    """Set HOME to / for a user who has none, such as a numeric user whom no /etc/passwd has.
+
+    Most container runtimes do the same. The official client can't be imported otherwise, also by handlers.
+    """
+    # With HOME or an entry in /etc/passwd, the ~ is gone.
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - Path.home() raises RuntimeError
+        os.environ["HOME"] = "/"
 
 
 def _run(arguments: Sequence[str]) -> int:

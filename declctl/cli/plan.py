@@ -6,6 +6,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from declctl.cli.admin_client import AdminAddress, LocalManifest, admin_address, ask
+from declctl.cli.manifest_argument import manifest_folder
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import UsageError
@@ -35,18 +36,25 @@ _READING = {
 }
 
 
-def show_plan(manifest: str, *, against: str | None, as_json: bool, admin: str | None) -> int:
+def show_plan(
+    manifest: str,
+    *,
+    against: str | None,
+    as_json: bool,
+    admin: str | None,
+    cluster: tuple[str | None, str | None],
+) -> int:
     """Print the changes of a manifest `against` another state, and return the exit status.
 
-    Raises typer.Exit for a manifest with faults.
+    `cluster`: kubeconfig and context, for ConfigMaps. Raises typer.Exit for a manifest with faults.
     """
-    new = _checked(manifest)
+    new = _checked(manifest, cluster)
     try:
         if against == _RUNNING:
             target = _target(manifest, new, admin)
             found = compare_plans(new, against=_running(target), matching=_matching(target))
         else:
-            old = None if against is None else _checked(against)
+            old = None if against is None else _checked(against, cluster)
             found = compare_plans(new, against=old, objects=_objects(manifest, new, admin))
     except UsageError as fault:  # a fault of the address; the status 2 would mean changes
         line(f"declctl: {fault}", err=True)
@@ -84,8 +92,13 @@ def _lost_finalizers(checked: CheckResult, found: PlanComparison) -> Iterator[Di
             yield document.fault(FINALIZER_LEFT, place, message, suggestion=advice, severity="warning")
 
 
-def _checked(manifest: str) -> CheckResult:
-    checked = check(manifest)
+def _checked(manifest: str, cluster: tuple[str | None, str | None]) -> CheckResult:
+    try:
+        with manifest_folder(manifest, *cluster) as at:
+            checked = check(manifest, at=at)
+    except UsageError as fault:  # of a ConfigMap; the status 2 would mean changes
+        line(f"declctl: {fault}", err=True)
+        raise typer.Exit(1) from fault
     show_faults(checked.diagnostics)
     if checked.errors:
         raise typer.Exit(1)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from declctl.admin import from_environment, front, why_not_served
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
+from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.options import time_limit
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
@@ -163,7 +164,7 @@ def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> 
 
 def _config_map(stack: ExitStack, manifest: str, connect: Connect, log: Any) -> Path | None:
     """The folder that follows a ConfigMap, if `manifest` names one."""
-    if not manifest.startswith("configmap/"):
+    if not is_config_map(manifest):
         return None
     from declctl.runtime.config_map import ConfigMapFolder, config_map_of  # late: most runs read files
 

@@ -14,10 +14,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from declctl.cli.generate.rights import code_of
 from declctl.cli.kind_fields import KindFields
+from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
+from declctl.cli.undeclared import code_of, with_undeclared_writes
 from declctl.errors import ApiError, Forbidden, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.codes import (
@@ -30,7 +31,7 @@ from declctl.manifest.codes import (
 )
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
-from declctl.manifest.rights import NAMESPACES, READ, WRITES, HandlerCode, Right, Scope, rights_of
+from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
@@ -42,9 +43,18 @@ _NAMED = 5  # namespaces that a line names
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
-def check_all(manifests: Iterable[str], children: PreflightPool) -> Sequence[CheckResult]:
-    """What reading each manifest, and importing its handlers in a child, has found."""
-    return [check(manifest, children=children) for manifest in manifests]
+def check_all(
+    manifests: Sequence[str], children: PreflightPool, kubeconfig: str | None, context: str | None
+) -> Sequence[CheckResult]:
+    """What reading each manifest and its sources, and importing its handlers in a child, has found.
+
+    ConfigMaps are read from the cluster of the options. Raises UsageError for one that can't be read.
+    """
+    with manifest_folders(manifests, kubeconfig, context) as folders:
+        return [
+            with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
+            for manifest, at in zip(manifests, folders, strict=True)
+        ]
 
 
 def check_in_cluster(
@@ -182,11 +192,6 @@ async def ask_cluster(
         advice = "check --kubeconfig and --context, or leave --cluster out"
         return ClusterFindings([loaded.fault(CLUSTER_UNREACHABLE, (), message, suggestion=advice)])
     notes = [f"namespaces with {selector}: {_named(names)}" for selector, names in selected.items()]
-    notes += [
-        f"{handler.name} writes objects, and declares no `applies`: whether it may is not checked"
-        for handler in planned.handlers
-        if not handler.applies and (code or {}).get(handler.name, HandlerCode()).methods & WRITES
-    ]
     return ClusterFindings(found, {loaded.document.path: notes})
 
 

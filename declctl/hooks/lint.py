@@ -10,6 +10,8 @@ plain assignments, but not into other modules of the bundle.
 A source does not show the effects of its imports: a helper in another module, or a library, may open a port,
 start a thread or register a metric. `ImportAudit` notices these effects when they happen, in the child
 process of a pre-flight.
+
+The rules for writes in hooks are in `write_calls`.
 """
 
 import ast
@@ -21,13 +23,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import NAMESPACE
 from declctl.hooks.parser import LARGE_BYTES
+from declctl.hooks.write_calls import WRONG_FORM, write_rules
 
 METRIC: Final = "DCL090"
 PORT: Final = "DCL091"
@@ -215,7 +218,7 @@ _EVENTS = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """An effect of an import, at a line and a column (counted from 1, in characters) of a file."""
+    """A fault of a source, at a line and a column (counted from 1, in characters) of a file."""
 
     code: str
     message: str
@@ -224,6 +227,7 @@ class Finding(msgspec.Struct, frozen=True):
     line: int
     column: int
     last: int = 0  # the last line of the statement; 0 if it is `line`
+    severity: Literal["error", "warning"] = "warning"
 
     def covers(self, other: "Finding") -> bool:
         """Whether the other finding is about the same statement."""
@@ -231,13 +235,18 @@ class Finding(msgspec.Struct, frozen=True):
         return same and self.line <= other.line <= max(self.line, self.last)
 
 
-def lint(bundle: Bundle) -> list[Finding]:
-    """The effects of importing the modules of a bundle that no reload undoes.
+def lint(bundle: Bundle, entry_points: Iterable[str] = ()) -> list[Finding]:
+    """The effects of importing modules of a bundle that no reload undoes, and faulty writes of its hooks.
 
-    A line that ends in `# noqa: DCL093`, with the code of the rule, is left out. Invalid sources, and sources
-    that are too large to be parsed here (64 KiB), have no findings.
+    `entry_points` name the hooks, as `module:attribute` or `module`. A line that ends in `# noqa: DCL093`,
+    with the code of the rule, is left out. Invalid sources, and sources that are too large to be parsed here
+    (64 KiB), have no findings.
     """
     found, own = list[Finding](), bundle.names
+    hooks: dict[str | None, list[str]] = {}  # the attributes of entry points, by the file of their module
+    for entry_point in entry_points:
+        module, _, attribute = entry_point.partition(":")
+        hooks.setdefault(bundle.path_of(module), []).append(attribute)
     for path, source in bundle.files.items():
         if len(source) > LARGE_BYTES:
             continue
@@ -247,12 +256,16 @@ def lint(bundle: Bundle) -> list[Finding]:
             continue
         display = bundle.display(path)
         lines = (bundle.source(display) or "").split("\n")
-        for node, code, what, advice in _ModuleRules(own).of(tree):
+        for node, code, what, advice in (
+            *_ModuleRules(own).of(tree),
+            *write_rules(tree, hooks.get(path, ())),
+        ):
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
             if not _is_meant(text, code):
                 column = len(text.encode()[: node.col_offset].decode("utf-8", "replace")) + 1
                 last = node.end_lineno or 0
-                found.append(Finding(code, what, advice, display, node.lineno, column, last))
+                severity = "error" if code == WRONG_FORM else "warning"
+                found.append(Finding(code, what, advice, display, node.lineno, column, last, severity))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The check of a plugin's config by the JSON Schema that the plugin returns.
+"""The check of a plugin's config by the JSON Schema that the plugin returns, and by its own hook.
 
 All faults of a config are found at once, each with its path, a sentence and, if there is one, a suggestion.
 No sentence shows a value of the config: it may come from a Secret.
@@ -7,12 +7,14 @@ No sentence shows a value of the config: it may come from a Secret.
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import msgspec
 
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
-from declctl.hooks.calls import describe
+from declctl.hooks.calls import describe, describe_with_place
 
 _MOST_FAULTS = 50  # of one config
 _LONGEST_ADVICE = 300  # characters of a description that a suggestion shows
@@ -53,6 +55,7 @@ class ConfigFault(NamedTuple):
     suggestion: str | None = None
     at_key: bool = False
     is_unknown: bool = False
+    severity: Literal["error", "warning"] = "error"
 
     @property
     def where(self) -> str:
@@ -82,6 +85,43 @@ def check_config(schema: Mapping[str, Any], config: Any) -> None:
         raise _no_schema(describe(error)) from error
     if found:
         raise PluginConfigError(found[:_MOST_FAULTS])
+
+
+def faults_of_hook(returned: object) -> list[ConfigFault]:
+    """The faults that a hook `declctl_check_config` has returned, `_MOST_FAULTS` at most.
+
+    None counts as no fault. Raises EntryPointError for anything that is no list of faults.
+    """
+    try:
+        # The hook is no generator, and may return one, whose code runs here.
+        given = list(itertools.islice(cast("Iterable[object]", returned or ()), _MOST_FAULTS))
+    except Exception as error:
+        raise _no_faults(describe_with_place(error)) from error
+    try:
+        return [msgspec.convert(each, _HookFault).fault for each in given]
+    except msgspec.ValidationError as error:
+        raise _no_faults(str(error)) from error
+
+
+def _no_faults(reason: str) -> EntryPointError:
+    return EntryPointError(
+        f"what its declctl_check_config returns is no list of faults: {reason}",
+        code=faults.PLUGIN_LOAD_FAILED,
+        suggestion='each fault is such as {"path": ["rules", 0, "title"], "message": "…"}',
+    )
+
+
+class _HookFault(msgspec.Struct, forbid_unknown_fields=True):
+    """A fault as a hook writes it."""
+
+    message: str
+    path: list[str | int] = []
+    suggestion: str | None = None
+    severity: Literal["error", "warning"] = "error"
+
+    @property
+    def fault(self) -> ConfigFault:
+        return ConfigFault(tuple(self.path), self.message, self.suggestion, severity=self.severity)
 
 
 def check_schema(schema: Any) -> None:

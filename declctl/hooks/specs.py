@@ -6,7 +6,7 @@ more, but never for two of one key. Index functions and transforms process objec
 they run on the machinery's loop and must be quick. While their generation is staged, they run in threads.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from declctl.hooks import hookspec
@@ -172,6 +172,26 @@ def declctl_config_schema() -> Mapping[str, Any]:
 
 
 @hookspec
+def declctl_check_config(
+    config: Mapping[str, Any],  # noqa: ARG001 - a specification
+    resources: Sequence[str],  # noqa: ARG001 - a specification
+) -> Iterable[Mapping[str, Any]]:
+    """Called by `declctl validate` and `doctor`, in a child process: returns what is wrong in a config.
+
+    - `config`: the plugin's config, which its schema has accepted.
+    - `resources`: the names of the resources of the manifest.
+
+    A list; each fault is a mapping of `path` (a list of keys and positions in the config, perhaps empty),
+    `message`, and perhaps `suggestion`, and `severity`, which is `error` by default, or `warning` for what
+    may be right where the process runs. No message shows a value, which may be a secret. It may read files,
+    and neither uses a network nor changes anything. A process that runs does not call it: `declctl_prepare`
+    refuses there. An exception refuses the manifest or, with `onError: Disable`, disables the plugin. Never
+    `async def`.
+    """
+    raise AssertionError("a specification is never called")
+
+
+@hookspec
 def declctl_rbac() -> Iterable[Mapping[str, Any]]:
     """Called by `declctl generate`, in a child process: returns the RBAC rules that the code needs.
 
@@ -206,8 +226,13 @@ def declctl_metrics(registry: Any) -> None:
 
 SYNCHRONOUS: Final = frozenset(
     {
-        *("declctl_indexers", "declctl_transform", "declctl_config_schema"),
-        *("declctl_rbac", "declctl_commands", "declctl_metrics"),
+        "declctl_indexers",
+        "declctl_transform",
+        "declctl_config_schema",
+        "declctl_check_config",
+        "declctl_rbac",
+        "declctl_commands",
+        "declctl_metrics",
     }
 )
 """Hooks whose caller can't await: they can't be `async def`."""

@@ -43,6 +43,22 @@ def methods_used(
     return frozenset(found)
 
 
+def names_of_module(bundle: Bundle, module: str) -> frozenset[str]:
+    """The functions that a module of a bundle defines, also as methods, and the names that it imports.
+
+    Empty for a module that the bundle does not have.
+    """
+    path = bundle.path_of(module)
+    found = set[str]()
+    for node in [] if path is None else _parsed(bundle.files[path]):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(inner.name)
+            elif isinstance(inner, ast.Import | ast.ImportFrom):
+                found |= {alias.asname or alias.name for alias in inner.names}
+    return frozenset(found)
+
+
 def _parsed(source: bytes) -> list[ast.stmt]:
     try:
         return ast.parse(source).body

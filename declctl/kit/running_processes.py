@@ -1,7 +1,8 @@
 """The running controllers of this user: each has a file in the runtime folder, by which commands find it.
 
-The folder is `declctl` below `XDG_RUNTIME_DIR`, or the counterpart of the platform. Only its user can read
-it, and a folder of another user is never used: a command sends the token to the address that a file names.
+The folder is `DECLCTL_RUNTIME_DIR`, or else `declctl` below `XDG_RUNTIME_DIR` or the counterpart of the
+platform. Only its user can read it, and a folder of another user is never used: a command sends the token to
+the address that a file names.
 
 A file says where a process listens, and has no secret. The process removes it at its end. The file of a
 process that was killed is recognised, as no process has its id and its start time. The next reader removes
@@ -29,6 +30,9 @@ ENTRY_BYTES: Final = 64 << 10
 CONTROLLER_HEADER: Final = "Declctl-Controller"
 """The name of a controller: of the one that answers, and in a request of the one that has to."""
 
+FOLDER_VARIABLE: Final = "DECLCTL_RUNTIME_DIR"
+"""The folder of the files, for systems on which no folder of the platform will do."""
+
 _SUFFIX = ".json"
 _PS_SECONDS = 5.0
 _START_FIELD = 19  # of /proc/PID/stat, counted from the field after the name of the program
@@ -52,6 +56,10 @@ class RunningProcess(msgspec.Struct, frozen=True, rename="camel"):
 
 def runtime_folder() -> Path:
     """The folder of the files; it need not exist. Raises OSError if no folder is safe to use."""
+    # All users may write to an emptyDir of a pod, and rename its folders: platformdirs takes none below it. A
+    # pod with a read-only root has nothing else, and its users are those of the pod: our image takes one.
+    if named := os.environ.get(FOLDER_VARIABLE):
+        return Path(named).absolute()
     import platformdirs  # late: most commands need none
 
     with warnings.catch_warnings():

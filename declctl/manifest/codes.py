@@ -11,7 +11,7 @@ A code never gets another meaning. The families:
     DCL06x  features that are documented and that this version does not support
     DCL07x  the same, continued
     DCL08x  installed plugins
-    DCL09x  handler files: effects of an import that no reload undoes
+    DCL09x  handler files: effects of an import that no reload undoes, and writes
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
 
@@ -170,6 +170,13 @@ ORDINARY_MODULE: Final = _code(
 )
 NAME_IN_TEXT: Final = _code(
     "DCL095", "A text names a module of the bundle, which has a private name (a warning)."
+)
+NOT_AWAITED: Final = _code("DCL096", "A hook does not await a write (a warning).")
+WRONG_FORM: Final = _code(
+    "DCL097", "A hook calls a method of ctx in the form of the other kind of function, which raises."
+)
+UNDECLARED_WRITE: Final = _code(
+    "DCL098", "The code writes, or uses ctx.client, and nothing declares what (a warning)."
 )
 
 BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")

@@ -1,4 +1,4 @@
-"""A ConfigMap as a folder, for `declctl run configmap/NAMESPACE/NAME`.
+"""A ConfigMap as a folder, for `declctl run configmap/NAMESPACE/NAME`, and for commands that read it once.
 
 The folder looks as if the kubelet had mounted the ConfigMap: the link `..data` leads to the folder that has
 the files, and a change makes a new folder and moves the link. So the file watch, reloads and digests are the
@@ -12,13 +12,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from declctl.errors import Forbidden, NotFound, UsageError
+from declctl.errors import ApiError, Forbidden, NotFound, UsageError
 from declctl.informer.event_handlers import ResourceEventHandlerFuncs
 from declctl.kit.loops import LoopThread
 from declctl.kit.text import one_line
@@ -101,6 +101,65 @@ def _files(config_map: Mapping[str, Any]) -> Mapping[str, bytes]:
     return files
 
 
+async def read_config_map(client: Client, namespace: str, name: str, *, verbs: str = "get") -> Any:
+    """The ConfigMap, by one request. `verbs` are all that the caller needs, for the message without a right.
+
+    Raises UsageError, which says what to do, if it is not there or may not be read, and ApiError.
+    """
+    what = f"configmap/{namespace}/{name}"
+    try:
+        return await client.request_json("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    except NotFound as error:
+        raise UsageError(
+            f"{what} is not there: create it, or write the name as `kubectl get configmaps -A` has it."
+        ) from error
+    except Forbidden as error:
+        raise UsageError(
+            f"{what} may not be read: {one_line(str(error))}. Grant {verbs.replace(',', ', ')} of it, such "
+            f"as with `kubectl create role read-{name} -n {namespace} --verb={verbs} "
+            f"--resource=configmaps --resource-name={name}` and a role binding."
+        ) from error
+
+
+@contextmanager
+def copied_config_map(manifest: str, *, connect: Callable[[], Awaitable[Client]]) -> Generator[Path]:
+    """A folder with the files of `configmap/NAMESPACE/NAME` as they are now, until the end of the block.
+
+    Raises UsageError if they can't be read: no cluster, no answer, no such ConfigMap, or no right to it.
+    Blocks, and runs a loop of its own.
+    """
+    namespace, name = config_map_of(manifest)
+    with tempfile.TemporaryDirectory(prefix="declctl-configmap-") as folder:
+        found = asyncio.run(_read_once(manifest, namespace, name, connect))
+        try:
+            MountedFiles(Path(folder)).replace(found)
+        except UsageError as error:
+            raise UsageError(f"{manifest}: {error}.") from error
+        yield Path(folder)
+
+
+async def _read_once(
+    manifest: str, namespace: str, name: str, connect: Callable[[], Awaitable[Client]]
+) -> Any:
+    try:
+        async with asyncio.timeout(_FIRST_SECONDS):
+            try:
+                client = await connect()
+            except UsageError as error:
+                raise UsageError(f"{manifest} is read from a cluster. {error}") from error
+            try:
+                return await read_config_map(client, namespace, name)
+            finally:
+                await client.close()
+    except TimeoutError as error:
+        raise UsageError(f"{manifest}: the API server has not answered for {_FIRST_SECONDS:g} s.") from error
+    except ApiError as error:
+        raise UsageError(
+            f"{manifest} can't be read from the cluster: {one_line(str(error))}. Check --kubeconfig and "
+            "--context."
+        ) from error
+
+
 class ConfigMapFolder:
     """The folder of one ConfigMap, from `__enter__` to `__exit__`. It has a client and a thread of its own.
 
@@ -160,7 +219,7 @@ class ConfigMapFolder:
             return
         try:
             # An informer would retry after a wrong name or a missing right. This read raises at once.
-            self._replace(await self._get(client))
+            self._replace(await read_config_map(client, self._namespace, self._name, verbs="get,list,watch"))
             async with SharedInformerFactory(client, namespace=self._namespace) as factory:
                 informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
                 informer.set_watch_error_handler(self._watch_failed)
@@ -177,22 +236,6 @@ class ConfigMapFolder:
                 first.set_exception(error)
         finally:
             await client.close()
-
-    async def _get(self, client: Client) -> Any:
-        try:
-            return await client.request_json(
-                "GET", f"/api/v1/namespaces/{self._namespace}/configmaps/{self._name}"
-            )
-        except NotFound as error:
-            raise UsageError(
-                f"{self} is not there: create it, or write the name as `kubectl get configmaps -A` has it."
-            ) from error
-        except Forbidden as error:
-            raise UsageError(
-                f"{self} may not be read: {one_line(str(error))}. Grant get, list and watch of it, such as "
-                f"with `kubectl create role read-{self._name} -n {self._namespace} --verb=get,list,watch "
-                f"--resource=configmaps --resource-name={self._name}` and a role binding."
-            ) from error
 
     async def _added(self, obj: Any, _: bool) -> None:
         self._changed(obj)

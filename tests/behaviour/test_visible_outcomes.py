@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from declctl.runtime.reasons import reload_advice
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from tests.behaviour.failing.fixtures import (  # noqa: F401 - some are fixtures
@@ -170,11 +171,14 @@ def test_nothing_to_go_back_to_is_told_to_who_asks(scene: Scene, ask: Run) -> No
     number, counted, logged = world_of(scene.text)["generation"], scene.text.metrics(), len(scene.text.err)
     ended = ask("rollback")
     why = (
-        "no earlier generation is in memory: set spec.reload.probationPeriod, and one is kept for that time "
-        "after each reload"
+        "no earlier generation is in memory: the manifest that runs has no spec.reload.probationPeriod, "
+        "which keeps one for that time after a reload"
     )
     line = f"rollback refused, generation {number} goes on: {why}"
-    advice = "write the earlier files again: that is a reload"
+    advice = reload_advice("NotInMemory")
+    assert advice is not None
+    assert advice.startswith("write the earlier files again (from git, or")
+    assert "set spec.reload.probationPeriod before the edit, such as 10m" in advice
     assert (ended.status, ended.out, ended.err) == (1, "", f"{line}\n  help: {advice}\n")
     (logged_line,) = scene.text.logged_text("rollback refused", after=logged)
     assert logged_line.partition(" ")[2] == f'warning {line} reason=NotInMemory suggestion="{advice}"'

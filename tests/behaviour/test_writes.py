@@ -107,12 +107,12 @@ MISUSE = (
     + """
 def tell(obj, ctx):
     try:
-        ctx.apply(child(obj, "made"))
+        ctx.apply(child(obj, "made"))  # noqa: DCL097
     except RuntimeError as error:
         note("refused", str(error))
 async def tell_async(obj, ctx):
     try:
-        ctx.sync.apply(child(obj, "made"))
+        ctx.sync.apply(child(obj, "made"))  # noqa: DCL097
     except RuntimeError as error:
         note("refused", str(error))
 """

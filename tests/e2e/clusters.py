@@ -62,10 +62,12 @@ def make_namespace(cluster: Cluster, name: str) -> None:
     cluster.rest.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def drop_namespace(cluster: Cluster, name: str) -> None:
-    """Delete a namespace, and return when it is gone."""
-    cluster.rest.delete("namespaces", name)
-    until(f"{name} is gone", lambda: not cluster.rest.is_there("namespaces", name), seconds=60)
+def drop_namespace(cluster: Cluster, *names: str) -> None:
+    """Delete namespaces, and return when all are gone: each takes seconds."""
+    for name in names:
+        cluster.rest.delete("namespaces", name)
+    for name in names:
+        until(f"{name} is gone", lambda name=name: not cluster.rest.is_there("namespaces", name), seconds=60)
 
 
 class SandboxCluster:

@@ -106,16 +106,3 @@ def _python_after(script: Path, commands: Sequence[str]) -> str:
     script.write_text(f'#!/bin/sh\nexec {shlex.join([*apart, sys.executable])} "$@"\n', "utf-8")
     script.chmod(0o755)
     return str(script)
-
-
-def python_with_read_only_root(script: Path, writable: Path) -> str:
-    """A Python for which everything is read-only but one folder, as `readOnlyRootFilesystem` has it.
-
-    Where nobody may mount, an ordinary Python: what it writes is then not noticed.
-    """
-    folder = shlex.quote(str(writable))
-    commands = [f"mount --bind {folder} {folder}", "mount -o remount,bind,ro /"]
-    try:
-        return _python_after(script, commands)
-    except pytest.skip.Exception:
-        return sys.executable

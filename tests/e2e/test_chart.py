@@ -1,5 +1,6 @@
 """deploy/chart, by the real helm and kubectl, against a real API server."""
 
+import copy
 import os
 import shutil
 import subprocess
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from clusters import Cluster, drop_namespace, new_namespace
+
+from declctl.manifest import ManifestSource, load, plan
+from declctl.manifest.rights import rights_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
@@ -72,7 +76,7 @@ def test_the_server_takes_what_the_chart_makes(helm: str, real_cluster: Cluster)
         pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
     namespace = new_namespace(real_cluster)
     values = {
-        **RULES,
+        **copy.deepcopy(RULES),
         "replicas": 2,
         "leaderElection": True,
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
@@ -135,8 +139,33 @@ def test_rights_are_those_of_the_values(helm: str) -> None:
     }
     # Roles of two namespaces have one name.
     assert {kind for kind, _ in granted} == {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    assert objects["ClusterRole", "default-guard-1"]["rules"] == RULES["rbac"][1]["rules"]
+    assert objects["ClusterRole", "declctl:default:guard:1"]["rules"] == RULES["rbac"][1]["rules"]
     assert not any("Role" in kind for kind, _ in _objects(helm))
+
+
+def test_releases_of_one_name_share_no_role(helm: str) -> None:
+    """In two namespaces, with rights in a third one, and in the cluster: helm would refuse the second one."""
+
+    def named(namespace: str) -> set[tuple[str, str]]:
+        made = _run(helm, "template", "guard", str(CHART), "--namespace", namespace, values=RULES)
+        roles = [each for each in yaml.safe_load_all(made.stdout) if each and "Role" in each["kind"]]
+        own = [each["metadata"]["name"] for each in roles if each["metadata"].get("namespace") == namespace]
+        assert own == (["guard-0", "guard-0"] if namespace == "team-a" else [])
+        return {(each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in roles}
+
+    assert named("team-a") & named("team-c") == set()
+
+
+def test_the_rights_of_an_election_are_those_that_a_manifest_needs(helm: str) -> None:
+    """The chart does not know the name of the Lease, so that it has the verbs for each in its namespace."""
+    text = (EXAMPLE / "manifest.yaml").read_text("utf-8") + "  leaderElection: {enabled: true}\n"
+    planned = plan(load(ManifestSource("manifest.yaml", text.encode())).controller)
+    needed = [each for each in rights_of(planned, {}, {}, namespace="default") if each.resource == "leases"]
+    (rule,) = _objects(helm, leaderElection=True)["Role", "guard-lease"]["rules"]
+    assert {each.group for each in needed} == set(rule["apiGroups"])
+    assert {each.resource for each in needed} == set(rule["resources"])
+    assert {verb for each in needed for verb in each.verbs} == set(rule["verbs"])
+    assert {each.scope.namespace for each in needed} == {"default"}
 
 
 def test_the_pod_is_restricted(helm: str) -> None:
@@ -151,6 +180,14 @@ def test_the_pod_is_restricted(helm: str) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_probes_reach_the_process_whatever_the_manifest_says(helm: str) -> None:
+    """By default a manifest has its admin address on loopback, and the pod would never be ready."""
+    objects = _objects(helm, admin={"port": 9000})
+    (container,) = objects["Deployment", "guard"]["spec"]["template"]["spec"]["containers"]
+    assert "--admin=0.0.0.0:9000" in container["args"]
+    assert container["ports"] == [{"name": "admin", "containerPort": 9000}]
 
 
 def test_only_bundles_of_a_list_run(helm: str) -> None:

@@ -1,12 +1,14 @@
 """`declctl run configmap/NAMESPACE/NAME`: a bundle straight from the API server, which is followed."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from clusters import Cluster, new_namespace
-from processes import Declctl
+from processes import Declctl, environment
 from waiting import until
 
 _MANIFEST = """\
@@ -151,6 +153,30 @@ def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
         bundle.patch(parts="WHO = 'second'\n")
         declctl.wait_for_generation(2)
         assert declctl.stop() == 0
+
+
+@pytest.mark.real
+def test_a_command_that_reads_it_once_needs_get_alone(real_cluster: Cluster, tmp_path: Path) -> None:
+    """`validate` of what the cluster has: a refusal has the command that grants the right."""
+    namespace = new_namespace(real_cluster)
+    bundle = Bundle(real_cluster, namespace)
+    kubeconfig = _account(real_cluster, namespace, tmp_path)
+
+    def validate() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "declctl", "validate", bundle.manifest, "--kubeconfig", kubeconfig]
+        return subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    refused = validate()
+    assert refused.returncode == 2
+    assert (
+        f"kubectl create role read-bundle -n {namespace} --verb=get --resource=configmaps" in refused.stderr
+    )
+    names = {"resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get"]}
+    _grant(real_cluster, namespace, names)
+    until("the right is granted", lambda: validate().returncode == 0)
+    assert f"{bundle.manifest}/manifest.yaml: straight is valid" in validate().stdout
 
 
 def _account(cluster: Cluster, namespace: str, folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """`declctl generate deploy` on a real API server, and a process that is started as its kubelet would."""
 
+import json
 import os
 import random
 import shutil
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from clusters import Cluster, RealCluster, drop_namespace, make_namespace, new_namespace
-from kubelet import Kubelet, python_with_read_only_root
-from packages import CHANGELOG, install
+from container import Container, image_user, volumes_of
+from kubelet import Kubelet
+from packages import CHANGELOG, WEBHOOK, install
 from processes import Declctl, environment
 from rest import path, pod
+from tls_front import self_signed
 from waiting import until
 
 from declctl.testing import ConfigMapDir
@@ -23,6 +26,7 @@ from declctl.testing import ConfigMapDir
 EXAMPLE = Path(__file__).parents[2] / "examples" / "07-in-cluster"
 WATCHED = "declctl-demo"  # of the example
 RESTRICTED = "pod-security.kubernetes.io"
+_MANIFEST = "/etc/declctl/manifest.yaml"  # in the pod
 pytestmark = pytest.mark.real
 
 
@@ -53,8 +57,7 @@ def namespace(real_cluster: Cluster) -> Iterator[str]:
     real_cluster.rest.patch("namespaces", own, {"metadata": {"labels": labels}})
     make_namespace(real_cluster, WATCHED)
     yield own
-    drop_namespace(real_cluster, own)
-    drop_namespace(real_cluster, WATCHED)
+    drop_namespace(real_cluster, own, WATCHED)
 
 
 def _generated(folder: Path, namespace: str, *more: str, env: Mapping[str, str] | None = None) -> str:
@@ -71,26 +74,41 @@ def _generated(folder: Path, namespace: str, *more: str, env: Mapping[str, str] 
     return done.stdout
 
 
-def _environment(cluster: Cluster, namespace: str, account: str, folder: Path) -> dict[str, str]:
-    """What a container of a pod has: the folder of its service account, and the address of the server."""
+def _container(
+    cluster: Cluster, namespace: str, spec: Mapping[str, Any], folder: Path, **volumes: Path
+) -> Container:
+    """The container of a pod, with the token of its service account; `volumes` are those of the test."""
     if not isinstance(cluster, RealCluster):
         pytest.skip("the certificate authority of a given cluster is not known")
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = cluster.rest.request("POST", f"{path('serviceaccounts', namespace)}/{account}/token", asked)
+    account = f"{path('serviceaccounts', namespace)}/{spec['serviceAccountName']}/token"
+    token = cluster.rest.request("POST", account, asked)
     authority = cluster.plane.authority.read_text("utf-8")
     files = {"token": token["status"]["token"], "ca.crt": authority, "namespace": namespace}
     host, port = cluster.plane.address
-    return {
-        "DECLCTL_SERVICE_ACCOUNT_DIR": str(ConfigMapDir(folder / "serviceaccount", files).path),
-        "KUBERNETES_SERVICE_HOST": host,
-        "KUBERNETES_SERVICE_PORT": str(port),
-        "HOME": os.devnull,
-    }
+    return Container(
+        folder / "container",
+        spec,
+        volumes={**volumes_of(spec, cluster.rest, namespace, folder / "volumes"), **volumes},
+        account=ConfigMapDir(folder / "serviceaccount", files).path,
+        # HOME is that of a user whom no /etc/passwd has.
+        env={"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port), "HOME": "/"},
+    )
 
 
 def _arguments(container: Mapping[str, Any]) -> list[str]:
     """Those behind the manifest, without the port: a pod has ports of its own, and this machine has not."""
     return [each for each in container["args"][2:] if not each.startswith("--admin=")]
+
+
+def _complaints(declctl: Declctl) -> list[str]:
+    """The lines of the log that are warnings or errors, and those that no logger has written."""
+    found: list[str] = []
+    for line in declctl.err:
+        level = json.loads(line)["level"] if line.startswith("{") else "none"
+        if level not in ("debug", "info"):
+            found.append(line)
+    return found
 
 
 def _restarted(cluster: Cluster, times: int) -> None:
@@ -123,22 +141,19 @@ def test_what_is_generated_runs_reloads_and_drains(
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {"bundle": "/etc/declctl", "tmp": "/tmp"}
 
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    env = _environment(real_cluster, namespace, spec["serviceAccountName"], tmp_path)
-    env |= {"TMPDIR": str(temporary), "XDG_RUNTIME_DIR": str(temporary)}  # in a pod, both are /tmp
-    python = python_with_read_only_root(tmp_path / "python", temporary)
+    assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"]) == image_user()
     config_map = volumes["bundle"]["configMap"]["name"]
-    kubelet = Kubelet(real_cluster.rest, config_map, namespace, tmp_path / "declctl", random.Random(7))
+    kubelet = Kubelet(real_cluster.rest, config_map, namespace, tmp_path / "bundle-volume", random.Random(7))
+    in_pod = _container(real_cluster, namespace, spec, tmp_path, bundle=kubelet.path)
     real_cluster.rest.create(pod("web-0", WATCHED))
-    with (
-        kubelet,
-        Declctl(kubelet.path / "manifest.yaml", *arguments, env=env, python=python) as declctl,
-    ):
+    with kubelet, Declctl(_MANIFEST, *arguments, python=in_pod.python) as declctl:
         declctl.wait_until_synced()
         _restarted(real_cluster, 1)
         until("the event is posted", lambda: _messages(real_cluster) == ["main has restarted 1 times"])
         before = declctl.pid
+        for command in (["status"], ["doctor", _MANIFEST], ["validate", "--cluster", _MANIFEST]):
+            said = in_pod.run(*command, without="HOME")
+            assert (said.returncode, said.stderr) == (0, ""), said.stdout
 
         # An edit: the call takes a while, so that the end has something to wait for.
         handlers = (folder / "handlers.py").read_text("utf-8").replace("has restarted", "came back")
@@ -156,7 +171,9 @@ def test_what_is_generated_runs_reloads_and_drains(
         until("a call runs", lambda: _running(declctl) == 1)
         assert declctl.stop() == 0
         assert "main came back 2 times" in _messages(real_cluster)
-        assert [line for line in declctl.err if "forbidden" in line or "Read-only" in line] == []
+        assert _complaints(declctl) == []
+    temporary = tmp_path / "volumes" / "tmp"
+    assert [path for path in temporary.rglob("*") if not path.is_dir()] == []
 
 
 def _running(declctl: Declctl) -> int:
@@ -196,11 +213,12 @@ def test_a_third_party_plugin_runs_under_the_generated_rights(
     assert role["metadata"]["namespace"] == WATCHED
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 
-    env = {**_environment(real_cluster, namespace, spec["serviceAccountName"], tmp_path), **plugins}
-    kubelet = Kubelet(real_cluster.rest, "changes", namespace, tmp_path / "declctl", random.Random(7))
+    kubelet = Kubelet(real_cluster.rest, "changes", namespace, tmp_path / "bundle-volume", random.Random(7))
+    in_pod = _container(
+        real_cluster, namespace, spec, tmp_path, bundle=kubelet.path, plugins=tmp_path / "plugins"
+    )
     real_cluster.rest.create(pod("web-0", WATCHED))
-    arguments = _arguments(container)
-    with kubelet, Declctl(kubelet.path / "manifest.yaml", *arguments, env=env) as declctl:
+    with kubelet, Declctl(_MANIFEST, *_arguments(container), python=in_pod.python) as declctl:
         declctl.wait_until_synced()
         until("the plugin speaks", lambda: f"Added pods {WATCHED}/web-0" in declctl.out)
         before = declctl.pid
@@ -211,7 +229,78 @@ def test_a_third_party_plugin_runs_under_the_generated_rights(
         until("it speaks as it is told now", lambda: any(line.startswith("{") for line in declctl.out))
         assert (declctl.pid, declctl.resource("pods")["lists"]) == (before, 1)
         assert declctl.stop() == 0
-        assert [line for line in declctl.err if "forbidden" in line] == []
+        assert _complaints(declctl) == []
+
+
+_WITH_FILES = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: files}}
+spec:
+  namespaces: [{namespace}]
+  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]
+  handlers: [{{name: send, resourceRef: {{name: pods}}, pluginRef: {{name: webhook}}}}]
+  plugins:
+    - name: webhook
+      config:
+        url: http://127.0.0.1:9/nobody-listens
+        headersFrom: [{{name: Authorization, file: /etc/webhook/token}}]
+        spool: {{path: /var/spool/webhook}}
+  admin:
+    tls: {{certFile: /etc/admin/cert.pem, keyFile: /etc/admin/key.pem}}
+    tokenFile: /etc/admin/token
+"""
+
+
+def test_a_pod_has_the_files_and_folders_that_options_name(
+    real_cluster: Cluster, namespace: str, apply: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Certificate and token of the admin address, a secret of a plugin, and its spool."""
+    plugins = install(WEBHOOK, tmp_path / "plugins")
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "manifest.yaml").write_text(_WITH_FILES.format(namespace=WATCHED), "utf-8")
+    pair = {file.name: file.read_text("utf-8") for file in self_signed(tmp_path)}
+    for name, data in (("files-tls", pair), ("files-token", {"token": "s3cret"}), ("hook", {"token": "t"})):
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
+        real_cluster.rest.request("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
+    options = ["--plugin-image", "registry.example/plugins:1", "--tls-secret", "files-tls"]
+    options += ["--token-secret", "files-token", "--secret", "/etc/webhook=hook"]
+    options += ["--writable", "/var/spool/webhook=64Mi"]
+    apply(_generated(folder, namespace, *options, env=plugins))
+    spec = real_cluster.rest.get("deployments", "files", namespace)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+    kubelet = Kubelet(real_cluster.rest, "files", namespace, tmp_path / "bundle-volume", random.Random(7))
+    in_pod = _container(
+        real_cluster, namespace, spec, tmp_path, bundle=kubelet.path, plugins=tmp_path / "plugins"
+    )
+    real_cluster.rest.create(pod("web-0", WATCHED))
+    spool = tmp_path / "volumes" / "writable-1"
+    with kubelet, Declctl(_MANIFEST, *_arguments(container), python=in_pod.python) as declctl:
+
+        def ready() -> bool:
+            # By the file of the process, with the token and the certificate that it names.
+            return json.loads(in_pod.run("status", "-o", "json").stdout or "{}").get("ready") is True
+
+        until("it is ready", ready, seconds=60)
+        until("the event waits in the spool", lambda: any(spool.rglob("*")))
+        assert in_pod.run("reload").returncode == 0  # guarded by the token
+        assert declctl.stop() == 0
+
+
+def test_a_namespace_that_is_missing_is_made(
+    real_cluster: Cluster, namespace: str, apply: Callable[[str], str]
+) -> None:
+    """In the same pipe, before what is in it; one that is there keeps its labels."""
+    missing = f"{namespace}-new"
+    apply(_generated(EXAMPLE, missing, "--create-namespace"))
+    assert real_cluster.rest.is_there("deployments", "restarts", missing)
+    drop_namespace(real_cluster, missing)
+    before = real_cluster.rest.get("namespaces", namespace)["metadata"]["labels"]
+    apply(_generated(EXAMPLE, namespace, "--create-namespace"))
+    assert real_cluster.rest.get("namespaces", namespace)["metadata"]["labels"] == before
 
 
 def test_a_pod_of_it_is_admitted(real_cluster: Cluster, namespace: str, apply: Callable[[str], str]) -> None:

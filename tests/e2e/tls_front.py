@@ -9,13 +9,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-@contextmanager
-def tls_front(folder: Path, behind: tuple[str, int]) -> Iterator[tuple[tuple[str, int], Path]]:
-    """Gives the address that speaks TLS, and the certificate to trust."""
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate of 127.0.0.1 and its key; returns the files."""
     certificate, key = folder / "tls.crt", folder / "tls.key"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=front"]
     files = ["-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*request, *files], check=True, capture_output=True)
+    return certificate, key
+
+
+@contextmanager
+def tls_front(folder: Path, behind: tuple[str, int]) -> Iterator[tuple[tuple[str, int], Path]]:
+    """Gives the address that speaks TLS, and the certificate to trust."""
+    certificate, key = self_signed(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -14,6 +14,7 @@ import typer.main
 from declctl.admin.metrics import catalog
 from declctl.cli.app import app
 from declctl.manifest import Explanation, explain
+from declctl.runtime.reasons import ATTEMPT, CONDITIONS, REASONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -44,8 +45,24 @@ def metrics() -> str:
     return "\n".join(lines)
 
 
+def reasons() -> str:
+    """Every condition with its reasons."""
+    parts: list[str] = []
+    for condition, meaning in {**CONDITIONS, ATTEMPT: ""}.items():
+        head = f"### `{condition}`" if condition else "### Reasons of attempts alone"
+        what = meaning or "These stand in the history, in the log and in answers, and at no condition."
+        lines = [head, "", what, "", "| reason | status | meaning | what to do |", "|---|---|---|---|"]
+        for each in REASONS:
+            if each.condition == condition:
+                both = "True or False" if condition else "-"
+                status = both if each.holds is None else str(each.holds)
+                lines.append(f"| `{each.name}` | {status} | {_cell(each.meaning)} | {_cell(each.advice)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 PARTS: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"manifest.md": fields, "cli.md": commands, "observability.md": metrics}
+    {"manifest.md": fields, "cli.md": commands, "observability.md": metrics, "errors.md": reasons}
 )
 
 

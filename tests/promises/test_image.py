@@ -20,6 +20,17 @@ def test_the_image_suits_a_restricted_pod() -> None:
     assert bases == ["${BASE}${BASE_DIGEST}"] * 2
 
 
+def test_packages_are_compiled_when_the_image_is_built() -> None:
+    """A read-only root keeps no bytecode: each start would take more than twice as long."""
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    build = text[: text.rindex("\nFROM ")]
+    compiling = r'^RUN \["/opt/declctl/bin/python", "-m", ("compileall", .*)\]$'
+    (command,) = re.findall(compiling, build, re.MULTILINE)
+    # Bytecode that is checked by the time of its source is useless after a copy.
+    assert '"--invalidation-mode", "unchecked-hash"' in command
+    assert command.endswith('"/opt/declctl/lib"')
+
+
 def test_the_context_of_the_build_is_the_wheel() -> None:
     """Nothing of the checkout but the wheel is sent to the build."""
     assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!dist/declctl-*.whl"]

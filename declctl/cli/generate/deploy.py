@@ -16,8 +16,25 @@ import yaml
 from declctl import __version__
 from declctl.cli.generate.alerts import alert_rule
 from declctl.cli.generate.bundle import FOLDER, MANIFEST, BundleVolume, bundle_volume
-from declctl.cli.generate.objects import Document, Place, Role, place_of, rendered, roles, service_account
-from declctl.cli.generate.rights import KubeconfigChoice, PlannedController, planned_controller
+from declctl.cli.generate.objects import (
+    Document,
+    Place,
+    Role,
+    process_namespace,
+    rendered,
+    roles,
+    service_account,
+)
+from declctl.cli.generate.rights import PlannedController
+from declctl.cli.generate.volumes import (
+    ALLOWED_DIGESTS,
+    PLUGINS,
+    Volume,
+    VolumeOptions,
+    files_without_volume,
+    pod_volumes,
+    token_variables,
+)
 from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.kit.hosts import is_loopback
@@ -27,7 +44,6 @@ from declctl.runtime.runtime import DRAIN_SECONDS
 
 _USER: Final = 65532  # of the image
 _PORT: Final = 8081
-_PLUGINS: Final = "/opt/plugins"
 _SHUTDOWN_SECONDS: Final = 5  # after the drain: shutdown hooks, Events, the Lease
 _RESTRICTED: Final = {
     "allowPrivilegeEscalation": False,
@@ -45,24 +61,14 @@ class DeployOptions(msgspec.Struct, frozen=True):
     plugin_image: str | None = None
     service_monitor: bool = False
     alerts: bool = False
+    create_namespace: bool = False
+    volumes: VolumeOptions = VolumeOptions()
 
 
 def generate_deployment(
-    manifest: str,
-    *,
-    name: str | None,
-    namespace: str,
-    definitions: Sequence[str],
-    cluster: KubeconfigChoice | None,
-    options: DeployOptions,
-    kustomize: str | None,
+    planned: PlannedController, place: Place, options: DeployOptions, *, kustomize: str | None
 ) -> None:
-    """Print the objects, or write them into the folder `kustomize` with a kustomization.
-
-    Raises typer.Exit for a manifest with errors, and UsageError.
-    """
-    planned = planned_controller(manifest, definitions=definitions, cluster=cluster, namespace=namespace)
-    place = place_of(name or planned.plan.name, namespace)
+    """Print the objects, or write them into the folder `kustomize`. Raises UsageError."""
     files = deployment_files(planned, place, options)
     if kustomize is None:
         block(rendered([each for documents in files.values() for each in documents]))
@@ -73,10 +79,15 @@ def generate_deployment(
 def deployment_files(
     planned: PlannedController, place: Place, options: DeployOptions
 ) -> dict[str, list[Document | Role]]:
-    """The objects of a deployment by the name of a file, in the order in which they are applied."""
+    """The objects of a deployment by the name of a file, in the order in which they are applied.
+
+    What the cluster has to have besides is told on stderr. Raises UsageError as `bundle_volume` and
+    `pod_volumes` do.
+    """
     bundle = bundle_volume(planned.inputs, place)
+    volumes = pod_volumes(planned.plan, bundle, options.volumes, plugins=options.plugin_image is not None)
     _tell_secrets(bundle, place)
-    _tell_files(planned.plan)
+    _tell_files(planned.plan, volumes)
     if planned.plan.plugins and not (options.image or options.plugin_image):
         names = ", ".join(each.name for each in planned.plan.plugins)
         line(
@@ -84,10 +95,14 @@ def deployment_files(
             "with `declctl generate image`, and name it with --image, or name one with --plugin-image",
             err=True,
         )
-    files: dict[str, list[Document | Role]] = {
+    files: dict[str, list[Document | Role]] = {}
+    if options.create_namespace:
+        files["namespace.yaml"] = [process_namespace(place)]
+    pod = _pod(planned.plan, place, bundle.variables, volumes, options)
+    files |= {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
-        "deployment.yaml": [_deployment(planned.plan, place, bundle, options)],
+        "deployment.yaml": [_deployment(planned.plan, place, pod)],
         "policies.yaml": [_network_policy(place, options), *_disruption_budget(planned.plan, place)],
     }
     if options.service_monitor or options.alerts:
@@ -114,15 +129,13 @@ def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
         )
 
 
-def _tell_files(plan: Plan) -> None:
+def _tell_files(plan: Plan, volumes: Sequence[Volume]) -> None:
     """Name the files that the process reads and that no generated volume has."""
-    admin, tls = plan.admin, plan.admin.tls
-    files = [admin.token_file, *((tls.cert_file, tls.key_file) if tls is not None else ())]
-    named = [each for each in (*files, plan.reload.allowed_digests) if each is not None]
+    named = files_without_volume(plan, volumes)
     if named:
         line(
-            f"declctl: the pod reads {', '.join(named)}, which no generated volume has: mount them, such as "
-            "by a patch of the Deployment with --kustomize",
+            f"declctl: the pod reads {', '.join(named)}, which no generated volume has: name Secrets with "
+            "--tls-secret, --token-secret or --secret, or mount the files by an overlay of --kustomize",
             err=True,
         )
 
@@ -152,7 +165,7 @@ def _probe(plan: Plan, path: str) -> dict[str, Any]:
     return {"path": path, "port": "admin", **scheme}
 
 
-def _deployment(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> Document:
+def _deployment(plan: Plan, place: Place, pod: Document) -> Document:
     elects = plan.leader_election.enabled
     spec = {
         # With an election, the second process has its caches filled when it takes over.
@@ -165,28 +178,25 @@ def _deployment(plan: Plan, place: Place, bundle: BundleVolume, options: DeployO
                 "labels": place.labels,
                 "annotations": {"declctl.dev/restart-digest": restart_digest(plan)},
             },
-            "spec": _pod(plan, place, bundle, options),
+            "spec": pod,
         },
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": place.metadata(), "spec": spec}
 
 
-def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions) -> dict[str, Any]:
+def _pod(
+    plan: Plan, place: Place, variables: Sequence[str], volumes: Sequence[Volume], options: DeployOptions
+) -> dict[str, Any]:
     port, arguments = _admin(plan)
-    env: list[dict[str, Any]] = [
-        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}}
-        for each in bundle.variables
+    env = token_variables(plan, options.volumes)
+    env += [
+        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
     ]
-    mounts: list[dict[str, Any]] = [
-        {"name": "bundle", "mountPath": FOLDER, "readOnly": True},
-        {"name": "tmp", "mountPath": "/tmp"},
-    ]
-    volumes: list[dict[str, Any]] = [{"name": "bundle", **bundle.volume}, {"name": "tmp", "emptyDir": {}}]
+    if options.volumes.allowed_digests is not None:
+        arguments.append(f"--allowed-digests={ALLOWED_DIGESTS}")
     more: dict[str, Any] = {}
-    if options.plugin_image:
-        env.append({"name": "PYTHONPATH", "value": _PLUGINS})
-        mounts.append({"name": "plugins", "mountPath": _PLUGINS, "readOnly": True})
-        volumes.append({"name": "plugins", "emptyDir": {}})
+    if options.plugin_image is not None:
+        env.append({"name": "PYTHONPATH", "value": PLUGINS})
         more["initContainers"] = [_plugins(options.plugin_image)]
     container = {
         "name": "declctl",
@@ -203,7 +213,7 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         "readinessProbe": {"httpGet": _probe(plan, "/readyz"), "periodSeconds": 5},
         "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": _RESTRICTED,
-        "volumeMounts": mounts,
+        "volumeMounts": [each.in_container for each in volumes],
     }
     return {
         "serviceAccountName": place.name,
@@ -216,7 +226,7 @@ def _pod(plan: Plan, place: Place, bundle: BundleVolume, options: DeployOptions)
         },
         **more,
         "containers": [container],
-        "volumes": volumes,
+        "volumes": [each.in_pod for each in volumes],
     }
 
 
@@ -225,10 +235,10 @@ def _plugins(image: str) -> dict[str, Any]:
     return {
         "name": "plugins",
         "image": image,
-        "command": ["cp", "-R", "/plugins/.", _PLUGINS],
+        "command": ["cp", "-R", "/plugins/.", PLUGINS],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": _RESTRICTED,
-        "volumeMounts": [{"name": "plugins", "mountPath": _PLUGINS}],
+        "volumeMounts": [{"name": "plugins", "mountPath": PLUGINS}],
     }
 
 

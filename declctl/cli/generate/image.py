@@ -1,7 +1,7 @@
 """`declctl generate image`: a Dockerfile that adds the packages of a lock to the image of declctl."""
 
 import json
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from declctl import __version__
 from declctl.cli.report import inputs_of
@@ -10,12 +10,13 @@ from declctl.errors import UsageError
 from declctl.runtime.checking.check import check
 
 
-def show_dockerfile(manifest: str, *, image: str | None, lock: str) -> None:
+def show_dockerfile(manifest: str, *, at: Path | None, image: str | None, lock: str) -> None:
     """Print the Dockerfile. `lock` is the path of the lock, below the folder in which the image is built.
 
-    Raises typer.Exit for a manifest with errors, and UsageError for a path elsewhere.
+    The manifest is read `at` a path. Raises typer.Exit for a manifest with errors, and UsageError for a path
+    elsewhere.
     """
-    inputs = inputs_of(check(manifest, in_child=False))
+    inputs = inputs_of(check(manifest, at=at, in_child=False))
     path = PurePosixPath(lock)
     if path.is_absolute() or ".." in path.parts or not lock.isprintable():
         raise UsageError(

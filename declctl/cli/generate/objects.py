@@ -64,6 +64,11 @@ class Role(msgspec.Struct, frozen=True):
     binding: Document
 
 
+def process_namespace(place: Place) -> Document:
+    """The namespace of the process, without labels: one that is there stays as it is."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place.namespace}}
+
+
 def service_account(place: Place) -> Document:
     """The ServiceAccount of the process."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place.metadata()}
@@ -74,8 +79,10 @@ def roles(place: Place, rights: GrantedRights) -> list[Role]:
     found: list[Role] = []
     for namespace, rules in rights.rules.items():
         kind = "ClusterRole" if namespace is None else "Role"
-        # Two controllers of one name may run in two namespaces, and watch a third one.
-        name = place.name if namespace == place.namespace else f"{place.namespace}-{place.name}"
+        # Two controllers of one name may run in two namespaces, and watch a third one. Names of RBAC may have
+        # colons, and names of namespaces have none: with a dash, a-b of c and b-c of a would be one name.
+        is_own = namespace == place.namespace
+        name = place.name if is_own else f"declctl:{place.namespace}:{place.name}"
         metadata = place.metadata(name, namespace)
         subject = {"kind": "ServiceAccount", "name": place.name, "namespace": place.namespace}
         head = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata}

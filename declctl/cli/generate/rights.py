@@ -2,26 +2,22 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from declctl.cli.generate.kinds import known_kinds, served_kinds
 from declctl.cli.report import inputs_of, show_faults
-from declctl.cli.terminal import line
+from declctl.cli.undeclared import code_of, undeclared_writes
 from declctl.errors import UsageError
-from declctl.hooks.bundle import Bundle
-from declctl.hooks.usage import methods_used
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import ControllerSpec
-from declctl.manifest.rights import METHODS, WRITES, HandlerCode, Right, kinds_of, rights_of
-from declctl.manifest.values import EntryPoint
+from declctl.manifest.rights import Right, kinds_of, rights_of
 from declctl.runtime.checking.check import check_rights
 from declctl.runtime.checking.declaration import CodeRule
 from declctl.runtime.checking.inputs import Inputs
 
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete")
-_CLIENTS = frozenset({"client", "sync_client"})
 
 
 class RbacRule(msgspec.Struct, frozen=True):
@@ -69,16 +65,21 @@ class KubeconfigChoice(msgspec.Struct, frozen=True):
 
 
 def planned_controller(
-    manifest: str, *, definitions: Sequence[str], cluster: KubeconfigChoice | None, namespace: str
+    manifest: str,
+    *,
+    at: Path | None,
+    definitions: Sequence[str],
+    cluster: KubeconfigChoice | None,
+    namespace: str,
 ) -> PlannedController:
     """Check a manifest and its handlers, and compute the rights that it needs in a process of `namespace`.
 
-    Faults and warnings are printed on stderr. Raises typer.Exit for errors, and UsageError for a kind whose
-    plural is not known.
+    The files are read `at` a path. Faults and warnings are printed on stderr. Raises typer.Exit for errors,
+    and UsageError for a kind whose plural is not known.
     """
-    checked = check_rights(manifest)
+    checked = check_rights(manifest, at=at)
     inputs = inputs_of(checked)
-    show_faults(checked.diagnostics)  # warnings alone
+    show_faults((*checked.diagnostics, *undeclared_writes(inputs)))  # warnings alone
     planned = plan(inputs.loaded.controller)
     wanted = kinds_of(planned)
     if cluster is None:
@@ -91,8 +92,6 @@ def planned_controller(
         )
     code = code_of(inputs)
     rules = checked.hooks.rules if checked.hooks is not None else ()
-    for warning in _warnings(inputs.loaded.controller, code, rules):
-        line(f"declctl: {warning}", err=True)
     rights = list(rights_of(planned, kinds, code, namespace=namespace))
     return PlannedController(inputs, planned, granted_rights(inputs, rights, rules))
 
@@ -106,53 +105,6 @@ def _unknown(inputs: Inputs, kinds: Sequence[tuple[str, tuple[str | int, ...]]],
         f"The plural of {named} is not known without a definition: add --crds FILE with its "
         "CustomResourceDefinition, or --cluster to ask the cluster of the kubeconfig."
     )
-
-
-def code_of(inputs: Inputs) -> Mapping[str, HandlerCode]:
-    """The methods of `ctx` that the code of each handler uses; under "", that of everything else."""
-    controller, bundle = inputs.loaded.controller, inputs.bundle
-    found: dict[str, HandlerCode] = {}
-    for handler in controller.handlers:
-        hooks = ("declctl_finalize",) if handler.finalizer else ()
-        found[handler.name] = _code([handler.entry_point], bundle, hooks)
-    others = [each.entry_point for each in (*controller.schedules, *controller.lifecycle.startup)]
-    others += [each.entry_point for each in controller.lifecycle.shutdown]
-    return {**found, "": _code(others, bundle, ())}
-
-
-def _code(entry_points: Sequence[EntryPoint | None], bundle: Bundle, hooks: Sequence[str]) -> HandlerCode:
-    used = [
-        None if each is None else methods_used(bundle, str(each), METHODS, hooks=hooks)
-        for each in entry_points
-    ]
-    methods = frozenset[str]().union(*(each for each in used if each is not None))
-    return HandlerCode(methods, is_known=None not in used)
-
-
-def _warnings(
-    controller: ControllerSpec, code: Mapping[str, HandlerCode], rules: Sequence[CodeRule]
-) -> Iterable[str]:
-    """What the code does, and what no rule is made for."""
-    declared = {rule.origin.partition(":")[0] for rule in rules}
-    for handler in controller.handlers:
-        uses = code[handler.name]
-        module = "" if handler.entry_point is None else str(handler.entry_point).partition(":")[0]
-        if not handler.applies and uses.methods & WRITES:
-            yield (
-                f"{handler.name} writes objects, and declares no `applies`: rights to write are left out. "
-                "Declare the kinds, or return rules from declctl_rbac"
-            )
-        if uses.methods & _CLIENTS and module not in declared:
-            yield (
-                f"{handler.name} uses ctx.client, whose requests no manifest declares: return their rules "
-                "from a hook declctl_rbac of its module"
-            )
-    others = code[""]
-    if others.methods & (WRITES | _CLIENTS) and not any(not rule.resources_served for rule in rules):
-        yield (
-            "schedules or life-cycle functions write, or use ctx.client, and no manifest declares what: "
-            "return the rules from a hook declctl_rbac of their module"
-        )
 
 
 def granted_rights(inputs: Inputs, rights: Iterable[Right], rules: Iterable[CodeRule]) -> GrantedRights:

@@ -78,13 +78,13 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
-def check_rights(manifest: str) -> CheckResult:
+def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
     """As `check`, with the rules of the hooks `declctl_rbac` in `hooks`. Blocks.
 
     The code is imported whatever `spec.reload.preflight` says. Configs of plugins are not checked, and may
     lack values: the variables and Secrets that they come from are those of the cluster.
     """
-    checked = read_files(InputFiles(manifest))
+    checked = read_files(InputFiles(manifest, at=at))
     known = tuple(each for each in checked.diagnostics if each.code != _NO_VALUE)
     checked = replace(checked, diagnostics=known)
     if checked.inputs is None or checked.declaration is None or checked.errors:
@@ -96,14 +96,25 @@ def check_rights(manifest: str) -> CheckResult:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
 
-def check(manifest: str, *, in_child: bool = True, children: PreflightPool | None = None) -> CheckResult:
+def check(
+    manifest: str,
+    *,
+    at: Path | None = None,
+    in_child: bool = True,
+    checks_configs: bool = False,
+    children: PreflightPool | None = None,
+) -> CheckResult:
     """Check a manifest (a file, a folder, or `-`) and its handlers. Blocks.
 
-    Without `in_child` nothing is imported. `children` is the pool for the child, by default one of its own.
+    The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
+    nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
+    (`declctl_check_config`). `children` is the pool for the child, by default one of its own.
     """
-    checked = read_files(InputFiles(manifest))
+    checked = read_files(InputFiles(manifest, at=at))
     if not in_child:
         return checked
+    if checks_configs and checked.declaration is not None:
+        checked = replace(checked, declaration=replace(checked.declaration, checks_configs=True))
     if not checked.has_to_be_imported:
         return _linted(checked)
     if children is not None:
@@ -113,11 +124,11 @@ def check(manifest: str, *, in_child: bool = True, children: PreflightPool | Non
 
 
 def _linted(checked: CheckResult) -> CheckResult:
-    """Add the warnings of the lint rules, which otherwise the child adds."""
-    if checked.inputs is None:
+    """Add the faults of the lint rules, which otherwise the child adds."""
+    if checked.inputs is None or checked.declaration is None:
         return checked
     bundle = checked.inputs.bundle
-    faults = [Fault.of_finding(finding) for finding in lint(bundle)]
+    faults = [Fault.of_finding(finding) for finding in lint(bundle, checked.declaration.entry_points)]
     found = diagnose(faults, checked.inputs.loaded.document, bundle)
     return replace(checked, diagnostics=(*checked.diagnostics, *found))
 
@@ -221,6 +232,7 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         files=dict(inputs.bundle.files),
         entries=tuple(_entries(controller)),
         plugins=tuple(_plugin(spec, inputs, configs[spec.name]) for spec in controller.plugins),
+        resources=tuple(resource.name for resource in controller.resources),
     )
 
 

@@ -101,11 +101,19 @@ class Declaration(msgspec.Struct, frozen=True):
     # Whether the hooks `declctl_rbac` are called, for `declctl generate`. Configs of plugins are not checked
     # then: their secrets are in the cluster.
     asks_rights: bool = False
+    # Whether the hooks `declctl_check_config` are called, for `declctl validate`.
+    checks_configs: bool = False
+    resources: tuple[str, ...] = ()  # the names of all resources of the manifest
 
     @property
     def has_user_code(self) -> bool:
         """Whether there is code to import."""
         return bool(self.entries or self.plugins)
+
+    @property
+    def entry_points(self) -> tuple[str, ...]:
+        """The entry points of the entries, each once."""
+        return tuple(dict.fromkeys(each.entry_point for each in self.entries if each.entry_point))
 
     @property
     def bundle(self) -> Bundle:
@@ -154,7 +162,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_finding(cls, finding: Finding) -> "Fault":
-        """The warning of a finding of a lint rule."""
+        """The fault of a finding of a lint rule."""
         return cls(
             finding.code,
             finding.message,
@@ -163,7 +171,7 @@ class Fault(msgspec.Struct, frozen=True):
             finding.file,
             finding.line,
             finding.column,
-            severity="warning",
+            severity=finding.severity,
         )
 
 

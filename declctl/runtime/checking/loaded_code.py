@@ -30,7 +30,13 @@ from declctl.hooks.calls import (
 )
 from declctl.hooks.faults import PLUGIN_LEFT_OUT
 from declctl.hooks.loader import CodeTrace, GenerationNamespace
-from declctl.hooks.plugin_config import UNQUOTE, ConfigFault, PluginConfigError, check_config
+from declctl.hooks.plugin_config import (
+    UNQUOTE,
+    ConfigFault,
+    PluginConfigError,
+    check_config,
+    faults_of_hook,
+)
 from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
@@ -283,6 +289,8 @@ class _Builder:
                 schema = _called(implementation, {}, code=_PLUGIN_FAILED)
                 if not self._declaration.asks_rights:
                     check_config(schema, config)
+            if self._declaration.checks_configs:
+                self._check_by_hook(declared, config)
             if not self._declaration.asks_rights:
                 hooks = self._registry.of(_METRICS, [declared.name])
                 if hooks:
@@ -293,6 +301,14 @@ class _Builder:
             raise
         self.loaded_code.installed[declared.name] = (plugin, f"{version} {declared.config}")
         return version
+
+    def _check_by_hook(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> None:
+        """Add the faults that a plugin finds in its own config. Raises EntryPointError."""
+        arguments = {"config": config, "resources": self._declaration.resources}
+        for implementation in self._registry.of("declctl_check_config", [declared.name]):
+            for found in faults_of_hook(_called(implementation, arguments, code=_PLUGIN_FAILED)):
+                fault = _config_fault(declared, found)
+                self.faults.append(msgspec.structs.replace(fault, severity=found.severity))
 
     def entry(self, entry: DeclaredEntry) -> None:
         try:

@@ -7,7 +7,6 @@ does to the running process. `Outcome` is the result of one attempt, with its st
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +19,7 @@ from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
 from declctl.runtime.checking.allowed_digests import NOT_ALLOWED
+from declctl.runtime.reasons import AGAIN, BACK_AGAIN, BY_ITSELF, reload_advice
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
 # Every other field of a handler's plan: a difference in it gives the slot a new binding.
@@ -27,7 +27,7 @@ _POLICY = tuple(
     each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
 )
 _SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleSpec) if each.compare)
-# Reasons of outcomes:
+# Reasons of outcomes, which `reasons` explains:
 NOT_IN_MEMORY = "NotInMemory"  # of a rollback to a generation that is not loaded
 EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
 STOPPING = "Stopping"  # of an attempt that was not made because the process ends
@@ -46,41 +46,6 @@ RETRIED = frozenset(
 )
 _SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
 _NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
-_AGAIN = "`declctl reload` tries the same files again"
-_BY_ITSELF = "it is tried again by itself, and by `declctl reload` at once"
-_BACK_AGAIN = "`declctl rollback` tries it again"
-_ADVICE: Mapping[str, str] = MappingProxyType(
-    {
-        "ImportFailed": f"mend the file; if the cause is elsewhere, {_AGAIN}",
-        "ImportTimeout": f"an import should only define things; if it needs longer, raise "
-        f"spec.reload.preflightTimeout; {_AGAIN}",
-        "PrepareFailed": f"mend declctl_prepare; if the cause is elsewhere, {_AGAIN}",
-        "StateNotImported": "mend declctl_export_state and declctl_import_state, or leave them out: ctx.memo "
-        "needs neither",
-        "FilterFailed": "let the filter take objects that lack what it looks for",
-        "FilterTimeout": "make the filter cheaper, or raise spec.reload.warmTimeout",
-        "IndexTimeout": "make the index function cheaper, or raise spec.reload.warmTimeout",
-        "TransformTimeout": "make the transform cheaper, or raise spec.reload.warmTimeout",
-        "NoThreads": "lower queue.concurrency, or raise the limit of processes and threads "
-        f"(`ulimit -u`, the limit of the pod); {_BY_ITSELF}",
-        EXHAUSTED: "raise the limits of the process on open files, processes and memory, or see what uses "
-        f"them up; {_BY_ITSELF}",
-        "Forbidden": "grant list and watch (`declctl validate --cluster` says what is missing); "
-        f"{_BY_ITSELF}",
-        "NotServed": "mend apiVersion and kind, or install the definition of the kind (only a resource "
-        f"of a new name waits for its kind); {_BY_ITSELF}",
-        "NotSynced": f"if the API server is slow, raise spec.reload.warmTimeout; {_BY_ITSELF}",
-        "FinalizersLeft": "release the objects (`declctl finalizers release MANIFEST`), or keep the "
-        f"finalizer; {_BY_ITSELF}",
-        "CacheLags": f"look what its watch says (`declctl status`); {_BY_ITSELF}",
-        NOT_ALLOWED: _BY_ITSELF,
-        "ReprojectFailed": "keep the cache as it was, or let the process start again, which lists it anew",
-        "InternalError": f"the log has a traceback for the report; {_AGAIN}",
-        "RestartRequired": "start the process again, or let it do that with --exec-on-restart",
-        NOT_IN_MEMORY: "write the earlier files again: that is a reload",
-        "RolledBack": f"mend the files: they are tried again when they change; {_AGAIN}",
-    }
-)
 
 
 class StepKind(StrEnum):
@@ -484,9 +449,9 @@ class Outcome(msgspec.Struct, frozen=True):
             return None
         if any(fault.severity == "error" and fault.suggestion for fault in self.diagnostics):
             return None
-        advice = _ADVICE.get(self.reason)
+        advice = reload_advice(self.reason)
         if advice and self.back:
-            return advice.replace(_AGAIN, _BACK_AGAIN).replace(_BY_ITSELF, _BACK_AGAIN)
+            return advice.replace(AGAIN, BACK_AGAIN).replace(BY_ITSELF, BACK_AGAIN)
         return advice
 
     def as_rollback(self) -> "Outcome":

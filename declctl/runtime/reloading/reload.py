@@ -440,7 +440,13 @@ def not_in_memory(number: int | None, *, active: Generation, period: ProbationPe
     if period is not None:
         message += f"generation {period.previous.number} is"
     elif not active.plan.reload.probation_period:
-        message += "set spec.reload.probationPeriod, and one is kept for that time after each reload"
+        message += (
+            "the manifest that runs has no spec.reload.probationPeriod, which keeps one for that time after "
+            "a reload"
+        )
     else:
-        message += "one is kept for spec.reload.probationPeriod after a reload, and no longer"
+        message += (
+            f"one is kept for {active.plan.reload.probation_period:g} s after a reload "
+            "(spec.reload.probationPeriod), and no longer"
+        )
     return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)

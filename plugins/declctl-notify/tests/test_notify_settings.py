@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+import declctl_notify
 from declctl_notify.settings import SCHEMA, Settings, SettingsFault, seconds_of
 
 README = Path(__file__).parents[1] / "README.md"
@@ -94,6 +95,67 @@ def test_a_resource_that_the_manifest_lacks_is_named() -> None:
     settings.check_resources(["pods", "nodes", "jobs"])
     with pytest.raises(SettingsFault, match="the rule all has the resource nodes; the manifest has: pods"):
         settings.check_resources(["pods"])
+
+
+def _faults(config: Any, *resources: str) -> list[tuple[list[str | int], str]]:
+    """Path and message of each fault that `declctl validate` shows."""
+    found = declctl_notify.declctl_check_config(config, resources)
+    return [(fault["path"], fault["message"]) for fault in found]
+
+
+def test_validate_shows_all_faults_at_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of templates, expressions and names: each with its field, and not only the first."""
+    monkeypatch.setenv("TEAM_URL", "json://localhost/hook")
+    rules = [
+        {**RULE, "title": "{{ obj."},
+        {**RULE, "name": "two", "when": "a = b"},
+        {**RULE, "name": "three", "targets": ["other"]},
+        {**RULE, "name": "four", "resources": ["nodes"]},
+        {**RULE, "name": "all"},
+    ]
+    config = _config(target={"rateLimit": {"interval": "0s"}}, rules=rules)
+    assert _is_valid(config)
+    found = _faults(config, "pods")
+    assert [path for path, _ in found] == [
+        ["targets", 0, "rateLimit", "interval"],
+        ["rules", 4, "name"],
+        ["rules", 0, "title"],
+        ["rules", 1, "when"],
+        ["rules", 2, "targets"],
+        ["rules", 3, "resources"],
+    ]
+    assert "the manifest has: pods" in found[-1][1]
+
+
+def test_a_template_of_the_defaults_has_its_place_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule does not have the field."""
+    monkeypatch.setenv("TEAM_URL", "json://localhost/hook")
+    assert [path for path, _ in _faults(_config(defaults={"targets": ["team"], "body": "{% if"}))] == [
+        ["defaults", "body"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "severity"),
+    [
+        (None, "warning"),
+        ("no-service://s3cr3t", "error"),
+        ("mailto://", "error"),
+        ("json://localhost/hook", None),
+    ],
+)
+def test_a_url_that_apprise_can_not_read_is_found_without_a_request(
+    monkeypatch: pytest.MonkeyPatch, url: str | None, severity: str | None
+) -> None:
+    """One that is not there may be there where the process runs. No part of a URL is shown."""
+    monkeypatch.delenv("TEAM_URL", raising=False)
+    if url is not None:
+        monkeypatch.setenv("TEAM_URL", url)
+    found = list(declctl_notify.declctl_check_config(_config(), ()))
+    assert [fault["severity"] for fault in found] == ([severity] if severity else [])
+    assert all(fault["path"] == ["targets", 0, "urlFrom"] for fault in found)
+    assert not any("s3cr3t" in str(fault) for fault in found)
+    assert list(declctl_notify.declctl_check_config(_config(dryRun=True), ())) == []
 
 
 @pytest.mark.parametrize(

@@ -450,14 +450,3 @@ def test_a_right_to_one_object_is_asked_for_by_its_name():
     assert server.names["list", "pods", "team-a"] == ["a", "b"]
     assert fault.suggestion is not None
     assert 'resourceNames: ["hello"], verbs: ["get", "update"]' in fault.suggestion
-
-
-def test_writes_that_the_manifest_does_not_declare_are_named():
-    """Nothing says which kinds they are, so that no right can be asked for."""
-    loaded = load(ManifestSource("manifest.yaml", MANIFEST))
-    code = {"h": HandlerCode(frozenset({"apply"}))}
-    found = asyncio.run(ask_cluster(loaded, Server(), code=code))
-    assert found.faults == []
-    assert found.notes == {
-        "manifest.yaml": ["h writes objects, and declares no `applies`: whether it may is not checked"]
-    }

@@ -72,6 +72,8 @@ def tab(folder: Path, line: str, **env: str) -> list[str]:
         ),
         ("declctl explain DCL10", [code for code in sorted(CODES) if code.startswith("DCL10")]),
         ("declctl explain dcl10", [code.lower() for code in sorted(CODES) if code.startswith("DCL10")]),
+        ("declctl explain Relo", ["Reloaded"]),
+        ("declctl explain Dig", ["DigestNotAllowed"]),
         ("declctl tap n", ["nodes", "notify", "nag"]),
         ("declctl tap --handler not", ["notify"]),
         ("declctl tap --namespace team-", ["team-a", "team-b", "team-c"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from declctl.manifest.codes import CODES
+from declctl.runtime.reasons import CONDITIONS, REASONS
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,6 +66,38 @@ def test_every_code_is_explained(declctl: Callable, code: str):
     assert not {"**", "```", "]("} & {mark for mark in ("**", "```", "](") if mark in ended.out}
 
 
+@pytest.mark.parametrize("reason", [*{each.name: None for each in REASONS}])
+def test_every_reason_is_explained(declctl: Callable, reason: str):
+    """What `status` shows at a condition can be looked up, with what to do."""
+    ended = declctl("explain", reason)
+    assert ended.status == 0
+    for each in REASONS:
+        if each.name == reason:
+            assert each.meaning in ended.out
+            assert f"Do: {each.advice}" in ended.out
+    assert declctl("explain", reason.lower()).out == ended.out
+
+
+def test_a_condition_is_explained_with_all_of_its_reasons(declctl: Callable):
+    """The answer to a red condition begins with what it is about."""
+    ended = declctl("explain", "Degraded")
+    assert ended.out.startswith(f"Degraded  <condition>\n\n  {CONDITIONS['Degraded']}\n")
+    assert [each.name for each in REASONS if f"\n{each.name}  <Degraded" in ended.out] == [
+        each.name for each in REASONS if each.condition == "Degraded"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("CacheLag", 'did you mean "CacheLags"?'), ("Xyzzy", "conditions are Ready, Reloaded, Degraded")],
+)
+def test_explain_of_an_unknown_reason_says_what_there_is(declctl: Callable, written: str, said: str):
+    """A mistyped reason ends with 2."""
+    ended = declctl("explain", written)
+    assert ended.status == 2
+    assert said in ended.err
+
+
 def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable):
     """A mistyped code ends with 2 and shows its neighbours; one without neighbours shows the range."""
     ended = declctl("explain", "DCL019")
@@ -73,7 +106,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
     assert ended.err.startswith(beginning)
     far = declctl("explain", "DCL999")
     assert far.status == 2
-    assert "did you mean DCL095? Else, codes are DCL000 to DCL1" in far.err
+    assert "did you mean DCL098? Else, codes are DCL000 to DCL1" in far.err
 
 
 @pytest.mark.parametrize(
@@ -85,7 +118,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
         ("DCL202", "DCL102"),
         ("DCL057", "DCL056"),
         ("DCL103", "DCL102"),
-        ("DCL999999", "DCL095"),
+        ("DCL999999", "DCL098"),
     ],
 )
 def test_a_mistyped_code_leads_to_the_nearest(declctl: Callable, written: str, meant: str):

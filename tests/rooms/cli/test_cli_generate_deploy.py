@@ -181,6 +181,119 @@ def test_the_pod_is_restricted_and_ends_after_the_drain(here: Path, capsys) -> N
     assert "--admin=0.0.0.0:8081" in container["args"]
 
 
+ADMIN_FILES = (
+    "  admin: {tls: {certFile: /run/admin/a.pem, keyFile: /run/admin/b.pem}, tokenFile: /run/token/t}\n"
+)
+SECRETS = ("--tls-secret", "guard-tls", "--token-secret", "guard-token")
+
+
+def test_files_of_the_admin_address_are_those_of_secrets(here: Path, capsys) -> None:
+    """Each is at the path of the manifest, whatever its key is called, and nothing is left to be mounted."""
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + ADMIN_FILES)
+    assert main(["generate", "deploy", ".", *SECRETS]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(captured.out)}
+    assert files_of_secrets(pod_of(objects)) == {
+        "/run/admin/a.pem": ("guard-tls", "tls.crt"),
+        "/run/admin/b.pem": ("guard-tls", "tls.key"),
+        "/run/token/t": ("guard-token", "token"),
+    }
+
+
+def test_files_of_two_secrets_may_be_in_one_folder(here: Path, capsys) -> None:
+    """A folder is one volume, with all that it needs."""
+    admin = ADMIN_FILES.replace("/run/token/t", "/run/admin/token")
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + admin)
+    objects = deployed(capsys, ".", *SECRETS)
+    assert set(files_of_secrets(pod_of(objects))) == {
+        "/run/admin/a.pem",
+        "/run/admin/b.pem",
+        "/run/admin/token",
+    }
+
+
+def files_of_secrets(pod: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Secret and key of each file that a pod has of projected Secrets, by its path."""
+    folders = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    return {
+        f"{folders[volume['name']]}/{item['path']}": (source["secret"]["name"], item["key"])
+        for volume in pod["volumes"]
+        if "projected" in volume
+        for source in volume["projected"]["sources"]
+        for item in source["secret"]["items"]
+    }
+
+
+def test_a_token_without_a_file_in_the_manifest_is_a_variable(here: Path, capsys) -> None:
+    """As the Helm chart has it."""
+    (container,) = pod_of(deployed(capsys, ".", "--token-secret", "guard-token"))["containers"]
+    reference = {"secretKeyRef": {"name": "guard-token", "key": "token"}}
+    assert container["env"] == [{"name": "DECLCTL_ADMIN_TOKEN", "valueFrom": reference}]
+
+
+def test_a_plugin_has_its_secrets_and_a_folder_to_write_to(here: Path, capsys) -> None:
+    """The root is read-only, and the folder has a limit if one is given."""
+    pod = pod_of(
+        deployed(
+            capsys, ".", "--secret", "/etc/webhook=hook", "--writable", "/spool=64Mi", "--writable", "/var/x/"
+        )
+    )
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert mounts["/etc/webhook"]["readOnly"] is True
+    assert volumes[mounts["/etc/webhook"]["name"]]["secret"] == {"secretName": "hook"}
+    assert "readOnly" not in mounts["/spool"]
+    assert volumes[mounts["/spool"]["name"]]["emptyDir"] == {"sizeLimit": "64Mi"}
+    assert volumes[mounts["/var/x"]["name"]]["emptyDir"] == {}
+
+
+def test_only_bundles_of_a_list_run(here: Path, capsys) -> None:
+    """The list is mounted, and on the command line: no edit of the manifest takes it away."""
+    pod = pod_of(deployed(capsys, ".", "--allowed-digests", "reviewed"))
+    assert "--allowed-digests=/etc/declctl-allowed/digests" in pod["containers"][0]["args"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "allowed"]
+    assert volume["configMap"] == {"name": "reviewed"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tls-secret", "x"], "--tls-secret is for spec.admin.tls"),
+        (["--token-secret", "No_Name"], '--token-secret: "No_Name"'),
+        (["--secret", "/etc/x"], "write DIR=SECRET"),
+        (["--secret", "/etc/x=a", "--secret", "/etc/x/=b"], "--secret has /etc/x twice"),
+        (["--secret", "/a=b", "--writable", "/a"], "Two volumes would be mounted at /a"),
+        (["--writable", "/etc/declctl/spool"], "/etc/declctl is read-only"),
+        (["--writable", "spool"], 'at "spool": name an absolute path'),
+        (["--writable", "/a/../etc/declctl"], 'without ".."'),
+        (["--writable", "/a:b"], "without colons"),
+        (["--writable", "/"], "at the root"),
+        (["--writable", "/tmp"], "Two volumes would be mounted at /tmp"),
+        (["--writable", "/spool=much"], '--writable: "much" is not a byte size'),
+    ],
+)
+def test_a_volume_that_no_pod_can_have_is_refused(
+    here: Path, capsys, arguments: list[str], said: str
+) -> None:
+    """When it is generated, and not when the pod can't start."""
+    assert main(["generate", "deploy", ".", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_the_namespace_comes_first_if_it_is_asked_for(here: Path, capsys) -> None:
+    """What is in it can be applied then. It has no labels: one that is there stays as it is."""
+    assert not any(kind == "Namespace" for kind, _ in deployed(capsys))
+    objects = deployed(capsys, ".", "--namespace", "team-a", "--create-namespace")
+    assert next(iter(objects.values())) == {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "team-a"},
+    }
+
+
 def test_an_address_that_probes_reach_stays(here: Path, capsys) -> None:
     """The port of the container is that of the manifest."""
     write(
@@ -391,21 +504,3 @@ def test_alerts_are_rules_of_prometheus(capsys) -> None:
         assert each["expr"].count('{job="guard"') == len(metrics) > 0
         assert each["annotations"]["summary"].endswith(".")
         assert each["annotations"]["description"].endswith(".")
-
-
-def test_probes_speak_tls_if_the_admin_address_does(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What takes effect at the next start is in the digest of the template; a host name more is not."""
-
-    def template(admin: str) -> dict[str, Any]:
-        write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + f"  admin: {{{admin}}}\n")
-        assert main(["generate", "deploy", "manifest.yaml"]) == 0
-        documents = yaml.safe_load_all(capsys.readouterr().out)
-        return next(each for each in documents if each["kind"] == "Deployment")["spec"]["template"]
-
-    plain = template("bindAddress: 0.0.0.0:8081")
-    assert template("bindAddress: 0.0.0.0:8081, allowedHosts: [guard.team-a.svc]") == plain
-    tls = template("bindAddress: 0.0.0.0:8081, tls: {certFile: /tls/tls.crt, keyFile: /tls/tls.key}")
-    (container,) = tls["spec"]["containers"]
-    probes = [container[f"{each}Probe"]["httpGet"] for each in ("startup", "liveness", "readiness")]
-    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
-    assert tls["metadata"]["annotations"] != plain["metadata"]["annotations"]

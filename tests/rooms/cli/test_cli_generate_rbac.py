@@ -65,14 +65,26 @@ def test_roles_are_bound_to_the_account_in_each_namespace(bundle, capsys) -> Non
         ("ServiceAccount", "team-a", "other"),
         ("Role", "team-a", "other"),
         ("RoleBinding", "team-a", "other"),
-        ("Role", "team-b", "team-a-other"),
-        ("RoleBinding", "team-b", "team-a-other"),
+        ("Role", "team-b", "declctl:team-a:other"),
+        ("RoleBinding", "team-b", "declctl:team-a:other"),
     ]
     for each in objects:
         if "roleRef" in each:
             assert each["subjects"] == [{"kind": "ServiceAccount", "name": "other", "namespace": "team-a"}]
             assert each["roleRef"]["name"] == each["metadata"]["name"]
     assert rules(objects) == {"team-a": ["/pods: list watch"], "team-b": ["/pods: list watch"]}
+
+
+def test_names_of_roles_are_those_of_one_controller(bundle, capsys) -> None:
+    """`a-b` of the namespace `c` and `b` of `c-a` would share a ClusterRole if a dash joined both."""
+    bundle("def notify(obj): ...", MANIFEST.replace("[team-a]", '["*"]'))
+    names = [
+        each["metadata"]["name"]
+        for namespace, name in (("a", "b-c"), ("a-b", "c"))
+        for each in printed(capsys, ".", "-n", namespace, "--name", name)
+        if each["kind"].startswith("ClusterRole")
+    ]
+    assert names == ["declctl:a:b-c"] * 2 + ["declctl:a-b:c"] * 2
 
 
 def test_explain_names_the_line_of_each_reason(bundle, capsys) -> None:

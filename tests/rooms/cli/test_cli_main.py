@@ -134,3 +134,30 @@ def test_version_is_said_in_every_way(declctl: Callable, way: list[str], monkeyp
     assert ended.status == 0
     assert ended.out.startswith("declctl ")
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in ended.out
+
+
+_WITHOUT_HOME = """\
+import os, pwd, sys
+
+def unknown(number):
+    raise KeyError(f"getpwuid(): uid not found: {number}")
+
+pwd.getpwuid = unknown
+sys.argv = ["declctl", "validate", "--cluster", sys.argv[1]]
+from declctl.cli.main import main
+main()
+"""
+
+
+def test_a_user_without_a_home_is_served(tmp_path) -> None:
+    """The numeric user of a pod is in no /etc/passwd; without HOME the official client can't be imported."""
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text("apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: x}\nspec: {}\n")
+    config = tmp_path / "config"
+    config.write_text("{kind: Config, apiVersion: v1, clusters: [], users: [], contexts: []}")
+    environment = {name: value for name, value in os.environ.items() if name != "HOME"}
+    environment["KUBECONFIG"] = str(config)
+    command = [sys.executable, "-c", _WITHOUT_HOME, str(manifest)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("declctl: "), done.stderr  # of the kubeconfig, which names no cluster

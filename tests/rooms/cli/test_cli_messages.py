@@ -290,3 +290,85 @@ def test_faults_of_values_from_elsewhere_are_shown_there(
     assert '  help: did you mean "token"?\n' in ended.err
     assert "s3cret" not in ended.err
     assert "8125" not in ended.err
+
+
+CHECKING = """\
+import declctl
+
+
+@declctl.hookimpl
+def declctl_config_schema():
+    return {{"type": "object"}}
+
+
+@declctl.hookimpl
+def declctl_check_config(config, resources):
+    {body}
+"""
+FOUND = """\
+return [
+        {"path": ["rules", 1, "title"], "message": f"no template; resources are {list(resources)}"},
+        {"path": ["url"], "message": "it is not here", "suggestion": "set it", "severity": "warning"},
+        {"message": "two of them"},
+    ]
+"""
+RULES = "        rules:\n          - {title: a}\n          - title: b\n        url: here\n"
+
+
+def test_a_plugin_shows_what_a_schema_can_not_say(declctl: Callable, hello: Path, plugin: Callable):
+    """Each fault at its place in the config, all at once; a warning alone does not refuse the manifest."""
+    plugin(CHECKING.format(body=FOUND))
+    (hello / "manifest.yaml").write_text(_with_plugin(RULES))
+    ended = declctl("validate", "manifest.yaml", "-o", "json")
+    assert ended.status == 1
+    faults = [each for each in json.loads(ended.out) if each["code"] == "DCL082"]
+    told = [(each["line"], each["severity"], each["message"]) for each in faults]
+    assert told == [
+        (13, "error", "pager: config: two of them"),
+        (15, "error", "pager: config.rules[1].title: no template; resources are ['pods']"),
+        (16, "warning", "pager: config.url: it is not here"),
+    ]
+    warned = CHECKING.format(body="return [{'path': ['url'], 'message': 'absent', 'severity': 'warning'}]")
+    plugin(warned)
+    ended = declctl("validate", "manifest.yaml")
+    assert (ended.status, "is valid" in ended.out) == (0, True)
+    assert "manifest.yaml:16:14: warning DCL082: pager: config.url: absent" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return None", None),
+        ("return []", None),
+        ("raise OSError('no disk')", "OSError: no disk"),
+        ("return (1 / 0 for _ in 'a')", "ZeroDivisionError"),
+        ("return [{'path': ['a']}]", "missing required field `message`"),
+        ("return [{'message': 'm', 'severity': 'info'}]", "is no list of faults"),
+        ("return [{'message': 'm', 'line': 3}]", "unknown field `line`"),
+        ("return 3", "is no list of faults"),
+    ],
+)
+def test_a_check_of_a_plugin_that_fails_is_a_fault_of_the_plugin(
+    declctl: Callable, hello: Path, plugin: Callable, body: str, told: str | None
+):
+    """It names the plugin, and neither hides other faults nor ends the command."""
+    plugin(CHECKING.format(body=body))
+    (hello / "manifest.yaml").write_text(_with_plugin(RULES))
+    ended = declctl("validate", "manifest.yaml")
+    assert ended.status == int(told is not None)
+    if told is not None:
+        assert "error DCL083: the plugin pager (pager 1.0): " in ended.err
+        assert told in ended.err
+
+
+@pytest.mark.parametrize("command", [["run", "--sandbox", "--once"], ["plan"], ["generate", "rbac"]])
+def test_the_check_of_a_plugin_is_for_validate_alone(
+    declctl: Callable, hello: Path, plugin: Callable, command: list[str]
+):
+    """A process that runs asks declctl_prepare; a check may be slow."""
+    plugin(CHECKING.format(body="return [{'message': 'refused'}]"))
+    (hello / "manifest.yaml").write_text(_with_plugin(RULES))
+    ended = declctl(*command, "manifest.yaml")
+    assert ended.status in (0, 2)  # the status 2 of a plan says that there are changes
+    assert "refused" not in ended.err + ended.out
+    assert "refused" in declctl("doctor", "manifest.yaml").out

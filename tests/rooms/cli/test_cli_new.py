@@ -13,6 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import declctl as package
+from declctl.hooks.plugins import HOOKSPEC_VERSION
 
 ROOT = Path(__file__).parents[3]
 OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}}\n"
@@ -193,7 +194,7 @@ def test_a_new_plugin_passes_its_tests(declctl: Callable, folder: Path, name: st
     listing = [sys.executable, "-m", "declctl", "plugins", "list"]
     listed = subprocess.run(listing, env=env, capture_output=True, text=True, timeout=60, check=True)
     assert [row.split()[:5] for row in listed.stdout.splitlines() if distribution in row] == [
-        [distribution.removeprefix("declctl-"), distribution, "0.1.0", ">=1.1,<2", "Ready"]
+        [distribution.removeprefix("declctl-"), distribution, "0.1.0", f">={HOOKSPEC_VERSION},<2", "Ready"]
     ]
 
 

@@ -24,6 +24,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty runtime folder of a user."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("DECLCTL_RUNTIME_DIR", raising=False)
     return tmp_path / "declctl"
 
 
@@ -49,6 +50,21 @@ def test_only_the_user_may_read_it(folder: Path):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
         os.umask(before)
+
+
+def test_the_folder_of_a_pod_may_be_below_one_of_all_users(tmp_path: Path, monkeypatch):
+    """An emptyDir belongs to root, and all may write to it; the folder in it is still of this user alone."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    monkeypatch.setenv("DECLCTL_RUNTIME_DIR", str(volume / "declctl"))
+    process = this_process()
+    with registered(process) as path:
+        assert path.parent == volume / "declctl"
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert running_processes() == [process]
+        path.parent.chmod(0o755)
+        assert running_processes() == []
 
 
 def test_two_controllers_are_in_the_order_of_their_names():

@@ -7,16 +7,18 @@ thread), `groups` (which changes become one message, and when), `outbox` (rate l
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from declctl import Change, hookimpl
 
 from declctl_notify.metrics import SEND_SECONDS, ChannelCollector
+from declctl_notify.sending import target_fault
 from declctl_notify.service import Service
 from declctl_notify.settings import SCHEMA, Settings
 
 __all__ = [
+    "declctl_check_config",
     "declctl_commands",
     "declctl_config_schema",
     "declctl_event",
@@ -150,6 +152,33 @@ _NOTIFIER = Notifier()
 def declctl_config_schema() -> dict[str, Any]:
     """What `config` may hold."""
     return SCHEMA
+
+
+@hookimpl
+def declctl_check_config(config: Mapping[str, Any], resources: Sequence[str]) -> list[Mapping[str, Any]]:
+    """All faults at once, for `declctl validate`: templates, names, and URLs that apprise can't read.
+
+    A URL that is not there is a warning: its Secret may be where the process runs. Nothing is sent.
+    """
+    found: list[Mapping[str, Any]] = [
+        {"path": list(fault.path), "message": str(fault)} for fault in Settings.faults(config, resources)
+    ]
+    if found:
+        return found
+    settings = Settings.of(config)
+    for place, target in enumerate(() if settings.dry_run else settings.targets.values()):
+        wrong = target_fault(target)
+        if wrong is not None:
+            message, is_there = wrong
+            found.append(
+                {
+                    "path": ["targets", place, "urlFrom"],
+                    "message": f"the target {target.name}: {message}",
+                    "suggestion": "`declctl-notify test` sends a test message to each target",
+                    "severity": "error" if is_there else "warning",
+                }
+            )
+    return found
 
 
 @hookimpl

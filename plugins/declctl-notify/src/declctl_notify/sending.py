@@ -91,6 +91,22 @@ def check_target(target: TargetSettings) -> None:
         _service(target)
 
 
+def target_fault(target: TargetSettings) -> tuple[str, bool] | None:
+    """Why a target can't be sent to, and whether its URL is there; None if nothing is wrong. Blocks.
+
+    No request is made.
+    """
+    try:
+        read_url(target)
+    except SendFailed as fault:
+        return str(fault), False
+    try:
+        check_target(target)
+    except SendFailed as fault:
+        return str(fault), True
+    return None
+
+
 def send_by_apprise(target: TargetSettings, delivery: Delivery, now: float) -> None:
     """Send a message by apprise. The limits of its service are kept. Blocks. Raises SendFailed."""
     from apprise import Apprise, NotifyFormat

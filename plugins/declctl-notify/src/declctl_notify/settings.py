@@ -5,7 +5,7 @@ defaults.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -28,7 +28,14 @@ Schema = dict[str, Any]
 
 
 class SettingsFault(Exception):
-    """A `config` that fits the schema, and can't be used. Its text names the place, and shows no secret."""
+    """A `config` that fits the schema, and can't be used. Its text names the place, and shows no secret.
+
+    `path` is the place in the config, as far as it is known.
+    """
+
+    def __init__(self, message: str, path: Sequence[str | int] = ()) -> None:
+        super().__init__(message)
+        self.path = tuple(path)
 
 
 def _duration(description: str, default: str | None) -> Schema:
@@ -321,15 +328,38 @@ class Settings:
             log_interval=seconds_of(full["logInterval"]),
         )
 
+    @staticmethod
+    def faults(config: Mapping[str, Any], resources: Iterable[str]) -> "Iterator[SettingsFault]":
+        """All faults of a `config` that fits the schema, of which `of` and `check_resources` raise the first.
+
+        `resources` are the names of those of the manifest.
+        """
+        full, known, targets = with_defaults(config, SCHEMA), set(resources), dict[str, TargetSettings]()
+        for place, one in enumerate(full["targets"]):
+            # A target with a fault is one all the same: rules may name it.
+            targets[one["name"]] = _target({**one, "rateLimit": with_defaults({}, _RATE_LIMIT)})
+            if seconds_of(one["rateLimit"]["interval"]) <= 0:
+                yield _no_interval(one["name"], place)
+        for field in ("targets", "rules"):
+            try:
+                _refuse_twins(field, full[field])
+            except SettingsFault as fault:
+                yield fault
+        for place, one in enumerate(full["rules"]):
+            try:
+                rule = _rule({**full["defaults"], **one}, targets)
+                _check_resources(rule, known)
+            except SettingsFault as fault:
+                # A field that the rule does not have is that of the defaults.
+                is_own = not fault.path or fault.path[0] in one
+                at = ("rules", place) if is_own else ("defaults",)
+                yield SettingsFault(str(fault), (*at, *fault.path))
+
     def check_resources(self, known: Iterable[str]) -> None:
         """Raise SettingsFault for a rule with a resource that the manifest, with these names, lacks."""
         names = set(known)
         for rule in self.rules:
-            for name in sorted((rule.resources or frozenset()) - names):
-                listed = ", ".join(sorted(names)) or "none"
-                raise SettingsFault(
-                    f"the rule {rule.name} has the resource {name}; the manifest has: {listed}"
-                )
+            _check_resources(rule, names)
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -350,11 +380,23 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
+def _check_resources(rule: "RuleSettings", known: set[str]) -> None:
+    for name in sorted((rule.resources or frozenset()) - known):
+        listed = ", ".join(sorted(known)) or "none"
+        message = f"the rule {rule.name} has the resource {name}; the manifest has: {listed}"
+        raise SettingsFault(message, ("resources",))
+
+
+def _no_interval(name: str, place: int = 0) -> SettingsFault:
+    message = f"the target {name}: rateLimit.interval has to be longer than 0s"
+    return SettingsFault(message, ("targets", place, "rateLimit", "interval"))
+
+
 def _target(full: Mapping[str, Any]) -> TargetSettings:
     limit = full["rateLimit"]
     interval = seconds_of(limit["interval"])
     if interval <= 0:
-        raise SettingsFault(f"the target {full['name']}: rateLimit.interval has to be longer than 0s")
+        raise _no_interval(full["name"])
     return TargetSettings(
         name=full["name"],
         env=full["urlFrom"].get("env", ""),
@@ -371,7 +413,8 @@ def _rule(full: Mapping[str, Any], targets: Mapping[str, TargetSettings]) -> Rul
     for target in full["targets"]:
         if target not in targets:
             known = ", ".join(targets)
-            raise SettingsFault(f"the rule {name} has the target {target}, and there is none; known: {known}")
+            message = f"the rule {name} has the target {target}, and there is none; known: {known}"
+            raise SettingsFault(message, ("targets",))
     field = "when"
     try:
         when = Expression(full["when"]) if "when" in full else None
@@ -384,7 +427,7 @@ def _rule(full: Mapping[str, Any], targets: Mapping[str, TargetSettings]) -> Rul
         field = "groupBy"
         group_by = tuple(Expression(text) for text in full["groupBy"])
     except TemplateFault as fault:
-        raise SettingsFault(f"{field} of the rule {name} can't be read: {fault}") from None
+        raise SettingsFault(f"{field} of the rule {name} can't be read: {fault}", (field,)) from None
     resources = full.get("resources")
     return RuleSettings(
         name=name,
@@ -408,4 +451,5 @@ def _refuse_twins(field: str, items: Sequence[Mapping[str, Any]]) -> None:
     names = [item["name"] for item in items]
     for name in names:
         if names.count(name) > 1:
-            raise SettingsFault(f"{field}: two have the name {name}; give each a name of its own")
+            message = f"{field}: two have the name {name}; give each a name of its own"
+            raise SettingsFault(message, (field, names.index(name, names.index(name) + 1), "name"))

@@ -6,6 +6,7 @@ to the receiver:
 | module | what it does |
 |---|---|
 | `settings` | the config: schema, defaults, where secrets are read |
+| `config_check` | what `declctl validate` finds in a config beyond its schema |
 | `events` | a change becomes a CloudEvent |
 | `spool` | events on disk |
 | `backlog` | which events may be sent now: in order for each object |
@@ -20,15 +21,18 @@ to the receiver:
 It imports only public names of declctl.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from declctl import Change, hookimpl
 
+from declctl_webhook.config_check import config_faults
 from declctl_webhook.metrics import REQUEST_SECONDS, PipelineCollector
 from declctl_webhook.pipeline import Context, Lifetimes
 from declctl_webhook.settings import config_schema
 
 __all__ = [
+    "declctl_check_config",
     "declctl_commands",
     "declctl_config_schema",
     "declctl_event",
@@ -47,6 +51,12 @@ lifetimes = Lifetimes()
 def declctl_config_schema() -> dict[str, Any]:
     """The JSON Schema of `config`."""
     return config_schema()
+
+
+@hookimpl
+def declctl_check_config(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is wrong beyond the schema, for `declctl validate`. No request is made, and nothing is written."""
+    return [fault.document() for fault in config_faults(config)]
 
 
 @hookimpl

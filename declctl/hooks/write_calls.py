@@ -1,0 +1,303 @@
+"""Lint rules for the writes of `ctx` in hooks: a write that is never awaited, and one in the wrong form.
+
+An `async def` hook awaits `ctx.apply(…)`; a `def` hook calls `ctx.sync.apply(…)`. The rules report only what
+is wrong whenever the line runs. They begin at the hooks of a module, where `ctx` is known by its name, and
+follow it into the functions and methods of the same module to which a hook passes it. A function with a
+decorator other than `hookimpl` is left out, and so is one that binds `ctx` again: it may be something else
+there.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+NOT_AWAITED: Final = "DCL096"
+WRONG_FORM: Final = "DCL097"
+
+_CONTEXT: Final = "ctx"
+_WRITES: Final = frozenset({"apply", "apply_set", "patch_status"})
+_MARK: Final = "hookimpl"
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+# In these, a line of a helper may run for one of its callers only.
+_BRANCHES: Final = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.Match, ast.BoolOp, ast.While)
+
+WriteRule = tuple[ast.expr, str, str, str]
+"""The place, the code, what is wrong, and what to do instead."""
+
+
+class _Place(Enum):
+    """Where a function runs."""
+
+    LOOP = "loop"
+    THREAD = "thread"
+    UNKNOWN = "unknown"  # a nested `def` or lambda, which may be passed anywhere
+
+
+class _Holder(NamedTuple):
+    """A function that has `ctx` in a parameter."""
+
+    function: _Function
+    parameter: str  # the name that `ctx` has in it
+    place: _Place
+    owner: ast.ClassDef | None  # the class of a method
+    is_hook: bool
+
+
+def write_rules(tree: ast.Module, attributes: Iterable[str]) -> Iterator[WriteRule]:
+    """The faults of one module. `attributes` are those of its entry points; empty for the module itself.
+
+    Without an entry point in the module, nothing is known of its functions, and nothing is reported.
+    """
+    names = set(attributes)
+    if not names:
+        return
+    module = _Module(tree)
+    waiting = list(module.hooks(names))
+    places: dict[tuple[int, str], set[_Place]] = {}  # of each function that has `ctx`, by its parameter
+    holders: list[_Holder] = []
+    while waiting:
+        holder = waiting.pop()
+        known = places.setdefault((id(holder.function), holder.parameter), set())
+        if holder.place not in known:
+            known.add(holder.place)
+            holders.append(holder)
+            waiting += module.receivers(holder)
+    told: set[tuple[int, str]] = set()
+    for holder in holders:
+        is_alone = len(places[id(holder.function), holder.parameter]) == 1
+        for node, code, what, advice in _Body(holder, in_one_place=is_alone).faults():
+            if (id(node), code) not in told:
+                told.add((id(node), code))
+                yield node, code, what, advice
+
+
+class _Module:
+    """The functions and classes of a module, by name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._functions, self._classes = _functions_of(tree.body), dict[str, ast.ClassDef]()
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                self._classes[node.name] = node
+
+    def hooks(self, names: set[str]) -> Iterator[_Holder]:
+        """The functions that declctl calls with `ctx`: those of entry points, and those with the mark."""
+        for name, function in self._functions.items():
+            if _is_marked(function) or (name in names and not function.decorator_list):
+                yield from _hook(function, None)
+        for name, owner in self._classes.items():
+            if name in names:
+                for method in _functions_of(owner.body).values():
+                    if _is_marked(method):
+                        yield from _hook(method, owner)
+
+    def receivers(self, holder: _Holder) -> Iterator[_Holder]:
+        """The functions of the module to which a function passes its `ctx`."""
+        for node, place in _Body(holder, in_one_place=True).nodes():
+            if not isinstance(node, ast.Call):
+                continue
+            function, owner, skipped = self._called(node.func, holder)
+            if function is None or function.decorator_list:
+                continue
+            where = _Place.LOOP if isinstance(function, ast.AsyncFunctionDef) else place
+            for parameter in _receiving(node, function, holder.parameter, skipped):
+                if not _binds(function, parameter):
+                    yield _Holder(function, parameter, where, owner, is_hook=False)
+
+    def _called(self, called: ast.expr, holder: _Holder) -> tuple[_Function | None, ast.ClassDef | None, int]:
+        """The function of this module that is called, its class, and how many parameters a call binds."""
+        if isinstance(called, ast.Name) and called.id not in _stored(holder.function):
+            return self._functions.get(called.id), None, 0
+        own = [*holder.function.args.posonlyargs, *holder.function.args.args]
+        is_method = (
+            holder.owner is not None
+            and own
+            and isinstance(called, ast.Attribute)
+            and isinstance(called.value, ast.Name)
+            and called.value.id == own[0].arg
+        )
+        if is_method and holder.owner is not None and isinstance(called, ast.Attribute):
+            return _functions_of(holder.owner.body).get(called.attr), holder.owner, 1
+        return None, None, 0
+
+
+class _Body:
+    """The nodes of a function in which its parameter is `ctx`, each with the place where it runs."""
+
+    def __init__(self, holder: _Holder, *, in_one_place: bool) -> None:
+        self._holder = holder
+        self._in_one_place = in_one_place  # all callers that are known run it in the same place
+        self._unconditional: set[int] = set()  # the nodes outside of branches, by their ids
+
+    def nodes(self) -> Iterator[tuple[ast.AST, _Place]]:
+        """All nodes of the body, with those of nested functions that have the same `ctx`."""
+        # Without recursion: an expression may be deeper than the stack of Python.
+        body = reversed(self._holder.function.body)
+        waiting: list[tuple[ast.AST, _Place, bool]] = [(each, self._holder.place, True) for each in body]
+        while waiting:
+            node, place, is_certain = waiting.pop()
+            if isinstance(node, _Function | ast.Lambda):
+                if self._holder.parameter in _parameters(node):
+                    continue
+                place = _Place.LOOP if isinstance(node, ast.AsyncFunctionDef) else _Place.UNKNOWN
+            elif isinstance(node, ast.ClassDef):
+                continue
+            if is_certain:
+                self._unconditional.add(id(node))
+            yield node, place
+            is_certain = is_certain and not isinstance(node, _BRANCHES)
+            children = [(child, place, is_certain) for child in ast.iter_child_nodes(node)]
+            waiting += reversed(children)
+
+    def faults(self) -> Iterator[WriteRule]:
+        """What is wrong in the function."""
+        loaded = _loaded(self._holder.function)
+        is_async = isinstance(self._holder.function, ast.AsyncFunctionDef)
+        where = "" if is_async else ", in an `async def` that the hook awaits"
+        for node, place in self.nodes():
+            if isinstance(node, ast.Call):
+                yield from self._wrong_form(node, place)
+            elif isinstance(node, ast.Await) and self._method(node.value) == "record_event":
+                yield (
+                    node,
+                    WRONG_FORM,
+                    "ctx.record_event returns None, which can't be awaited: the call raises TypeError",
+                    "remove `await`: it returns at once, and the event is posted in the background",
+                )
+            dropped = _dropped_value(node, loaded)
+            name = "" if dropped is None or place is not _Place.LOOP else self._method(dropped)
+            if dropped is not None and name in _WRITES:
+                what = f"ctx.{name}(…) is not awaited: the handler succeeds even if the write fails"
+                yield dropped, NOT_AWAITED, what, f"write `await ctx.{name}(…)`{where}"
+
+    def _wrong_form(self, call: ast.Call, place: _Place) -> Iterator[WriteRule]:
+        """A call that raises RuntimeError at the place where it runs."""
+        # A helper may have a branch for each of its callers.
+        if not self._holder.is_hook and not (self._in_one_place and id(call) in self._unconditional):
+            return
+        name = self._method(call)
+        if place is _Place.THREAD and name in _WRITES:
+            yield (
+                call,
+                WRONG_FORM,
+                f"ctx.{name} is for `async def`, and this runs in a `def` hook: it raises RuntimeError",
+                f"write ctx.sync.{name}(…), which waits for the server, or make the hook `async def`",
+            )
+        elif place is _Place.LOOP and name in {f"sync.{each}" for each in _WRITES}:
+            yield (
+                call,
+                WRONG_FORM,
+                f"ctx.{name} would block the loop of all `async def` hooks: it raises RuntimeError",
+                f"write `await ctx.{name.removeprefix('sync.')}(…)`",
+            )
+
+    def _method(self, node: ast.expr) -> str:
+        """`apply` for `ctx.apply(…)`, `sync.apply` for `ctx.sync.apply(…)`; empty for anything else."""
+        steps: list[str] = []
+        inner: ast.expr = node.func if isinstance(node, ast.Call) else ast.Constant(None)
+        while isinstance(inner, ast.Attribute):
+            steps.insert(0, inner.attr)
+            inner = inner.value
+        is_context = isinstance(inner, ast.Name) and inner.id == self._holder.parameter
+        return ".".join(steps) if is_context else ""
+
+
+def _dropped_value(node: ast.AST, loaded: frozenset[str]) -> ast.expr | None:
+    """The value of a statement that nothing can use: alone, or assigned to a name that is never read."""
+    match node:
+        case ast.Expr(value=value):
+            return value
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in loaded:
+            return value
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name not in loaded:
+            return value
+        case _:
+            return None
+
+
+def _hook(function: _Function, owner: ast.ClassDef | None) -> Iterator[_Holder]:
+    if _CONTEXT in _parameters(function) and not _binds(function, _CONTEXT):
+        place = _Place.LOOP if isinstance(function, ast.AsyncFunctionDef) else _Place.THREAD
+        yield _Holder(function, _CONTEXT, place, owner, is_hook=True)
+
+
+def _functions_of(body: Iterable[ast.stmt]) -> dict[str, _Function]:
+    """The functions of a module or a class. A name that is bound again, as by a wrapper, is left out."""
+    found: dict[str, _Function] = {}
+    again: set[str] = set()
+    for node in body:
+        if isinstance(node, _Function):
+            again |= {node.name} & found.keys()
+            found[node.name] = node
+        else:
+            again |= _bound_by(node)
+    return {name: node for name, node in found.items() if name not in again}
+
+
+def _is_marked(function: _Function) -> bool:
+    """Whether `hookimpl` is the only decorator, with or without arguments."""
+    if len(function.decorator_list) != 1:
+        return False
+    mark = function.decorator_list[0]
+    mark = mark.func if isinstance(mark, ast.Call) else mark
+    return _MARK in (getattr(mark, "id", ""), getattr(mark, "attr", ""))
+
+
+def _receiving(call: ast.Call, function: _Function, context: str, skipped: int) -> Iterator[str]:
+    """The parameters of a function that get `ctx` by a call; the first `skipped` ones are bound already."""
+    parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][skipped:]
+    for position, argument in enumerate(call.args):
+        if isinstance(argument, ast.Starred):
+            break  # the positions after it are not known
+        if isinstance(argument, ast.Name) and argument.id == context and position < len(parameters):
+            yield parameters[position]
+    for keyword in call.keywords:
+        is_context = isinstance(keyword.value, ast.Name) and keyword.value.id == context
+        if is_context and keyword.arg is not None and keyword.arg in _parameters(function):
+            yield keyword.arg
+
+
+def _parameters(function: _Function | ast.Lambda) -> frozenset[str]:
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    return frozenset(each.arg for each in (*named, given.vararg, given.kwarg) if each is not None)
+
+
+def _stored(function: _Function | ast.Lambda) -> frozenset[str]:
+    """The names that a function, or one nested in it, binds by anything but a parameter."""
+    inner = function.body if isinstance(function, _Function) else [function.body]
+    return frozenset[str]().union(*(_bound_by(node) for node in inner))
+
+
+def _bound_by(node: ast.AST) -> frozenset[str]:
+    """The names that a statement, or a part of it, binds, without parameters."""
+    found = set[str]()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+            found.add(inner.id)
+        elif isinstance(inner, _Function | ast.ClassDef):
+            found.add(inner.name)
+        elif isinstance(inner, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in inner.names}
+        elif isinstance(inner, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and inner.name:
+            found.add(inner.name)
+        elif isinstance(inner, ast.Global | ast.Nonlocal):
+            found |= set(inner.names)
+    return frozenset(found)
+
+
+def _binds(function: _Function | ast.Lambda, name: str) -> bool:
+    """Whether a function binds a name again, so that it may be something else than its parameter."""
+    return name in _stored(function)
+
+
+def _loaded(function: _Function) -> frozenset[str]:
+    """The names that a function, or one nested in it, reads or shares with others."""
+    found = set[str]()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            found |= set(node.names)
+    return frozenset(found)

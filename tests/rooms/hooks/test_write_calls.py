@@ -1,0 +1,183 @@
+"""Lint rules for writes in hooks: what is wrong whenever it runs is found, and nothing else."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from declctl.hooks.bundle import Bundle
+from declctl.hooks.lint import Finding, lint
+from declctl.runtime.checking.check import check
+from declctl.testing import BundleDir
+
+HOOK = "import declctl\n@declctl.hookimpl\n"
+
+# `§` stands before the call that is reported.
+FOUND = {
+    "a write alone": ("async def hook(obj, ctx):\n    §ctx.apply({})", "DCL096"),
+    "a write in a branch": (
+        "async def hook(ctx):\n    if 1:\n        §ctx.patch_status(a=1)",
+        "DCL096",
+    ),
+    "a result that is never read": ("async def hook(ctx):\n    done = §ctx.apply_set([])", "DCL096"),
+    "a result without a name": ("async def hook(ctx):\n    _ = §ctx.apply_set([])", "DCL096"),
+    "a result with a type": ("async def hook(ctx):\n    done: object = §ctx.apply({})", "DCL096"),
+    "a nested coroutine": (
+        "async def hook(ctx):\n    async def one():\n        §ctx.apply({})\n    await one()",
+        "DCL096",
+    ),
+    "a helper": (
+        "async def hook(obj, ctx):\n    await write(obj, ctx)\nasync def write(obj, c):\n    §c.apply(obj)",
+        "DCL096",
+    ),
+    "a helper by a keyword": (
+        "async def hook(obj, ctx):\n    write(context=ctx)\ndef write(*, context):\n    §context.apply({})",
+        "DCL096",
+    ),
+    "a def hook": ("def hook(obj, ctx):\n    return §ctx.apply({})", "DCL097"),
+    "a def hook in a loop": ("def hook(ctx):\n    for n in range(3):\n        §ctx.apply_set([n])", "DCL097"),
+    "a helper of a def hook": (
+        "def hook(ctx):\n    write(ctx)\ndef write(ctx):\n    x = §ctx.apply({})\n    return x",
+        "DCL097",
+    ),
+    "the blocking form": ("async def hook(obj, ctx):\n    §ctx.sync.apply({})", "DCL097"),
+    "the blocking form, awaited": ("async def hook(ctx):\n    await §ctx.sync.patch_status(a=1)", "DCL097"),
+    "an event that is awaited": (
+        "async def hook(obj, ctx):\n    §await ctx.record_event(obj, '', '')",
+        "DCL097",
+    ),
+    "a marked function": (
+        f"{HOOK}def declctl_finalize(request, ctx):\n    §ctx.apply({{}})\ndef hook(): ...",
+        "DCL097",
+    ),
+}
+
+METHODS = """\
+import declctl
+class Guard:
+    @declctl.hookimpl
+    async def declctl_added(self, obj, ctx):
+        await self._write(obj, ctx)
+    @declctl.hookimpl(tryfirst=True)
+    def declctl_deleted(self, ctx):
+        §1ctx.apply({})
+    async def _write(self, obj, ctx):
+        §2ctx.apply(obj)
+    async def _other(self, obj, ctx):
+        ctx.apply(obj)
+"""
+
+FINE = {
+    "awaited": "async def hook(ctx):\n    await ctx.apply({})",
+    "awaited later": "async def hook(ctx):\n    one = ctx.apply({})\n    await one",
+    "gathered": "import asyncio\nasync def hook(ctx):\n    await asyncio.gather(*(ctx.apply(x) for x in []))",
+    "collected": "async def hook(ctx):\n    all = [ctx.apply({})]\n    [await x for x in all]",
+    "returned": "async def hook(ctx):\n    await write(ctx)\ndef write(ctx):\n    return ctx.apply({})",
+    "with a callback": "async def hook(ctx):\n    ctx.apply({}).add_done_callback(print)",
+    "kept elsewhere": "last = None\nasync def hook(ctx):\n    global last\n    last = ctx.apply({})",
+    "read by a nested function": (
+        "async def hook(ctx):\n    a = ctx.apply({})\n    async def end():\n        await a\n    await end()"
+    ),
+    "in a thread": (
+        "import asyncio\nasync def hook(ctx):\n    await asyncio.to_thread(lambda: ctx.sync.apply({}))"
+    ),
+    "in a function for a thread": (
+        "import asyncio\nasync def hook(ctx):\n    def work():\n        ctx.sync.apply({})\n"
+        "    await asyncio.to_thread(work)"
+    ),
+    "a helper in a thread": (
+        "import asyncio\nasync def hook(ctx):\n    await asyncio.to_thread(write, ctx)\n"
+        "def write(ctx):\n    ctx.sync.apply({})"
+    ),
+    "blocking": "def hook(ctx):\n    ctx.sync.apply({})\n    ctx.record_event({}, 'R', 'm')",
+    "a helper with both forms": (
+        "def hook(ctx):\n    write(ctx, True)\n"
+        "def write(ctx, sync):\n    return ctx.sync.apply({}) if sync else ctx.apply({})"
+    ),
+    "a helper of both kinds": (
+        f"{HOOK}def declctl_deleted(ctx):\n    write(ctx)\nasync def hook(ctx):\n    await write(ctx)\n"
+        "def write(ctx):\n    return ctx.apply({})"
+    ),
+    "no hook": "def hook(): ...\ndef draw(ctx):\n    ctx.apply({})",
+    "another object": "async def hook(obj, ctx):\n    obj.apply({})\n    ctx.config.apply({})",
+    "another ctx": "async def hook(obj, ctx):\n    ctx = obj\n    ctx.apply({})",
+    "another ctx of a nested function": "async def hook(ctx):\n    def inner(ctx):\n        ctx.apply({})",
+    "another decorator": "import functools\n@functools.cache\ndef hook(ctx):\n    ctx.apply({})",
+    "a helper with a decorator": (
+        "import contextlib\ndef hook(ctx):\n    write(ctx)\n@contextlib.contextmanager\n"
+        "def write(ctx):\n    yield ctx.apply({})"
+    ),
+    "another helper": "def hook(ctx):\n    write = print\n    write(ctx)\ndef write(ctx): ctx.apply({})",
+    "a wrapper": "from lib import loop\ndef hook(ctx):\n    return ctx.apply({})\nhook = loop(hook)",
+    "two definitions": "if 1:\n    def hook(ctx): ...\ndef hook(ctx): ctx.apply({})",
+    "what the author means": "async def hook(ctx):\n    ctx.apply({})  # noqa: DCL096",
+}
+
+
+def found(source: str, entry: str = "handlers:hook") -> list[Finding]:
+    """The findings about a module."""
+    return lint(Bundle("", {"handlers.py": source.encode()}), [entry])
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_a_write_that_goes_wrong_whenever_it_runs_is_found(what: str) -> None:
+    """At the call, with the form that is right; one that raises is an error."""
+    text, code = FOUND[what]
+    before = text.partition("§")[0]
+    (finding,) = found(text.replace("§", ""))
+    assert finding.code == code
+    assert finding.severity == ("error" if code == "DCL097" else "warning")
+    assert (finding.line, finding.column) == (before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
+    assert finding.suggestion
+
+
+@pytest.mark.parametrize("what", FINE)
+def test_nothing_else_is_reported(what: str) -> None:
+    """A warning about right code costs more trust than it is worth."""
+    assert found(FINE[what]) == []
+
+
+@pytest.mark.parametrize("entry", ["handlers:Guard", "handlers:Other"])
+def test_the_methods_of_a_class_are_looked_at_if_it_is_an_entry_point(entry: str) -> None:
+    """Those with the mark, and those to which they pass ctx."""
+    lines = METHODS.split("\n")
+    wanted = {number: line for number, line in enumerate(lines, 1) if "§" in line}
+    source = METHODS.replace("§1", "").replace("§2", "")
+    told = {(each.line, each.code) for each in found(source, entry)}
+    codes = {number: "DCL097" if "§1" in line else "DCL096" for number, line in wanted.items()}
+    assert told == (set(codes.items()) if entry.endswith("Guard") else set())
+
+
+def test_a_module_as_an_entry_point_has_marked_hooks_only() -> None:
+    """Its other functions are called by nobody that is known."""
+    source = f"{HOOK}async def declctl_event(ctx):\n    ctx.apply({{}})\ndef other(ctx):\n    ctx.apply({{}})"
+    assert [each.code for each in found(source, "handlers")] == ["DCL096"]
+
+
+def test_an_expression_deeper_than_the_stack_is_read() -> None:
+    """Python parses it, so that it may run."""
+    deep = "+".join(["1"] * (sys.getrecursionlimit() // 2))
+    assert [each.code for each in found(f"async def hook(ctx):\n    x = {deep}\n    ctx.apply({{}})")] == [
+        "DCL096"
+    ]
+
+
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers: [{name: a, resourceRef: {name: pods}, entryPoint: "handlers:a"}]
+"""
+
+
+@pytest.mark.parametrize("policy", ["", "  reload: {preflight: Off}\n"])
+def test_a_check_reports_it(tmp_path: Path, policy: str) -> None:
+    """As `validate` and a reload do, whether the code is imported or not; an error refuses it."""
+    bundle_dir = BundleDir(tmp_path / "bundle")
+    bundle_dir.write("handlers.py", "def a(obj, ctx):\n    ctx.apply(dict(obj))\n")
+    bundle_dir.write("manifest.yaml", MANIFEST + policy)
+    (fault,) = check(str(bundle_dir.path)).errors
+    assert (fault.code, fault.line, fault.column) == ("DCL097", 2, 5)
+    assert "ctx.sync.apply" in (fault.suggestion or "")
