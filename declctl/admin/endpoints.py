@@ -22,6 +22,7 @@ from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
@@ -49,6 +50,11 @@ class ControlledRuntime(Protocol):
     @property
     def client(self) -> ReviewSender | None:
         """The client of the API server; None before it has connected."""
+        ...
+
+    @property
+    def plugin_metrics(self) -> PluginMetrics:
+        """The metrics that plugins and handler files add."""
         ...
 
     def status(self) -> ControllerStatus:

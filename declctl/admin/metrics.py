@@ -1,8 +1,9 @@
 """`GET /metrics`: the status in the format of Prometheus, under the names of the contract.
 
 Nothing is counted here. A private registry leaves out the metrics that handlers register globally. It reads
-the status at each scrape. `catalog` lists the metrics without a process, for the dashboard, for alert rules
-and for the documentation.
+the status at each scrape. The metrics that plugins add (`declctl_metrics`) follow those of declctl. They are
+collected and written in threads, one collector at a time, so that none of them spoils the answer. `catalog`
+lists the metrics without a process, for the dashboard, for alert rules and for the documentation.
 """
 
 import platform
@@ -29,6 +30,7 @@ from declctl.admin.access import Reason, refusal
 from declctl.admin.endpoints import ControlledRuntime
 from declctl.kit.histogram import HistogramFigures
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.plugin_metrics import ScrapeFault
 from declctl.runtime.reporting.status import (
     BREAKER_FIGURES,
     DECODING_FIGURES,
@@ -47,6 +49,7 @@ from declctl.runtime.reporting.status import (
 )
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_EOF = b"# EOF\n"
 _UNITS = ("seconds", "bytes", "ratio")  # base units of Prometheus, as the names of metrics end
 
 
@@ -77,6 +80,15 @@ _REFUSED = (
         read=lambda refused: {str(reason): count for reason, count in refused.items()},
     ),
 )
+_LEFT_OUT = (
+    Figure(
+        "reason",
+        "declctl_plugin_metrics_failed",
+        "How often a collector of a plugin or of handler files was left out of a scrape, by reason.",
+        label="reason",
+        read=lambda faults: {str(reason): count for reason, count in faults.items()},
+    ),
+)
 _PROCESS = _FigureGroup(PROCESS_FIGURES)
 _RESOURCES = _FigureGroup(RESOURCE_FIGURES, ("resource",))
 _DECODING = _FigureGroup(DECODING_FIGURES, ("resource",))
@@ -89,10 +101,11 @@ _ELECTION = _FigureGroup(ELECTION_FIGURES, ("name",), "with `leaderElection`")
 _PLUGINS = _FigureGroup(PLUGIN_FIGURES, ("plugin",))
 _BREAKERS = _FigureGroup(BREAKER_FIGURES, ("plugin",), "of plugins with `onError: Disable`")
 _REQUESTS = _FigureGroup(REQUEST_FIGURES, ("code", "method", "host"))
+_SCRAPES = _FigureGroup(_LEFT_OUT, ("plugin",), "with `declctl_metrics`")
 _ADMIN = _FigureGroup(_REFUSED)
 _GROUPS = (
     *(_PROCESS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
-    *(_SCHEDULES, _WRITES, _ELECTION, _PLUGINS, _BREAKERS, _REQUESTS, _ADMIN),
+    *(_SCHEDULES, _WRITES, _ELECTION, _PLUGINS, _BREAKERS, _SCRAPES, _REQUESTS, _ADMIN),
 )
 _BUILD = MetricInfo(
     "declctl_build_info", "info", ("version", "python"), "1, with the versions of declctl and of Python."
@@ -110,8 +123,9 @@ class Metrics:
     """The endpoint."""
 
     def __init__(self, runtime: ControlledRuntime, refused: Mapping[Reason, int]) -> None:
+        self._plugins = runtime.plugin_metrics
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(StatusCollector(runtime.status, refused))
+        self._registry.register(StatusCollector(runtime.status, refused, lambda: self._plugins.faults))
         ProcessCollector(registry=self._registry)  # `process_*`, where there is a /proc
 
     async def scrape(self, request: web.Request) -> web.StreamResponse:
@@ -121,15 +135,41 @@ class Metrics:
             encode, content_type = choose_encoder(accept)
         except (TypeError, ValueError):  # the client accepts a version that is no number
             return refusal(406, f"Metrics have no format {accept[:100]!r}; leave Accept out.")
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        # First, so that what is left out of this scrape is counted in it.
+        added = await self._plugins.scrape(lambda families: encode(_collected(families)))
+        parts = [encode(self._registry), *added]
+        end = _EOF if parts[0].endswith(_EOF) else b""  # of OpenMetrics, once
+        body = b"".join([*(part.removesuffix(end) for part in parts), end])
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _collected(families: Sequence[Metric]) -> CollectorRegistry:
+    """A registry with metrics that were collected."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return registry
+
+
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 class StatusCollector(Collector):
     """Makes metrics of one status."""
 
-    def __init__(self, status: Callable[[], ControllerStatus], refused: Mapping[Reason, int]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], ControllerStatus],
+        refused: Mapping[Reason, int],
+        left_out: Callable[[], Mapping[str, Mapping[ScrapeFault, int]]] = dict,
+    ) -> None:
         self._status = status
         self._refused = refused
+        self._left_out = left_out  # collectors of plugins, by plugin
 
     def collect(self) -> Iterable[Metric]:
         """All metrics of this version."""
@@ -154,6 +194,7 @@ class StatusCollector(Collector):
         yield from _families(_PLUGINS, plugins)
         breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]
         yield from _families(_BREAKERS, breakers)
+        yield from _families(_SCRAPES, [((name,), faults) for name, faults in self._left_out().items()])
         # One process has one API server, so this label has one value; client-go's dashboards have it.
         host = urlsplit(status.server.url).netloc
         requests = [((total.code, total.method, host), total) for total in status.client_requests]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
+from declctl.cli.plugin_commands import COMPLETION, CommandGroup
 from declctl.cli.terminal import block, line
 from declctl.cli.version import version
 from declctl.errors import UsageError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from declctl.cli.generate.objects import Place
     from declctl.cli.generate.rights import KubeconfigChoice, PlannedController
 
-_COMPLETION = "_DECLCTL_COMPLETE"  # the variable by which a shell asks typer for completions
 _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 
 # Documented commands that this version does not have, each with an alternative.
@@ -176,6 +176,7 @@ _NoPluginsOption = Annotated[
 
 app = typer.Typer(
     name="declctl",
+    cls=CommandGroup,
     help="Kubernetes controllers that are declared, not programmed.",
     no_args_is_help=True,
     add_completion=True,
@@ -201,11 +202,22 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _leave_plugins_out(asked: bool) -> None:
+    if asked:
+        _load_no_plugins()
+
+
 @app.callback()
 def declctl(
     *,
-    no_plugins: Annotated[
-        bool, typer.Option("--no-plugins", help="Load no installed plugin (as DECLCTL_LOAD_PLUGINS='').")
+    _no_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--no-plugins",
+            help="Load no installed plugin (as DECLCTL_LOAD_PLUGINS='').",
+            callback=_leave_plugins_out,
+            is_eager=True,  # before the help, which has the commands of plugins
+        ),
     ] = False,
     _version: Annotated[
         bool,
@@ -213,8 +225,6 @@ def declctl(
     ] = False,
 ) -> None:
     """Kubernetes controllers that are declared, not programmed."""
-    if no_plugins:
-        _load_no_plugins()
 
 
 def _load_no_plugins() -> None:
@@ -1383,8 +1393,8 @@ def invoke(arguments: Sequence[str]) -> int:
     Faults of the arguments are printed here, because typer would print control characters of the command line
     unescaped. Raises the exceptions of the command, and SystemExit.
     """
-    if not os.environ.get(_COMPLETION, "").isprintable():
-        raise UsageError(f"{_COMPLETION} asks for no completion: unset it, or install completion again.")
+    if not os.environ.get(COMPLETION, "").isprintable():
+        raise UsageError(f"{COMPLETION} asks for no completion: unset it, or install completion again.")
     try:
         status = app(args=list(arguments), prog_name="declctl", standalone_mode=False)
     except typer.Abort:
@@ -1406,8 +1416,6 @@ class _Context(Protocol):
 
     def get_usage(self) -> str: ...
 
-    def get_help(self) -> str: ...
-
 
 @runtime_checkable
 class _WrongUsage(Protocol):
@@ -1423,7 +1431,9 @@ def _show(error: _WrongUsage) -> None:
     context: _Context | None = getattr(error, "ctx", None)
     message = error.format_message()
     if context is not None:
-        if message == context.get_help():  # the answer to a command line without arguments
+        # The help, as the answer to a command line without arguments. It begins with the usage; to make the
+        # whole of it again would import plugins.
+        if message.startswith(context.get_usage()):
             block(f"{message}\n", err=True)
             return
         block(f"{context.get_usage()}\nTry '{context.command_path} -h' for help.\n\n", err=True)

@@ -135,7 +135,10 @@ def new_plugin(name: str, folder: str | None) -> None:
     label = _label(name.removeprefix(_PREFIX), "NAME", most=_MOST - len(_PREFIX))
     distribution = f"{_PREFIX}{label}"
     module = distribution.replace("-", "_")
+    from declctl.hooks.metrics import reserved_prefix  # late: prometheus-client takes a while
+
     values = {
+        "metric": reserved_prefix(label) or f"{label.replace('-', '_')}_",
         "name": label,
         "yaml_name": _yaml(label),
         "distribution": distribution,

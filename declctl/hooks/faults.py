@@ -16,7 +16,7 @@ from typing import Any
 
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle, NotInBundle
-from declctl.hooks.calls import describe, describe_with_place, without_prefix
+from declctl.hooks.calls import describe, describe_with_place, place_of, without_prefix
 from declctl.hooks.parser import CompilationError
 
 MODULE_NOT_FOUND = "DCL040"
@@ -28,7 +28,6 @@ UNKNOWN_PARAMETER = "DCL046"
 NO_HOOK = "DCL047"
 WRONG_KIND = "DCL048"
 BAD_INDEXERS = "DCL049"
-HOOK_NOT_YET = "DCL075"
 PLUGIN_NOT_INSTALLED = "DCL080"
 PLUGIN_VERSION = "DCL081"
 PLUGIN_CONFIG = "DCL082"
@@ -37,6 +36,7 @@ UNKNOWN_HOOK = "DCL084"
 PLUGIN_HOOKSPEC_VERSION = "DCL085"
 PLUGIN_NEEDS_RESTART = "DCL087"
 PLUGIN_LEFT_OUT = "DCL089"
+BAD_METRICS = "DCL110"
 
 _DEFINITION = re.compile(r"^(?:async +def|def|class) +([^\W_]\w*)", re.MULTILINE)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -72,6 +72,18 @@ def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointErr
         return _located(message, ENDED_PROCESS, place, 'guard scripts with `if __name__ == "__main__":`')
     what = describe(error) if place is not None else describe_with_place(error)
     return _located(f"{doing} raises {what}", IMPORT_RAISED, place, _advice(error, bundle))
+
+
+def of_metrics(error: BaseException, owner: str, bundle: Bundle) -> EntryPointError:
+    """The fault for an exception of `declctl_metrics` of a plugin or a module, at the line that raised."""
+    place = _innermost(error.__traceback__, bundle)
+    advice = getattr(error, "suggestion", None)  # of a refused name, whose message is a whole sentence
+    if isinstance(advice, str):
+        at = place_of(error) if place is None else ""
+        message = f"declctl_metrics of {owner}: {error}{f' ({at})' if at else ''}"
+        return _located(message, BAD_METRICS, place, advice)
+    what = describe(error) if place is not None else describe_with_place(error)
+    return _located(f"declctl_metrics of {owner} raised {what}", BAD_METRICS, place, None)
 
 
 def of_function(
@@ -111,9 +123,8 @@ def _advice(error: BaseException, bundle: Bundle) -> str | None:
     # `declctl.hooks.lint`.
     if "Duplicated timeseries" in describe(error):
         return (
-            "the generation that runs has registered it at its import, if these files do it once: give it a "
-            "registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
-            "declctl_teardown removes; docs/reload.md shows how"
+            "the generation that runs has registered it at its import, if these files do it once: add it in "
+            "declctl_metrics(registry), which gives each generation a registry of its own"
         )
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (

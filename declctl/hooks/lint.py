@@ -40,8 +40,8 @@ ORDINARY_MODULE: Final = "DCL094"
 NAME_IN_TEXT: Final = "DCL095"
 
 _OWN_REGISTRY = (
-    "give it a registry of its own (registry=…), which declctl_prepare adds to the one of the process and "
-    "declctl_teardown removes: docs/reload.md shows how"
+    "add it in declctl_metrics(registry), with registry=registry, or make it with registry=None and register "
+    "it there: then it is in /metrics of declctl"
 )
 _LISTEN_ONCE = (
     "open it in declctl_startup, which is called once in the life of the process, in a thread that serves it "

@@ -64,6 +64,15 @@ def _loadable(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     return None if allowed is None else tuple(filter(None, (name.strip() for name in allowed.split(","))))
 
 
+def mentions(plugin: InstalledPlugin, hook: str) -> bool:
+    """Whether the source of a plugin has the name of a hook, or can't be read. Imports nothing.
+
+    A plugin that inherits the hook from a class of another module does not mention it.
+    """
+    source = _source_of(plugin.entry.module)
+    return source is None or hook.encode() in source
+
+
 def find(name: str, version: str | None) -> InstalledPlugin:
     """The installed plugin of a name.
 

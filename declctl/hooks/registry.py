@@ -125,9 +125,16 @@ class PluginRegistry:
     def module_hooks(self, hook: str, module: ModuleType) -> tuple[Implementation, ...]:
         """The marked functions of a module for a hook, whether or not the module is a plugin.
 
-        An entry point may be one function of it. Raises EntryPointError for a function without a mark.
+        An entry point may be one function of it. Raises EntryPointError for a function of that name without a
+        mark.
         """
-        functions = [member for member in self._members(module) if member.hook == hook]
+        # Only these are looked at: the module may be no plugin, and large.
+        shown = {
+            name: value
+            for name, value in list(vars(module).items())
+            if inspect.isfunction(value) and hook in (name, _hook_of(name, value))
+        }
+        functions = [member for member in self._members(_MarkedFunctions(shown)) if member.hook == hook]
         made = [self._implementation(module.__name__, member) for member in functions]
         return tuple(sorted(made, key=lambda i: i.rank))
 
@@ -220,9 +227,6 @@ class PluginRegistry:
             near = faults.closest(hook, ARGUMENTS)
             code, message = faults.UNKNOWN_HOOK, f"there is no hook {hook!r}"
             advice = f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}"
-        elif hook in specs.NOT_YET:
-            code, message = faults.HOOK_NOT_YET, f"this version does not call {hook} yet"
-            advice = specs.NOT_YET[hook]
         elif options.get("wrapper") or options.get("hookwrapper"):
             code = faults.WRONG_KIND
             message = f"{hook} of {name} is a wrapper, and each implementation is called by itself"
@@ -276,6 +280,12 @@ class _HookFunction(msgspec.Struct, frozen=True):
     hook: str
     function: Callable[..., Any]
     options: dict[str, Any]
+
+
+def _hook_of(name: str, function: Callable[..., Any]) -> str:
+    """The hook that a function of this name implements; empty for a function without a mark."""
+    found = _marked(name, function)
+    return "" if found is None else found.hook
 
 
 def _marked(name: str, function: Callable[..., Any]) -> _HookFunction | None:

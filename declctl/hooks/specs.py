@@ -7,7 +7,6 @@ they run on the machinery's loop and must be quick. While their generation is st
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 from declctl.hooks import hookspec
@@ -206,21 +205,24 @@ def declctl_rbac() -> Iterable[Mapping[str, Any]]:
 
 @hookspec
 def declctl_commands(app: Any) -> None:
-    """Adds commands to the command line; `app` is a typer application. This version does not call it."""
+    """Called by the command line, never in a process that runs: adds commands to `declctl PLUGIN …`.
+
+    `app` is a typer application of the plugin's own. It is called for installed plugins alone, when the help
+    of declctl is asked for, or one of the plugin's commands. An exception is a warning on stderr. Never
+    `async def`.
+    """
 
 
 @hookspec
 def declctl_metrics(registry: Any) -> None:
-    """Adds collectors to `registry`, a prometheus-client CollectorRegistry. This version does not call it."""
+    """Called when code is loaded: adds collectors to `registry`, a prometheus-client CollectorRegistry.
 
+    They are in `/metrics` while a generation with this code is active. It is called once for each import of
+    the code; an installed plugin that stays keeps its registry. Collectors are collected in a thread, with a
+    time limit. A name that declctl or other code has raises a ValueError. An exception refuses the generation
+    or, with `onError: Disable`, disables the plugin. Never `async def`.
+    """
 
-NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "declctl_commands": "plugins can't add commands yet; ship a script of your own meanwhile",
-        "declctl_metrics": "plugins can't add metrics yet; serve them from the plugin meanwhile",
-    }
-)
-"""Hooks that this version does not call, with advice for a plugin that implements one."""
 
 SYNCHRONOUS: Final = frozenset(
     {
@@ -229,6 +231,8 @@ SYNCHRONOUS: Final = frozenset(
         "declctl_config_schema",
         "declctl_check_config",
         "declctl_rbac",
+        "declctl_commands",
+        "declctl_metrics",
     }
 )
 """Hooks whose caller can't await: they can't be `async def`."""

@@ -13,10 +13,12 @@ A code never gets another meaning. The families:
     DCL08x  installed plugins
     DCL09x  handler files: effects of an import that no reload undoes, and writes
     DCL10x  values written as text, continued
+    DCL11x  what code adds to the host
 
 `docs/errors.md` explains each code with an example; a test checks that no code is missing. The package
 contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the faults of
-the text; `runtime` reports those of DCL04x, DCL05x, DCL08x and DCL09x.
+the text; `runtime` reports those of DCL04x, DCL05x, DCL08x,
+DCL09x and DCL11x.
 """
 
 import re
@@ -130,7 +132,6 @@ FINALIZER_LEFT: Final = _code(
 METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
 SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
 SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
-HOOK_NOT_YET: Final = _code("DCL075", "A function implements a hook that is not called yet by this version.")
 
 PLUGIN_NOT_INSTALLED: Final = _code("DCL080", "A plugin that the manifest lists is not installed.")
 PLUGIN_VERSION: Final = _code(
@@ -180,6 +181,10 @@ UNDECLARED_WRITE: Final = _code(
 
 BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")
 BAD_TIME_ZONE: Final = _code("DCL102", "There is no time zone of this name.")
+
+BAD_METRICS: Final = _code(
+    "DCL110", "`declctl_metrics` raised, or adds a metric whose name belongs to declctl or to other code."
+)
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

@@ -36,6 +36,7 @@ from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log
@@ -334,6 +335,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
         breakers=CircuitBreakers(clock=clock, log=log),
+        metrics=PluginMetrics(log=log),
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(log)
@@ -640,6 +642,11 @@ class Runtime:
         """A view of the live cache; None if the manifest names no such resource."""
         generation = self._reloader.active if self._reloader is not None else None
         return generation.listers.get(resource) if generation is not None else None
+
+    @property
+    def plugin_metrics(self) -> PluginMetrics:
+        """The metrics that plugins and handler files add. On the machinery loop, once it has connected."""
+        return self.parts.services.metrics
 
     @property
     def parts(self) -> RuntimeParts:

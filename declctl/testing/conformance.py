@@ -9,6 +9,7 @@ the environment of the tests, for example with `pip install -e .`.
 """
 
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -201,6 +202,45 @@ def _tells_faults_of_a_config(plugin: _Plugin) -> None:
         assert not silent, f"no fault was told at the place of: {', '.join(silent)}; told was: {found}"
 
 
+def _has_metrics_of_its_own(plugin: _Plugin) -> None:
+    """`declctl_metrics` raises nothing; each metric has a name of the plugin and a help, and can be read."""
+    registry = _registry(plugin)
+    for hook in registry.of("declctl_metrics", [plugin.name]):
+        from declctl.hooks.metrics import MetricsRegistry  # late: few plugins have metrics
+
+        # Twice: a plugin may leave the manifest, and come back.
+        for _ in range(2):
+            metrics = MetricsRegistry(plugin.name, {}, (hook.function,), is_plugin=True)
+            try:
+                call(hook, {"registry": metrics})
+            except HandlerFailed as failure:
+                raise AssertionError(str(failure)) from failure
+            prefix = re.sub(r"\W", "_", plugin.name)
+            for family in (each for collector in metrics.collectors for each in collector.collect()):
+                assert family.name.startswith((f"{prefix}_", f"declctl_{prefix}_")), (
+                    f"the metric {family.name} may be one of others: begin its name with declctl_{prefix}_"
+                )
+                assert family.documentation, f"the metric {family.name} has no help text"
+
+
+def _has_commands(plugin: _Plugin) -> None:
+    """`declctl_commands` raises nothing, typer can read its commands, and each has a help text."""
+    registry = _registry(plugin)
+    for hook in registry.of("declctl_commands", [plugin.name]):
+        import typer.main  # late: few plugins have commands
+
+        app = typer.Typer(name=plugin.name, add_completion=False)
+        app.callback()(lambda: None)
+        try:
+            call(hook, {"app": app})
+        except HandlerFailed as failure:
+            raise AssertionError(str(failure)) from failure
+        commands = typer.main.get_group(app).commands
+        assert commands, "declctl_commands adds no command"
+        silent = [name for name, command in commands.items() if not command.get_short_help_str()]
+        assert not silent, f"no docstring, which the help shows: {', '.join(silent)}"
+
+
 def _survives_odd_objects(plugin: _Plugin) -> None:
     """Its hooks are called for empty and odd objects, and raise nothing."""
     with (
@@ -247,6 +287,8 @@ CHECKS: Mapping[str, Callable[[_Plugin], None]] = {
     "has-a-described-schema": _has_a_described_schema,
     "has-valid-defaults": _has_valid_defaults,
     "tells-faults-of-a-config": _tells_faults_of_a_config,
+    "has-metrics-of-its-own": _has_metrics_of_its_own,
+    "has-commands": _has_commands,
     "survives-odd-objects": _survives_odd_objects,
     "survives-reloads": _survives_reloads,
 }
@@ -414,7 +456,8 @@ def _settle(plugin: _Plugin, controller: ControllerUnderTest) -> None:
 
 
 def _assert_calm(plugin: _Plugin, controller: ControllerUnderTest) -> None:
-    """No call has failed, and declctl has logged no warning about the plugin."""
+    """No call and no scrape has failed, and declctl has logged no warning about the plugin."""
+    controller.metrics()
     for figures in controller.status().handlers:
         trace = _traceback(controller.log.lines)
         bad = figures.failed + figures.retried + figures.zombies

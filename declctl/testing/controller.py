@@ -16,7 +16,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import structlog
 
@@ -27,12 +27,16 @@ from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
 from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.testing.clock import AdvancingClock
 from declctl.transport import Client
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 T = TypeVar("T")
 
@@ -327,6 +331,20 @@ class ControllerUnderTest:
             raise KeyError(f"no resource {name}")
         return found
 
+    def metrics(self) -> dict[str, float]:
+        """The metrics that plugins and handler files add (`declctl_metrics`): values by their series.
+
+        A series is written as in Prometheus, with its labels in the order of their names:
+        `jobs_total{queue="a",result="done"}`. Times at which series began (`…_created`) are left out. Raises
+        AssertionError if a collector has failed.
+        """
+        metrics = self.runtime.plugin_metrics
+        before = metrics.faults
+        found = self.on_machinery(metrics.scrape(_series_of), SCRAPE_SECONDS + _LOOK_SECONDS)
+        lines = [line for line in self.log.events("warning") if "left out of /metrics" in line]
+        assert metrics.faults == before, lines[-1] if lines else "a collector has failed"
+        return {name: value for part in found for name, value in part.items()}
+
     def lister(self, resource: str) -> Lister:
         """The lister of a resource by its name in the manifest; raises KeyError if there is none."""
         lister = self.runtime.lister(resource)
@@ -433,6 +451,16 @@ class ControllerUnderTest:
             r.resource_version.isdecimal() and int(r.resource_version) >= version
             for r in self.runtime.status().resources
         )
+
+
+def _series_of(families: Iterable["Metric"]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in families:
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+                found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
 
 
 async def _called(call: Callable[[], T]) -> T:

@@ -45,14 +45,6 @@ def test_every_hook_is_documented_with_its_arguments() -> None:
     assert documented == _hooks()
 
 
-def test_hooks_that_are_not_called_yet_say_so() -> None:
-    """Nobody finds out by waiting that a hook is never called."""
-    text = (ROOT / "docs" / "hooks.md").read_text("utf-8")
-    sections = {section.split("(")[0]: section for section in text.split("### `")[1:]}
-    refused = {name for name, section in sections.items() if "Refused by this version" in section}
-    assert refused == set(specs.NOT_YET)
-
-
 def test_every_public_name_is_documented() -> None:
     """docs/library.md has a line for each name of `declctl`, and for no other."""
     text = (ROOT / "docs" / "library.md").read_text("utf-8")

@@ -142,6 +142,13 @@ ALERTS: Final = (
         "`declctl status` says which of the two it is; `declctl plugins list` names the fault.",
         "5m",
     ),
+    Alert(
+        "DeclctlPluginMetricsMissing",
+        "increase(declctl_plugin_metrics_failed_total{{job}}[15m]) > 0",
+        "Metrics of {{ $labels.plugin }} are missing ({{ $labels.reason }}): alerts on them are silent.",
+        "The log of the process names the collector, and what it has raised.",
+        "15m",
+    ),
 )
 
 

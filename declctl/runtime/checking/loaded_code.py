@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
+from declctl.hooks import faults as hook_faults
 from declctl.hooks.calls import (
     HookTarget,
     Implementation,
@@ -51,13 +52,16 @@ from declctl.runtime.checking.declaration import (
 )
 from declctl.runtime.checking.rules import rules_of
 
+if TYPE_CHECKING:
+    from declctl.hooks.metrics import MetricsRegistry
+
 _BAD_INDEXERS = "DCL049"
 _PLUGIN_FAILED = "DCL083"
 _BAD_CONFIG = "DCL082"
 _WRONG_KIND = "DCL048"
 _UNKNOWN_INDEX = "DCL020"
 _NO_HOOK = "DCL047"
-_RBAC = "declctl_rbac"
+_RBAC, _METRICS, _COMMANDS = "declctl_rbac", "declctl_metrics", "declctl_commands"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -139,6 +143,7 @@ class LoadedCode:
         self.plugins: list[LoadedPlugin] = []  # in the order of the manifest
         self.registrations = Registrations()  # by its import
         self.installed: dict[str, tuple[object, str]] = {}  # ready plugins: object, version with config
+        self.metrics: dict[str, MetricsRegistry] = {}  # by plugin or module, those with `declctl_metrics`
 
     @property
     def versions(self) -> str:
@@ -198,14 +203,15 @@ def load_code(
     number: int,
     at: Callable[[int], object] = lambda _: None,
     at_plugin: Callable[[int], object] = lambda _: None,
+    known: Sequence[LoadedCode] = (),
 ) -> tuple[LoadedCode | None, Sequence[Fault]]:
     """Import and check the declared code for generation `number`. Blocks.
 
     Returns None and the faults if one of them is an error. `at_plugin` is called with the index of each
     plugin before its import, and `at` with that of each entry. Between two entries the interpreter lock is
-    yielded.
+    yielded. An installed plugin that `known` code has as the same object keeps its metrics.
     """
-    builder = _Builder(declaration, number)
+    builder = _Builder(declaration, number, known)
     builder.plugins(at_plugin)
     for index, entry in enumerate(declaration.entries):
         yield_interpreter()
@@ -215,6 +221,8 @@ def load_code(
     builder.hooks_of_resources()
     if declaration.asks_rights:
         builder.rules()
+    else:
+        builder.metrics()
     if any(fault.severity == "error" for fault in builder.faults):
         builder.loaded_code.close()
         return None, builder.faults
@@ -222,13 +230,15 @@ def load_code(
 
 
 class _Builder:
-    def __init__(self, declaration: Declaration, number: int) -> None:
+    def __init__(self, declaration: Declaration, number: int, known: Sequence[LoadedCode]) -> None:
         self._declaration = declaration
+        self._known = known  # the code of generations that live
         self._namespace = GenerationNamespace(number, declaration.bundle)
         self._registry = PluginRegistry(declaration.bundle)
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → reason
         self._wanted_indexes: list[DeclaredEntry] = []  # that a hook has to declare
+        self._metric_names: dict[str, str] = {}  # name of a metric → plugin or module
         self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
 
@@ -281,6 +291,10 @@ class _Builder:
                     check_config(schema, config)
             if self._declaration.checks_configs:
                 self._check_by_hook(declared, config)
+            if not self._declaration.asks_rights:
+                hooks = self._registry.of(_METRICS, [declared.name])
+                if hooks:
+                    self._metrics_of(hooks, declared.name, is_plugin=True)
         except EntryPointError as error:
             # The message is about a function of the plugin, and may not name the plugin.
             error.message = f"{found.described}: {error.message}"
@@ -418,22 +432,86 @@ class _Builder:
                     )
                 )
 
-    def rules(self) -> None:
-        """Call the hooks `declctl_rbac`: of plugins, of entry points, and of the modules of functions."""
-        found = list(self._registry.of(_RBAC))
+    def _metrics_of(self, hooks: Sequence[Implementation], owner: str, *, is_plugin: bool = False) -> None:
+        """Call `declctl_metrics`, unless the same functions have made metrics for a generation that lives.
+
+        They are the same if their module is installed: then it is shared, and a second call would replace
+        metrics that are in use. Raises EntryPointError.
+        """
+        from declctl.hooks.metrics import MetricsRegistry  # late: most code has no metrics
+
+        functions = tuple(hook.function for hook in hooks)
+        used = (code.metrics.get(owner) for code in self._known)
+        registry = next((each for each in used if each is not None and each.made_by == functions), None)
+        try:
+            if registry is not None:
+                registry.claim(self._metric_names)
+            else:
+                registry = MetricsRegistry(owner, self._metric_names, functions, is_plugin=is_plugin)
+                for hook in hooks:
+                    call(hook, {"registry": registry})
+        except (ValueError, HandlerFailed) as failure:
+            # A plugin that is left out has no names.
+            for name in [name for name, other in self._metric_names.items() if other == owner]:
+                del self._metric_names[name]
+            raised = failure.__cause__ or failure
+            raise hook_faults.of_metrics(raised, owner, self._declaration.bundle) from failure
+        self.loaded_code.metrics[owner] = registry
+
+    def metrics(self) -> None:
+        """Call `declctl_metrics` of the handler files. That of a plugin was called when it was loaded."""
+        for origin, hooks in self._in_files(_METRICS).items():
+            # A module may have the name of an installed plugin.
+            owner = f"{origin} (beside the manifest)" if origin in self.loaded_code.metrics else origin
+            try:
+                self._metrics_of(hooks, owner)
+            except EntryPointError as error:
+                self.faults.append(Fault.of(error, self._path_of(origin)))
+        for origin in self._in_files(_COMMANDS):
+            self.faults.append(
+                Fault(
+                    _NO_HOOK,
+                    f"{origin} implements declctl_commands, which is never called there: the command line "
+                    "knows no manifest",
+                    self._path_of(origin),
+                    "move it into an installed plugin (`declctl new plugin`), or remove it",
+                    severity="warning",
+                )
+            )
+
+    def _in_files(self, hook: str) -> Mapping[str, Sequence[Implementation]]:
+        """As `_everywhere`, without installed plugins, by entry point or module."""
+        plugins = {declared.name for declared in self._declaration.plugins}
+        found: dict[str, list[Implementation]] = {}
+        for each, origin in self._everywhere(hook):
+            if each.plugin not in plugins:
+                found.setdefault(origin, []).append(each)
+        return found
+
+    def _everywhere(self, hook: str) -> list[tuple[Implementation, str]]:
+        """The implementations of a hook: of plugins, of entry points, and of the modules of functions.
+
+        Each with the name of the plugin, the entry point or the module.
+        """
+        found = list(self._registry.of(hook))
         try:
             for module in dict.fromkeys(
                 entry.entry_point.partition(":")[0]
                 for entry in self._declaration.entries
                 if entry.entry_point is not None and ":" in entry.entry_point
             ):
-                found += self._registry.module_hooks(_RBAC, self._namespace.module(module))
+                found += self._registry.module_hooks(hook, self._namespace.module(module))
         except EntryPointError as error:
-            self.faults.append(Fault.of(error, ()))
-        rules: list[CodeRule] = []
+            # Its import has failed before, and that is reported already.
+            if not any(fault.severity == "error" for fault in self.faults):
+                self.faults.append(Fault.of(error, ()))
         # A module may be an entry point itself, and have one that is a function.
-        for implementation in {each.function: each for each in found}.values():
-            origin = without_prefix(implementation.plugin)
+        return [(each, without_prefix(each.plugin)) for each in {i.function: i for i in found}.values()]
+
+    def rules(self) -> None:
+        """Call the hooks `declctl_rbac`: of plugins, of entry points, and of the modules of functions."""
+        rules: list[CodeRule] = []
+        for implementation, origin in self._everywhere(_RBAC):
             served = tuple(
                 resource
                 for resource, names in self._serving.items()

@@ -27,6 +27,7 @@ from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
+from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
@@ -48,6 +49,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     log: Log
     user_log: Any
     breakers: CircuitBreakers
+    metrics: PluginMetrics
     dry_run: bool = False
 
     def environment(

@@ -355,6 +355,7 @@ class Reloader:
         # transforms, and begins replays, the probation and the retirement.
         ended = self._slots.commit(staged.prepared)
         self._schedules.commit(new.schedules)
+        self._services.metrics.commit(new.loaded_code, new.inputs)
         self._services.caches.commit_staged(new.requirements)
         for requirement in new.requirements:
             for cached in self._services.caches.of(requirement):

@@ -313,6 +313,7 @@ class Retirement:
         self._services.loops.keep({other.loop for other in self._lifetimes.all()})
         if was_last:
             loaded_code = generation.loaded_code
+            await self._services.metrics.retire(loaded_code)
             trace = loaded_code.trace()
             self._retired[trace.prefix] = RetiredCode(
                 generation.number, refused, trace, loaded_code.registrations

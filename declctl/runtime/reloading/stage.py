@@ -266,9 +266,10 @@ class AssembledGeneration(msgspec.Struct, frozen=True):
 class _HandlerImport:
     """The import of the handlers in a thread. If it is given up, its code is closed when it returns."""
 
-    def __init__(self, declaration: Declaration, number: int) -> None:
+    def __init__(self, declaration: Declaration, number: int, known: Sequence[LoadedCode]) -> None:
         self._declaration = declaration
         self._number = number
+        self._known = known
         self._deciding = threading.Lock()  # guards the two fields below
         self._given_up = False
         self._made: LoadedCode | None = None
@@ -276,7 +277,7 @@ class _HandlerImport:
     def __call__(self) -> tuple[LoadedCode | None, Sequence[Fault]]:
         # Before the import, so that its registrations differ from those that exist.
         watch = RegistrationWatch()
-        loaded_code, faults = load_code(self._declaration, number=self._number)
+        loaded_code, faults = load_code(self._declaration, number=self._number, known=self._known)
         if loaded_code is not None:
             loaded_code.registrations = watch.registrations()
             loaded_code.share()
@@ -296,9 +297,14 @@ class _HandlerImport:
 
 
 async def assemble(
-    checked: CheckResult, number: int, services: RuntimeServices, *, clock: Clock
+    checked: CheckResult,
+    number: int,
+    services: RuntimeServices,
+    *,
+    clock: Clock,
+    known: Sequence[LoadedCode] = (),
 ) -> AssembledGeneration:
-    """Import the code of a checked bundle, and make generation `number` of it.
+    """Import the code of a checked bundle, and make generation `number` of it. `known` is loaded code.
 
     Starts no informer and no handler. Raises ManifestErrors if the code can't be imported here, and
     ReloadRefused (ImportTimeout) if the import takes longer than `warmTimeout`. `clock` measures the import.
@@ -307,7 +313,7 @@ async def assemble(
     assert checked.declaration is not None
     inputs = checked.inputs
     # An import runs user code, which must not run on this loop.
-    build = _HandlerImport(checked.declaration, number)
+    build = _HandlerImport(checked.declaration, number, known)
     limit = inputs.loaded.controller.reload.warm_timeout
     await asyncio.sleep(0)
     began = clock.monotonic()
@@ -682,8 +688,9 @@ class Stage:
         return await self._ready(await assemble_again(before, number, self._services), replaced=replaced)
 
     async def _assemble(self, checked: CheckResult, number: int) -> AssembledGeneration:
+        known = [generation.loaded_code for generation in self._lifetimes.all()]
         try:
-            return await assemble(checked, number, self._services, clock=self._clock)
+            return await assemble(checked, number, self._services, clock=self._clock, known=known)
         except ManifestErrors as error:
             found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
             raise refusal(CheckResult((*checked.diagnostics, *found))) from error

@@ -5,6 +5,7 @@
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from declctl import DeclctlError
 from declctl.testing import BundleDir, ControllerUnderTest, running, until
 from notify_receiver import Receiver
+from prometheus_client import CollectorRegistry
 
 VARIABLE, SECRET = "DECLCTL_TEST_NOTIFY_URL", "s3cr3t-path"
 AT_ONCE = {"groupBy": ["name"], "groupWait": "0s", "groupInterval": "0s", "repeatInterval": "0s"}
@@ -215,3 +217,54 @@ def test_a_secret_shows_no_value(bundle: BundleDir, receiver: Receiver) -> None:
         (text,) = receiver.texts
         assert "data.password" in text
         assert "aHVudGVy" not in text
+
+
+def test_metrics_of_each_target(bundle: BundleDir) -> None:
+    """What was taken, told and sent, and how long that took; an edit of the config keeps them."""
+    path = bundle.write("manifest.yaml", _manifest(_config()))
+    with running(path) as controller:
+        controller.wait_ready()
+        sends = 'declctl_notify_send_duration_seconds_count{target="team"}'
+        before = controller.metrics().get(sends, 0)  # of other tests
+        controller.sandbox.create(_map("a"))
+        sent = 'declctl_notify_sent_total{target="team"}'
+        until("it is sent", lambda: controller.metrics().get(sent) == 1)
+        bundle.write("manifest.yaml", _manifest(_config(title="new")))
+        assert controller.reload().result == "Applied"
+        controller.sandbox.create(_map("b"))
+        until("it is sent", lambda: controller.metrics()[sent] == 2)
+        shown = controller.metrics()
+        assert shown['declctl_notify_changes_total{target="team"}'] == 2
+        assert shown['declctl_notify_notified_changes_total{target="team"}'] == 2
+        assert shown['declctl_notify_dropped_changes_total{target="team"}'] == 0
+        assert shown['declctl_notify_failed_total{target="team"}'] == 0
+        assert shown['declctl_notify_waiting_changes{target="team"}'] == 0
+        assert shown[sends] - before == 2
+        assert _no_secret_in(controller)
+
+
+def test_failed_tries_are_counted(bundle: BundleDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert sees a service that takes nothing."""
+    monkeypatch.setenv(VARIABLE, f"json://127.0.0.1:1/{SECRET}")
+    path = bundle.write("manifest.yaml", _manifest(_config() | {"retry": {"initialBackoff": "10ms"}}))
+    with running(path) as controller:
+        controller.wait_ready()
+        controller.sandbox.create(_map("a"))
+        failed = 'declctl_notify_failed_total{target="team"}'
+        until("it fails", lambda: controller.metrics().get(failed, 0) >= 2)
+        shown = controller.metrics()
+        assert shown['declctl_notify_sent_total{target="team"}'] == 0
+        assert shown['declctl_notify_waiting_changes{target="team"}'] == 1
+
+
+def test_the_readme_has_every_metric() -> None:
+    """With its type; who writes an alert needs both."""
+    registry = CollectorRegistry()
+    importlib.import_module("declctl_notify").declctl_metrics(registry)
+    kinds = {
+        f"{each.name}_total" if each.type == "counter" else each.name: each.type
+        for each in registry.collect()
+    }
+    text = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    assert dict(re.findall(r"^\| `(declctl_notify_\w+)` \| (\w+) \|", text, re.MULTILINE)) == kinds
+    assert set(re.findall(r"increase\((declctl_notify_\w+)", text)) <= kinds.keys()

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from declctl import ManifestErrors
 from declctl.testing import running, until
+from prometheus_client import CollectorRegistry
 from receiver import Receiver
 
 import declctl_webhook
+from declctl_webhook.metrics import REQUEST_SECONDS
 
 SRC = Path(__file__).parent.parent / "src"
 README = Path(__file__).parent.parent / "README.md"
@@ -209,3 +211,51 @@ def test_the_manifest_of_the_readme_runs(
         "template": {"spec": {"containers": [{"image": "x"}]}},
     }
     assert receiver.requests[0].headers["authorization"] == "Bearer abc"
+
+
+def _values(collector: Any) -> dict[str, float]:
+    return {sample.name: sample.value for metric in collector.collect() for sample in metric.samples}
+
+
+def test_metrics_say_what_became_of_events(tmp_path: Path, receiver: Receiver) -> None:
+    """A refused event, failed requests, and what waits; an edit of the config loses none of it."""
+    receiver.answers = [403]
+    manifest = _write(tmp_path, receiver.url, "circuit: {failures: 1}")
+    requests = "declctl_webhook_request_duration_seconds_count"
+    before = _values(REQUEST_SECONDS)[requests]
+    with running(manifest, objects=[_config_map("a", x="1")]) as controller:
+        until("it is refused", lambda: receiver.statuses == [403])
+        letters = 'declctl_webhook_dead_letters_total{reason="Status403"}'
+        until("it is a dead letter", lambda: controller.metrics().get(letters) == 1)
+        receiver.always = 503
+        controller.sandbox.create(_config_map("b", x="1"))
+        until("requests fail", lambda: controller.metrics()["declctl_webhook_failed_requests_total"] >= 1)
+        shown = controller.metrics()
+        assert shown["declctl_webhook_circuit_open"] == 1
+        assert shown["declctl_webhook_waiting_events"] == 1
+        assert shown["declctl_webhook_oldest_event_age_seconds"] < 60
+        assert shown["declctl_webhook_spool_bytes"] > 100
+        receiver.always = 200
+        _write(tmp_path, receiver.url, "logEvery: 2m")
+        assert controller.reload().result == "Applied"
+        until("it is sent", lambda: controller.metrics()["declctl_webhook_sent_total"] == 1)
+        after = controller.metrics()
+        assert after["declctl_webhook_received_total"] == 2
+        assert after[letters] == 1
+        assert after["declctl_webhook_circuit_open"] == 0
+        assert after['declctl_webhook_dropped_total{reason="SpoolFull"}'] == 0
+        assert after[requests] - before >= 3
+
+
+def test_the_readme_has_every_metric() -> None:
+    """With its type and its meaning; who writes an alert needs both."""
+    registry = CollectorRegistry()
+    declctl_webhook.declctl_metrics(registry)
+    kinds = {
+        f"{each.name}_total" if each.type == "counter" else each.name: each.type
+        for each in registry.collect()
+    }
+    rows = re.findall(r"^\| `(declctl_webhook_\w+)` \| (\w+) \|", README.read_text("utf-8"), re.MULTILINE)
+    assert dict(rows) == kinds
+    named = set(re.findall(r"expr: .*?(declctl_webhook_\w+)", README.read_text("utf-8")))
+    assert named - {"declctl_webhook_"} <= kinds.keys()

@@ -21,6 +21,7 @@ from declctl.objects import ObjectKey
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -33,6 +34,7 @@ from declctl.runtime.reporting.status import (
 )
 from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import TriggerResult
+from declctl.testing import Logged
 from declctl.transport import RequestTotal, ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
 
@@ -219,6 +221,7 @@ class FakeRuntime:
     told_running: Any = None
     allowed_hosts: tuple[str, ...] = ()
     tap: HandlerTap = field(default_factory=HandlerTap)
+    added_metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(log=Logged()))
     admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
     client: Any = None
     told_history: dict[str, Any] = field(
@@ -235,6 +238,10 @@ class FakeRuntime:
     def plan(self) -> Plan:
         admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
         return plan(ControllerSpec("pod-guard", admin=admin))
+
+    @property
+    def plugin_metrics(self) -> PluginMetrics:
+        return self.added_metrics
 
     def status(self) -> ControllerStatus:
         return self.now

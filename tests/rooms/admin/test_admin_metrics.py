@@ -4,14 +4,17 @@ import asyncio
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from declctl.admin import StaticToken, serve
 from declctl.admin.metrics import MetricInfo, StatusCollector, catalog
+from declctl.hooks.metrics import MetricRefused, MetricsRegistry
 from declctl.kit import ManualClock
 from declctl.workqueue import RateLimitingQueue
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS
@@ -265,6 +268,36 @@ def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
 
 def _scraped(ask: Callable, accept: str) -> str:
     return ask("/metrics", Accept=accept).text
+
+
+@pytest.mark.parametrize(
+    ("accept", "ends"), [("text/plain", 0), ("application/openmetrics-text", 1)], ids=["text", "OpenMetrics"]
+)
+def test_metrics_of_plugins_follow_those_of_declctl(ask: Callable, runtime, accept: str, ends: int):
+    """In each format it is one whole document, and what is left out is counted in it."""
+    registry = MetricsRegistry("slack", {}, (), is_plugin=True)
+    Counter("declctl_slack_sent", "Sent.", registry=registry).inc(2)
+    Gauge("declctl_slack_broken", "Raises.", registry=registry).set_function(lambda: 1 / 0)
+    code: Any = SimpleNamespace(metrics={"slack": registry}, plugins=[])
+    runtime.plugin_metrics.commit(code, SimpleNamespace(modules={}, code=""))
+    text = _scraped(ask, accept)
+    parse = openmetrics_families if ends else text_string_to_metric_families
+    samples = {(s.name, *s.labels.values()): s.value for family in parse(text) for s in family.samples}
+    assert text.count("# EOF") == ends
+    assert samples["declctl_slack_sent_total",] == 2
+    assert ("declctl_slack_broken",) not in samples
+    assert samples["declctl_plugin_metrics_failed_total", "slack", "Raised"] == 1
+    assert samples["declctl_plugin_metrics_failed_total", "slack", "TimedOut"] == 0
+    assert samples["declctl_generation",] == 6
+
+
+def test_every_metric_of_declctl_is_reserved():
+    """No plugin can take a name of this version, whatever the plugin is called."""
+    for info in catalog():
+        name = info.name.removesuffix("_total") if info.type == "counter" else info.name
+        owner = name.removeprefix("declctl_").partition("_")[0]
+        with pytest.raises(MetricRefused):
+            MetricsRegistry(owner, {}, (), is_plugin=True).check(name)
 
 
 def test_the_catalog_has_what_is_scraped(ask: Callable):

@@ -46,7 +46,7 @@ def test_what_no_reload_undoes_is_a_warning(declctl: Callable, hello: Path, pref
     ended = declctl("validate", "manifest.yaml")
     assert ended.status == 0
     assert "handlers.py:2:8: warning DCL090: at import, this registers a metric" in ended.err
-    assert "\n  help: give it a registry of its own" in ended.err
+    assert "\n  help: add it in declctl_metrics(registry)" in ended.err
     assert "hello is valid" in ended.out
 
 

@@ -258,11 +258,10 @@ def test_a_misspelled_hook_is_shown_at_its_name(fault):
 
 
 @pytest.mark.parametrize("hook", ["declctl_commands", "declctl_metrics"])
-def test_a_hook_that_is_not_called_yet_is_refused(fault, hook):
-    """It is never ignored, and says what to do meanwhile."""
-    error = fault({"pods.py": f"from declctl import hookimpl\n@hookimpl\ndef §{hook}(): ...\n"}, "pods")
-    assert error.code == "DCL075"
-    assert "meanwhile" in error.suggestion
+def test_a_hook_of_the_host_is_never_asynchronous(fault, hook):
+    """There is no loop where it is called."""
+    error = fault({"pods.py": f"from declctl import hookimpl\n@hookimpl\nasync def §{hook}(): ...\n"}, "pods")
+    assert (error.code, error.suggestion) == ("DCL048", "write `def` instead of `async def`")
 
 
 @pytest.mark.parametrize("option", ["wrapper", "hookwrapper"])

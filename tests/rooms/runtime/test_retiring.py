@@ -9,6 +9,7 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.checking.loaded_code import Registrations
+from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.reloading import retirement
 from declctl.runtime.reloading.retirement import Retirement
 
@@ -40,7 +41,11 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
         return ()
 
     caches = SimpleNamespace(all=nothing, drop_indexes=nothing, release=nothing)
-    around: Any = SimpleNamespace(caches=caches, loops=SimpleNamespace(all=nothing, keep=nothing))
+    around: Any = SimpleNamespace(
+        caches=caches,
+        loops=SimpleNamespace(all=nothing, keep=nothing),
+        metrics=PluginMetrics(log=log),
+    )
     owners: Any = SimpleNamespace(leave=leave, all=nothing)
     monkeypatch.setattr(retirement, "SWEEP_SECONDS", 0.0)
     monkeypatch.setattr(retirement, "SWEEP_INTERVAL", 0.0)

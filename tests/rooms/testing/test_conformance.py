@@ -75,6 +75,19 @@ def HOOK():
 """
 LEAKS_THREADS = THREAD.replace("HOOK", "declctl_reload").replace("NAME", "leaked")
 NEVER_ENDS = THREAD.replace("HOOK", "declctl_startup").replace("NAME", "immortal")
+METRICS = """
+@declctl.hookimpl
+def declctl_metrics(registry):
+    from prometheus_client import Counter
+    Counter("declctl_pager_pages", "Pages.", registry=registry)
+"""
+BROKEN = ".set_function(lambda: 1 / 0)"
+COMMANDS = """
+@declctl.hookimpl
+def declctl_commands(app):
+    @app.command()
+    def page(): 'Page somebody.'
+"""
 GIVEN = {"config": {"url": "https://pager"}}
 
 
@@ -117,8 +130,9 @@ def failure(check: str, **given: object) -> str:
             {**GIVEN, "handler": {"applies": [{"apiVersion": "v1", "kind": "ConfigMap"}]}},
         ),
         (HEAD + "\n@declctl.hookimpl\ndef declctl_transform(obj): return obj\n", {}),
+        (HEAD + EVENT + METRICS + COMMANDS, {}),
     ],
-    ids=["events", "no config", "reconciler", "transform"],
+    ids=["events", "no config", "reconciler", "transform", "metrics and commands"],
 )
 def test_a_plugin_that_is_right_passes_every_check(install: Callable, source: str, given: dict) -> None:
     """Events, keys with a finalizer and writes, a thread that it ends; with a config and without."""
@@ -165,6 +179,38 @@ def test_a_plugin_has_to_declare_its_hooks(install: Callable, source: str, words
     """Readable before the import, and with a range that has this version."""
     install(f"import declctl\n{source}")
     assert words in failure("declares-its-hookspec")
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new", "words"),
+    [
+        ("metrics", "declctl_pager_pages", "pages", "begin its name with declctl_pager_"),
+        (
+            "metrics",
+            "declctl_pager_pages",
+            "declctl_reloads",
+            "the metric declctl_reloads is one of declctl's",
+        ),
+        ("metrics", '"Pages."', '""', "the metric declctl_pager_pages has no help text"),
+        ("metrics", ", registry=registry", "", "Duplicated timeseries"),
+        ("commands", "'Page somebody.'", "...", "no docstring, which the help shows: page"),
+        ("commands", "    @app.command()\n", "", "declctl_commands adds no command"),
+        ("commands", "(app):", "(app):\n    1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_what_a_plugin_adds_to_the_host_has_to_be_its_own(
+    install: Callable, check: str, old: str, new: str, words: str
+) -> None:
+    """Names that no other plugin has, and texts for those who read them."""
+    install((HEAD + EVENT + METRICS + COMMANDS).replace(old, new))
+    assert words in failure({"metrics": "has-metrics-of-its-own", "commands": "has-commands"}[check])
+
+
+def test_a_collector_that_raises_fails_in_a_controller(install: Callable) -> None:
+    """As a scrape would leave it out."""
+    raises = METRICS.replace("Counter", "Gauge").replace("registry=registry)", "registry=registry)" + BROKEN)
+    install(HEAD + EVENT + raises)
+    assert "metrics of pager are left out of /metrics" in failure("survives-odd-objects", config=None)
 
 
 def _schema(text: str) -> str:

@@ -12,15 +12,18 @@ from typing import Any, Protocol
 
 from declctl import Change, hookimpl
 
+from declctl_notify.metrics import SEND_SECONDS, ChannelCollector
 from declctl_notify.sending import target_fault
 from declctl_notify.service import Service
 from declctl_notify.settings import SCHEMA, Settings
 
 __all__ = [
     "declctl_check_config",
+    "declctl_commands",
     "declctl_config_schema",
     "declctl_event",
     "declctl_hookspec_version",
+    "declctl_metrics",
     "declctl_prepare",
     "declctl_reload",
     "declctl_shutdown",
@@ -73,7 +76,9 @@ class Notifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._service = Service(clock=time)
+        self._service = Service(
+            clock=time, took=lambda target, seconds: SEND_SECONDS.labels(target).observe(seconds)
+        )
         # Prepared configs that were not torn down, with their settings. Generations with equal configs share
         # one, as declctl prepares and tears down a plugin only when its config changes.
         self._prepared: list[tuple[Mapping[str, Any], Settings]] = []
@@ -204,3 +209,18 @@ def declctl_teardown(ctx: Context) -> None:
 def declctl_shutdown() -> None:
     """Send what waits, for `shutdownTimeout` at most."""
     _NOTIFIER.shutdown()
+
+
+@hookimpl
+def declctl_metrics(registry: Any) -> None:
+    """What was sent to each target, what waits, and how long a send takes."""
+    registry.register(ChannelCollector(lambda: _NOTIFIER.service.statistics))
+    registry.register(SEND_SECONDS)
+
+
+@hookimpl
+def declctl_commands(app: Any) -> None:
+    """`declctl notify test`: a test message to the targets of a manifest."""
+    from declctl_notify.command import add_commands  # late: a process that runs has no command line
+
+    add_commands(app)

@@ -205,11 +205,23 @@ class _Attempt:
 
 
 class ChannelThread:
-    """Runs a channel until `stop`. `send` is asked for before each message, as a dry run may begin."""
+    """Runs a channel until `stop`.
 
-    def __init__(self, channel: Channel, send: Callable[[], Send], *, clock: Clock) -> None:
+    `send` is asked for before each message, as a dry run may begin. `took` is called with the seconds of each
+    try; for one that hangs, with its time limit.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        send: Callable[[], Send],
+        *,
+        clock: Clock,
+        took: Callable[[float], object] = lambda _: None,
+    ) -> None:
         self.channel = channel
         self._send = send
+        self._took = took
         self._clock = clock
         self._changed = threading.Condition()
         self._ends_at: float | None = None  # set by `stop`
@@ -272,11 +284,13 @@ class ChannelThread:
             self._late = None
             if late.delivery is delivery and not failure:
                 return failure
+        began = self._clock.monotonic()
         try:
-            attempt = _Attempt(self._send(), self.channel.target, delivery, self._clock.monotonic())
+            attempt = _Attempt(self._send(), self.channel.target, delivery, began)
         except RuntimeError:  # the process has too many threads
             return "no thread could be started"
         failure = attempt.wait(min(timeout, self._seconds_left()))
+        self._took(self._clock.monotonic() - began)
         if failure is None:
             self._late = attempt
             return _HANGS

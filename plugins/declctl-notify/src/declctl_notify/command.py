@@ -1,4 +1,7 @@
-"""`declctl-notify test MANIFEST`: a test message to the targets of a manifest, without a cluster."""
+"""`declctl notify test MANIFEST`: a test message to the targets of a manifest, without a cluster.
+
+`declctl-notify` is the same, where declctl is not installed for the shell.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -14,20 +17,14 @@ from declctl_notify.settings import SCHEMA, Settings, SettingsFault
 from declctl_notify.text import one_line, plain_text
 
 _PLUGIN = "notify"
-_HELP = "Sends changes of watched objects to chats, mail and pagers. It is a plugin of declctl."
 
-app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `test` a subcommand; typer would leave it out if it is the only one."""
+Manifest = Annotated[Path, typer.Argument(help="The manifest, or the folder that has manifest.yaml.")]
+Targets = Annotated[list[str] | None, typer.Option(help="Only this target. May be repeated.")]
 
 
-@app.command("test")
 def send_test(
-    manifest: Annotated[Path, typer.Argument(help="The manifest, or the folder that has manifest.yaml.")],
-    target: Annotated[list[str] | None, typer.Option(help="Only this target. May be repeated.")] = None,
+    manifest: Manifest,
+    target: Targets = None,
 ) -> None:
     """Send a test message to each target, and say for each whether it was taken.
 
@@ -78,3 +75,18 @@ def _plugins(document: Any) -> list[dict[str, Any]]:
     plugins = spec.get("plugins") if isinstance(spec, dict) else None
     listed = cast("list[Any]", plugins) if isinstance(plugins, list) else []
     return [one for one in listed if isinstance(one, dict)]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+
+    # With it, `test` stays a subcommand; typer would leave its name out if it is the only one.
+    @app.callback()
+    def notify() -> None:  # pyright: ignore[reportUnusedFunction] - typer calls it
+        """Try the targets of declctl-notify."""
+
+    app.command("test")(send_test)
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+add_commands(app)

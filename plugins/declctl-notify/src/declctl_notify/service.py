@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from declctl import Change, ChangeReason, ChangeType
@@ -31,11 +32,22 @@ _NOT_NEW: Final = (ChangeReason.INITIAL, ChangeReason.REPLAY)
 
 
 class Service:
-    """Takes changes, and sends them. `clock` is monotonic, and `send` sends one message. From any thread."""
+    """Takes changes, and sends them. From any thread.
 
-    def __init__(self, *, clock: Clock, send: Send = send_by_apprise) -> None:
+    `clock` is monotonic, and `send` sends one message. `took` is called with a target and the seconds
+    of a try.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        send: Send = send_by_apprise,
+        took: Callable[[str, float], object] = lambda _target, _seconds: None,
+    ) -> None:
         self._clock = clock
         self._send = send
+        self._took = took
         self._lock = threading.Lock()
         self._channels: dict[str, ChannelThread] = {}  # by the name of the target
         self._ending: list[ChannelThread] = []  # of targets that an edit has removed
@@ -74,7 +86,9 @@ class Service:
                     thread.wake()
                     continue
                 channel = Channel(target, settings, log=log, clock=self._clock)
-                thread = self._channels[name] = ChannelThread(channel, self._sender, clock=self._clock)
+                thread = self._channels[name] = ChannelThread(
+                    channel, self._sender, clock=self._clock, took=partial(self._took, name)
+                )
                 thread.start()
             for name in [name for name in self._channels if name not in settings.targets]:
                 thread = self._channels.pop(name)

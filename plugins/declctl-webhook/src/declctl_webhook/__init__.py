@@ -15,7 +15,8 @@ to the receiver:
 | `endpoint` | HTTP |
 | `dead_letters` | events that were given up |
 | `pipeline` | all of that in one process, over reloads |
-| `commands` | `declctl-webhook status`, `dead-letters`, `requeue` |
+| `metrics` | what `/metrics` of declctl shows of it |
+| `commands` | `declctl webhook status`, `dead-letters`, `requeue` |
 
 It imports only public names of declctl.
 """
@@ -26,13 +27,16 @@ from typing import Any
 from declctl import Change, hookimpl
 
 from declctl_webhook.config_check import config_faults
+from declctl_webhook.metrics import REQUEST_SECONDS, PipelineCollector
 from declctl_webhook.pipeline import Context, Lifetimes
 from declctl_webhook.settings import config_schema
 
 __all__ = [
     "declctl_check_config",
+    "declctl_commands",
     "declctl_config_schema",
     "declctl_event",
+    "declctl_metrics",
     "declctl_prepare",
     "declctl_reload",
     "declctl_shutdown",
@@ -83,3 +87,18 @@ def declctl_teardown(ctx: Context) -> None:
 def declctl_shutdown() -> None:
     """Send what waits, as long as the config allows, and leave the rest in the spool."""
     lifetimes.shut_down()
+
+
+@hookimpl
+def declctl_metrics(registry: Any) -> None:
+    """What became of events, how many wait, and how long the receiver takes."""
+    registry.register(PipelineCollector(lambda: lifetimes.figures))
+    registry.register(REQUEST_SECONDS)
+
+
+@hookimpl
+def declctl_commands(app: Any) -> None:
+    """`declctl webhook …`: looks into a spool, and sends dead letters again."""
+    from declctl_webhook.commands import add_commands  # late: a process that runs has no command line
+
+    add_commands(app)

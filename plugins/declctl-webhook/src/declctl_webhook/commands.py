@@ -1,4 +1,7 @@
-"""`declctl-webhook`: reads the files in a spool folder, while a process uses it or not."""
+"""`declctl webhook …`: reads the files in a spool folder, while a process uses it or not.
+
+`declctl-webhook` is the same, where declctl is not installed for the shell.
+"""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +17,6 @@ from declctl_webhook.dead_letters import FILE, OLD_FILE, letters
 from declctl_webhook.dead_letters import requeue as requeue_files
 from declctl_webhook.pipeline import STATUS_FILE
 
-main = typer.Typer(
-    help="Look into the spool of declctl-webhook.",
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 Folder = Annotated[Path, typer.Argument(help="The folder of spool.path.", exists=True, file_okay=False)]
 
 
@@ -33,14 +30,13 @@ class OutputForm(StrEnum):
 Output = Annotated[OutputForm, typer.Option("-o", "--output", help="text, or json for programs.")]
 
 
-@main.command()
 def status(folder: Folder, output: Output = OutputForm.TEXT) -> None:
     """Print the counts and the state of the circuit.
 
     The process writes them when they change, and every ten seconds: an old `writtenAt` means that it has
     ended, or hangs. Exits with 1 if there are none, or the circuit is not closed.
 
-    Example: declctl-webhook status /var/spool/declctl-webhook
+    Example: declctl webhook status /var/spool/declctl-webhook
     """
     try:
         document: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text("utf-8"))
@@ -56,7 +52,6 @@ def status(folder: Folder, output: Output = OutputForm.TEXT) -> None:
         raise typer.Exit(1)
 
 
-@main.command("dead-letters")
 def dead_letters(
     folder: Folder,
     output: Output = OutputForm.TEXT,
@@ -64,7 +59,7 @@ def dead_letters(
 ) -> None:
     """Print the events that were refused or too old; as JSON, one a line, with the whole event.
 
-    Example: declctl-webhook dead-letters /var/spool/declctl-webhook -o json
+    Example: declctl webhook dead-letters /var/spool/declctl-webhook -o json
     """
     found = (
         letter
@@ -81,13 +76,12 @@ def dead_letters(
             typer.echo(f"{letter['time']}  {letter['reason']:10} {event['type']}  {event['subject']}")
 
 
-@main.command()
 def requeue(folder: Folder) -> None:
     """Send all dead letters again.
 
     The process that uses the spool takes them within seconds; without one, the next process takes them.
 
-    Example: declctl-webhook requeue /var/spool/declctl-webhook
+    Example: declctl webhook requeue /var/spool/declctl-webhook
     """
     try:
         renamed = requeue_files(folder, at=datetime.now(UTC))
@@ -107,6 +101,25 @@ def _shown(value: Any) -> str:
     text = "-" if value is None else str(value)
     return "".join(character for character in text if character.isprintable())
 
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+
+    @app.callback()
+    def webhook() -> None:  # pyright: ignore[reportUnusedFunction] - typer calls it
+        """Look into the spool of declctl-webhook, and send dead letters again."""
+
+    app.command()(status)
+    app.command("dead-letters")(dead_letters)
+    app.command()(requeue)
+
+
+main = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+add_commands(main)
 
 if __name__ == "__main__":
     main()

@@ -16,9 +16,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from declctl_webhook.backlog import Backlog
+from declctl_webhook.circuit import CircuitState
 from declctl_webhook.dead_letters import DeadLetters
 from declctl_webhook.endpoint import Endpoint, tls_context
 from declctl_webhook.events import Event, EventError, EventMaker, ObjectChange
+from declctl_webhook.metrics import REQUEST_SECONDS, Figures
 from declctl_webhook.sender import Clock, Sender, SystemClock
 from declctl_webhook.settings import Settings, SettingsError
 from declctl_webhook.spool import EventTooLarge, SpoolFull
@@ -84,6 +86,7 @@ class Pipeline:
             log=log,
             status_file=spool.path / STATUS_FILE,
         )
+        self._sender.took = REQUEST_SECONDS.observe
         self._sender.configure(settings.delivery, None, self._endpoint.name, log)
         self._sender.counts.recovered = len(recovery.entries)
         self._sender.counts.damaged = recovery.damaged
@@ -142,6 +145,28 @@ class Pipeline:
             self._endpoint = Endpoint(settings.endpoint)
         send = None if is_same else self._endpoint.send
         self._sender.configure(settings.delivery, send, self._endpoint.name, log)
+
+    @property
+    def figures(self) -> Figures:
+        """The counts and the state, for metrics. Does not wait for the loop."""
+        counts, backlog = self._sender.counts, self._backlog
+        return Figures(
+            received=counts.received,
+            recovered=counts.recovered,
+            sent=counts.delivered,
+            failed_requests=counts.failed_requests,
+            dead_letters=dict(counts.dead_letters),
+            dropped={
+                "SpoolFull": backlog.dropped,
+                "TooLarge": counts.too_large,
+                "Damaged": counts.damaged,
+            },
+            refused=counts.refused,
+            waiting=len(backlog),
+            oldest=backlog.oldest,
+            spool_bytes=backlog.disk_bytes,
+            circuit_open=self._sender.circuit.state is not CircuitState.CLOSED,
+        )
 
     def status(self) -> dict[str, Any]:
         """The state and the counts. Blocks for a moment."""
@@ -291,6 +316,12 @@ class Lifetimes:
     def pipeline(self) -> Pipeline | None:
         """The pipeline; None before the first generation is prepared, after the end, and with --dry-run."""
         return self._pipeline
+
+    @property
+    def figures(self) -> Figures | None:
+        """The figures of the pipeline; None without one."""
+        pipeline = self._pipeline
+        return None if pipeline is None else pipeline.figures
 
     def _new_maker(self, ctx: Context) -> EventMaker:
         """The maker of a generation whose first event this is; its settings are used from now on."""

@@ -103,6 +103,7 @@ class Sender:
         self._receiver = ""  # for the log
         self._clock = clock
         self._status_file = status_file
+        self.took: Callable[[float], object] = lambda _: None  # gets the seconds of each request
         self._waiting: list[Batch] = []  # for their next attempt
         self._tasks: set[asyncio.Task[None]] = set()  # one for each request under way
         self._wake = asyncio.Event()
@@ -318,11 +319,17 @@ class Sender:
             self._finished(batch)
             return
         message = message_of(settings.mode, events)
+        began = self._clock.monotonic()
         try:
             answer = await self._send({**self._signature(message, settings), **message.headers}, message.body)
-        except (Unreachable, SettingsError) as error:
+        except SettingsError as error:  # there was no request
             self._failed(batch, settings, str(error), None)
             return
+        except Unreachable as error:
+            self.took(self._clock.monotonic() - began)
+            self._failed(batch, settings, str(error), None)
+            return
+        self.took(self._clock.monotonic() - began)
         if 200 <= answer.status < 300:
             self._succeeded(batch)
         elif 400 <= answer.status < 500 and answer.status not in _AGAIN:

@@ -1,0 +1,17 @@
+"""What declctl promises of every plugin."""
+
+# The package is found beside the tests, whether it is installed or not.
+# pyright: reportMissingImports=false
+
+from pathlib import Path
+
+from declctl.testing.conformance import check_plugin
+from receiver import Receiver
+from test_webhook_controller import installed
+
+__all__ = ["installed"]  # a fixture
+
+
+def test_the_plugin_conforms(tmp_path: Path, receiver: Receiver) -> None:
+    """Hooks, config, metrics, commands, odd objects and reloads."""
+    check_plugin("webhook", config={"url": receiver.url, "spool": {"path": str(tmp_path / "spool")}})
