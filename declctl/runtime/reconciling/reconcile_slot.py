@@ -44,7 +44,8 @@ from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
-from declctl.runtime.handling.tap import TapSubject, is_secret
+from declctl.runtime.handling.outcomes import InvocationOutcome, Suspended
+from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -313,6 +314,14 @@ class ReconcileQueue:
         with self._lock:
             return self._changed.pop(key, None), self._events.pop(key, ())
 
+    def not_called(self, key: str, changed_at: float | None, events: Sequence[str]) -> None:
+        """Note again what `changes_of` has returned: no call was made, and the next one reads the changes."""
+        with self._lock:
+            if changed_at is not None:
+                self._changed[key] = min(changed_at, self._changed.get(key, changed_at))
+            if events:
+                self._events[key] = [*events, *self._events.get(key, ())][:_MOST_REASONS]
+
     def done(self, item: QueueItem[Causes]) -> bool:
         """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
         with self._lock:
@@ -564,8 +573,9 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return self.request.causes
 
     def tap_subject(self) -> TapSubject:
-        """Why the key is due; of its object, only whether it is a Secret."""
-        return TapSubject("Reconcile", causes=self.request.causes, is_secret=is_secret(self.request.obj))
+        """Why the key is due; of its object, only whether it is a Secret, also of one that is gone."""
+        hidden = self.binding.object_kind == SECRET or is_secret(self.request.obj)
+        return TapSubject("Reconcile", causes=self.request.causes, is_secret=hidden)
 
     @property
     def most_attempts(self) -> int | None:
@@ -716,6 +726,15 @@ class Reconciliations(Invocations[Causes]):
     def _is_terminal(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
         return any(isinstance(failure.__cause__, Terminal) for failure in failures)
+
+    def _retry(self, invocation: Invocation[Causes], outcome: InvocationOutcome, delay: float) -> None:
+        """As of any item; changes that no call has read are left for the next one."""
+        if isinstance(outcome, Suspended):
+            assert isinstance(invocation, Reconciliation)
+            changed_at = None if invocation.lag is None else invocation.started - invocation.lag
+            # Before the retry: another worker may begin it at once.
+            self._keys.not_called(invocation.item.key, changed_at, invocation.caused_by)
+        super()._retry(invocation, outcome, delay)
 
     def _succeeded(self, invocation: Invocation[Causes]) -> None:
         """As of any item; a Requeue is noted, and the finalizer that was added is looked for."""
