@@ -58,6 +58,7 @@ from declctl.runtime.handling.binding import (
     HANDLER_BOUNDS,
     CallBinding,
     EvaluationReport,
+    FailureStreak,
     FilterOutcome,
     HandlerCounts,
     SlowEvaluation,
@@ -540,6 +541,11 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             return replace(self._counts, durations=self._counts.durations.copy())
 
+    def lasting_streak(self) -> FailureStreak | None:
+        """The failed calls since the last success, if they are the state of the handler; else None."""
+        streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
+        return streak if streak is not None and streak.lasts(self._clock.monotonic()) else None
+
     def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
         """The lags of live changes, and the durations of all calls, since the process started."""
         with self._lock:
@@ -719,24 +725,20 @@ class Invocations(ABC, Generic[T]):
             if outcome is SUCCEEDED:
                 tally.calls += 1
                 counts.succeeded += 1
+                counts.streak = None
             elif isinstance(outcome, NotCalled):
                 counts.filtered += not outcome.is_disabled
-            elif isinstance(outcome, Failed):
+            elif isinstance(outcome, Failed | Interrupted):
                 if not invocation.timed_out:  # a timeout has counted itself
-                    self._count_failure(invocation, outcome.error, outcome.error_type)
+                    self._count_failure(invocation, outcome)
                     counts.timeouts += invocation.was_cancelled_at_timeout
-                counts.terminal_failures += outcome.is_terminal
+                counts.terminal_failures += isinstance(outcome, Failed) and outcome.is_terminal
                 counts.retried += outcome.retry_in is not None
                 counts.failed += outcome.retry_in is None
             elif isinstance(outcome, Unsynced):
                 # It is no call in the tally, by which a reload judges the new code.
                 self._note_error(invocation.item.key, outcome.error, NotSynced.__name__)
                 counts.retried += 1
-            elif isinstance(outcome, Interrupted):
-                if not invocation.timed_out:
-                    self._count_failure(invocation, outcome.error, outcome.error_type)
-                counts.retried += outcome.retry_in is not None
-                counts.failed += outcome.retry_in is None
 
     def _log_outcome(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
         """Log an outcome that is a failure, or a wait for a cache."""
@@ -818,7 +820,7 @@ class Invocations(ABC, Generic[T]):
             self._counts.timeouts += 1
             attempt = invocation.item.attempts + 1 - waits_of(invocation.item)
             failed = Failed(error=f"TimeoutError: {message}", fault=TimeoutError(message), attempt=attempt)
-            self._count_failure(invocation, failed.error, failed.error_type)
+            self._count_failure(invocation, failed)
         self._tell_breaker(invocation, failed)
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
@@ -856,9 +858,18 @@ class Invocations(ABC, Generic[T]):
         self._counts.last_error_time = self._clock.now()
         return noted
 
-    def _count_failure(self, invocation: Invocation[T], error: str, kind: str) -> None:
+    def _count_failure(self, invocation: Invocation[T], outcome: Failed | Interrupted) -> None:
         """Count a failed call for the slot and for the generation. Under the lock, once for each call."""
-        self._tally_failure(invocation.binding, invocation.item.key, error, kind, invocation.first_failed)
+        binding, key = invocation.binding, invocation.item.key
+        self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
+        # A fault of declctl, and a decision about one object, say nothing of the health of the handler.
+        if isinstance(outcome, Failed) and not outcome.is_terminal:
+            before = self._counts.streak
+            if before is None:
+                before = FailureStreak(0, self._clock.now(), self._clock.monotonic(), "", 0)
+            self._counts.streak = before._replace(
+                calls=before.calls + 1, error=f"{key}: {outcome.error}", generation=binding.generation
+            )
 
     def _tally_failure(
         self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None

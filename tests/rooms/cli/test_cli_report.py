@@ -106,6 +106,23 @@ def test_what_is_left_to_do_stands_in_the_first_line(reason: str, message: str, 
     assert headline(document(conditions=[condition]), now=NOW) == line
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "notify: the last 9 calls have failed, the newest for shop/web: ValueError: no; do this",
+            "HANDLERS FAIL: notify: the last 9 calls have failed, the newest for shop/web: ValueError: no",
+        ),
+        ("", "HANDLERS FAIL: CallsFail"),  # texts are for clients with the token
+    ],
+)
+def test_a_handler_that_fails_stands_in_the_first_line(message: str, told: str):
+    """The first handler and its error; the others, and what to do, are in the table of the conditions."""
+    fails = {**DOCUMENT["conditions"][0], "type": "HandlersHealthy", "reason": "CallsFail"}
+    line = headline(document(conditions=[{**fails, "message": message}]), now=NOW)
+    assert line == f"pod-guard generation 6 ({told})"
+
+
 def test_all_is_well_is_a_short_line():
     """A healthy controller has nothing in brackets."""
     assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"
