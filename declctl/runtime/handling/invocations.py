@@ -24,7 +24,8 @@ Until then it is a zombie.
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
-epoch in which it is due, and so to the code of that moment (`KeyedQueue`). After `close`, nothing is retried.
+epoch in which a worker takes it again, and so to the code of that moment (`KeyedQueue`). After `close`,
+nothing is retried.
 
 `Invocations` is what both modes share; `EventInvocations` delivers changes, from the filter on. An exception
 of user code may itself raise when it is read. That ends no worker.
@@ -419,7 +420,10 @@ class Invocations(ABC, Generic[T]):
                         await self._call_async(invocation, implementation, arguments)
             except BaseException as failure:
                 if ends_worker(failure):
-                    self.end(invocation, self._loop_ended(failure))
+                    # The garbage collector closes a coroutine at any point of any thread: to take a lock
+                    # there could wait for ever.
+                    if not isinstance(failure, GeneratorExit):
+                        self.end(invocation, self._loop_ended(failure))
                     raise
                 if isinstance(failure, asyncio.CancelledError):
                     failure = _cancelled(invocation, implementation, failure)
