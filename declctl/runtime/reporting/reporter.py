@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock, set_within
+from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
@@ -61,6 +62,7 @@ _FAILING_ADVICE = (
     "waiting retries use the new code, and `declctl get deadletters` has what was given up"
 )
 _HOOK_SECONDS = 60.0  # time limit of a `declctl_reload` hook
+_LONGEST_ERROR = 300  # characters of an error in a condition: it may contain a whole object
 _NAMED = 5  # namespaces, or handlers, that a log line or a condition names
 
 
@@ -554,7 +556,7 @@ def failing_handlers(failing: Mapping[str, FailureStreak]) -> str:
     ordered = sorted(failing.items(), key=lambda each: each[1].began)
     told = [
         f"{name}: the last {streak.calls:,} calls have failed, since {streak.since:%Y-%m-%d %H:%M:%S} UTC, "
-        f"the newest with generation {streak.generation} for {streak.error}"
+        f"the newest with generation {streak.generation} for {excerpt(streak.error, most=_LONGEST_ERROR)}"
         for name, streak in ordered[:_NAMED]
     ]
     if more := len(ordered) - _NAMED if len(ordered) > _NAMED else 0:
