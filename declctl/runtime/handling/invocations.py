@@ -115,119 +115,6 @@ LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced 
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
 
-class GivenUp(NamedTuple):
-    """A change that was given up, as a dead letter keeps it."""
-
-    notification: Notification
-    state: Retry
-
-
-class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
-    """The delivery of one change: a filter, then the calls."""
-
-    change: Change  # what the hooks receive
-    outcome: FilterOutcome | None = None  # the result of the filter
-
-    @property
-    def subject(self) -> str:
-        """The type of the change, and its key."""
-        return f"{self.change.type} {self.item.key}"
-
-    @property
-    def event_id(self) -> str:
-        """That of the change."""
-        return self.change.id
-
-    def traced(self) -> TracedCall:
-        """What the span of the call says."""
-        change, binding, obj = self.change, self.binding, self.change.obj
-        return TracedCall(
-            binding.plan.name,
-            binding.generation,
-            change.resource,
-            self.event_id,
-            self.item.attempts + 1,
-            binding.object_kind,
-            obj.namespace,
-            obj.name,
-            obj.uid,
-            type=str(change.type),
-            reason=str(change.reason),
-            waited=self.lag or 0.0,
-        )
-
-    @property
-    def kind(self) -> str:
-        """The type of the change that the handler has received."""
-        return str(self.change.type)
-
-    def content(self, state: Retry) -> tuple["GivenUp", ...]:
-        """The notification, and what its next attempt needs."""
-        return (GivenUp(self.item.value, state),)
-
-    def tap_subject(self) -> TapSubject:
-        """The change; with both states, if one has replaced the other."""
-        notification = self.item.value
-        # The `old` of a Deleted is older than the state before it.
-        before = notification.old if notification.type is _MODIFIED else None
-        return TapSubject(
-            str(self.change.type),
-            str(self.change.reason),
-            before=before,
-            after=notification.record,
-            is_secret=is_secret(notification.record),
-        )
-
-    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
-        """The change, its objects, and the context."""
-        change = self.change
-        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
-        if "ctx" in implementation.parameters:
-            # Most handlers use no memo, so it is made when it is first read.
-            key = change.key
-            # Most handlers do not write, so the cause is made when one does.
-            scope = CallScope(key, change.obj, causes=partial(_causes, change))
-            remember = partial(memo, key, change.obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
-        return arguments
-
-    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
-        """As of any item, with what the filter has made of the change."""
-        outcome = self.outcome
-        if outcome is None and self.binding.filter is None:
-            # The handler may have acted on the change: a filter that a reload adds must not keep the retry
-            # away.
-            outcome = FilterOutcome(self.item.value, self.item.value)
-        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
-        return state._replace(outcome=outcome)
-
-    def select(self, report: ReportOf) -> bool:
-        """Apply the filter to the change; returns False if the change ends without a call.
-
-        `report` takes an evaluation of a filter's expression that fails, which counts as false, or is slow.
-        A failure of the filter counts as one of the handler: returns True, without implementations.
-        """
-        notification, outcome = self.item.value, self.outcome
-        decided = notification.judged or (outcome is not None and outcome.notification is notification)
-        if self.binding.filter is not None and not decided:
-            known = None if outcome is None else outcome.delivered
-            try:
-                result = self.binding.filter.apply(
-                    notification, self.change.obj, self.change.old, known, partial(report, self)
-                )
-            except FilterFailed as failure:
-                self.failures.append(failure)
-                self.implementations = ()
-                return True
-            if result is None:
-                return False
-            self.outcome = FilterOutcome(notification, result)
-            if result is not notification:
-                self.change = entering_or_leaving(self.change, result)
-                self.implementations = _event_target(self.binding).select(result.type)
-        return bool(self.implementations)
-
-
 class SlotQueue(Protocol[T]):
     """What a slot and its invocations need of a queue; `KeyedQueue` says what each method promises."""
 
@@ -430,6 +317,72 @@ class Invocations(ABC, Generic[T]):
                 invocation.fail(implementation, failure)
         return self.end(invocation)
 
+    def recover(self, item: QueueItem[T], fault: BaseException) -> bool:
+        """End the call for an item after a fault of declctl itself; returns whether the worker goes on.
+
+        The item is retried with its back-off, without a limit: the handler has not failed. It is called
+        again with all of its hooks, as it is not known which of them have succeeded.
+        """
+        binding, delay = self._slot.binding_of(item), None
+        if item.taken and not self._closed:
+            delay = self._delay(binding, item.attempts + 1 - waits_of(item))
+        outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
+        with self._lock:
+            invocation = next((each for each in self._running.values() if each.item is item), None)
+        if invocation is not None:
+            return self.end(invocation, outcome)
+        # The fault came before it had begun, or amid its end, which has counted it: its item is left.
+        goes_on = not item.excluded  # the worker of a zombie has been replaced
+        with self._lock:
+            self._note_error(item.key, outcome.error, outcome.error_type)
+        self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
+        self._give_back(item, delay)
+        if self.has_waiters:
+            self._slot.open_latches()
+        return goes_on
+
+    # The way to the hooks
+
+    def _begin(self, item: QueueItem[T]) -> Invocation[T]:
+        binding = self._slot.binding_of(item)
+        invocation = self._make(item, binding)
+        retry: Retry | None = item.retry_state
+        if retry is not None:
+            invocation.first_failed = retry.first_failed
+            # Only failed implementations are called again. If the new code has none of them, all are called.
+            selected = invocation.implementations
+            invocation.implementations = (
+                tuple(i for i in selected if identity_of(i) in retry.failed) or selected
+            )
+        with self._lock:
+            self._running[id(invocation)] = invocation
+        # A timer of the machinery loop, as another handler may block the loop of the binding.
+        if binding.plan.timeout is not None and not binding.target.all_async:
+            self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
+        return invocation
+
+    def _without_call(self, invocation: Invocation[T]) -> InvocationOutcome | None:
+        """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
+        if not invocation.select(self._report_expression):
+            return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
+        invocation.take_snapshots()
+        seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
+        return Suspended(retry_in=None if self._closed else seconds) if seconds else None
+
+    @abstractmethod
+    def _make(self, item: QueueItem[T], binding: CallBinding) -> Invocation[T]:
+        """An invocation for an item that was taken. Raises nothing."""
+
+    @staticmethod
+    def _trace(invocation: Invocation[T]) -> CallTrace | None:
+        """Begin the trace of a call; None if there is no tracer provider."""
+        traces = tracing()
+        if traces is not None:
+            retry: Retry | None = invocation.item.retry_state
+            before = None if retry is None else retry.span
+            invocation.trace = traces.begin(invocation.traced(), before=before, events=invocation.events())
+        return invocation.trace
+
     @staticmethod
     def _call(
         invocation: Invocation[T], implementation: Implementation, arguments: Mapping[str, object]
@@ -472,164 +425,7 @@ class Invocations(ABC, Generic[T]):
             if timer is not None:
                 timer.cancel()
 
-    def recover(self, item: QueueItem[T], fault: BaseException) -> bool:
-        """End the call for an item after a fault of declctl itself; returns whether the worker goes on.
-
-        The item is retried with its back-off, without a limit: the handler has not failed. It is called
-        again with all of its hooks, as it is not known which of them have succeeded.
-        """
-        binding, delay = self._slot.binding_of(item), None
-        if item.taken and not self._closed:
-            delay = self._delay(binding, item.attempts + 1 - waits_of(item))
-        outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
-        with self._lock:
-            invocation = next((each for each in self._running.values() if each.item is item), None)
-        if invocation is not None:
-            return self.end(invocation, outcome)
-        # The fault came before it had begun, or amid its end, which has counted it: its item is left.
-        goes_on = not item.excluded  # the worker of a zombie has been replaced
-        with self._lock:
-            self._note_error(item.key, outcome.error, outcome.error_type)
-        self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
-        self._give_back(item, delay)
-        if self.has_waiters:
-            self._slot.open_latches()
-        return goes_on
-
-    def close(self, *, then: str = "") -> None:
-        """Retry nothing any more: the handler was removed, or the process ends.
-
-        `then` says for the log what becomes of a call that fails; by default it is given up.
-        """
-        self._then = self._then or then
-        self._closed = True
-
-    def of(self, binding: CallBinding | None) -> list[Invocation[T]]:
-        """The invocations of a binding that have not ended."""
-        with self._lock:
-            return [invocation for invocation in self._running.values() if invocation.binding is binding]
-
-    def keys(self, bindings: Collection[int] | None = None) -> list[str]:
-        """The keys of running invocations, for messages; `bindings` (their ids) limits them."""
-        with self._lock:
-            invocations = self._running.values()
-            return [
-                invocation.item.key
-                for invocation in invocations
-                if bindings is None or id(invocation.binding) in bindings
-            ]
-
-    def abandon(self, binding: CallBinding | None, *, at: str = "the drain timeout of a reload") -> int:
-        """Wait no longer for the calls of a binding; returns how many there were.
-
-        Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
-        after its cancellation. `at` names the moment, for messages.
-        """
-        # Zombies were given up before, and are not counted again.
-        stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
-        for invocation in stuck:
-            invocation.cancelled_at = at
-            scope = invocation.scope  # read once: its worker may end the call at this moment
-            if scope is not None and invocation.loop is not None:
-                invocation.loop.call_soon_threadsafe(_cancel, scope)
-                why = f"it goes on, though it was cancelled at {at}"
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
-                )
-            elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
-                self._give_up_waiting(invocation, f"it outlived {at}")
-        return len(stuck)
-
-    def counts(self) -> HandlerCounts:
-        """A copy of the counts of this moment."""
-        with self._lock:
-            return replace(self._counts, durations=self._counts.durations.copy())
-
-    def lasting_streak(self) -> FailureStreak | None:
-        """The failed calls since the last success, if they are the state of the handler; else None."""
-        streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
-        return streak if streak is not None and streak.lasts(self._clock.monotonic()) else None
-
-    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
-        """The lags of live changes, and the durations of all calls, since the process started."""
-        with self._lock:
-            return self._lag.figures(), self._duration.figures()
-
-    def time_out_blocked(self) -> None:
-        """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
-        now = self._clock.monotonic()
-        with self._lock:
-            invocations = [
-                invocation
-                for invocation in self._running.values()
-                if invocation.binding.loop.is_blocked and not invocation.overdue
-            ]
-        for invocation in invocations:
-            timeout = invocation.binding.plan.timeout
-            if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
-                self._time_out(invocation, ran_longer_than(timeout))
-
-    def report_expression(self, binding: CallBinding, key: str, report: EvaluationReport) -> None:
-        """Count and log an evaluation of the filter's expression that failed or was slow. From any thread."""
-        if isinstance(report, SlowEvaluation):
-            with self._lock:
-                self._counts.slow_expressions += 1
-            self._failures.expression_slow(key, binding.generation, report.expression, report.seconds)
-            return
-        with self._lock:
-            self._counts.expression_errors += 1
-        self._failures.expression_failed(key, binding.generation, str(report))
-
-    def _report_expression(self, invocation: Invocation[T], report: EvaluationReport) -> None:
-        self.report_expression(invocation.binding, invocation.item.key, report)
-
-    def _delay(self, binding: CallBinding, attempt: int) -> float:
-        """The seconds to wait after failed attempt number `attempt`."""
-        return binding.backoff.delay(attempt)
-
-    def _is_terminal(self, failures: Sequence[BaseException]) -> bool:  # noqa: ARG002 - for other modes
-        """Whether the handler has decided by its failures that no attempt follows."""
-        return False
-
-    @abstractmethod
-    def _make(self, item: QueueItem[T], binding: CallBinding) -> Invocation[T]:
-        """An invocation for an item that was taken. Raises nothing."""
-
-    @staticmethod
-    def _trace(invocation: Invocation[T]) -> CallTrace | None:
-        """Begin the trace of a call; None if there is no tracer provider."""
-        traces = tracing()
-        if traces is not None:
-            retry: Retry | None = invocation.item.retry_state
-            before = None if retry is None else retry.span
-            invocation.trace = traces.begin(invocation.traced(), before=before, events=invocation.events())
-        return invocation.trace
-
-    def _begin(self, item: QueueItem[T]) -> Invocation[T]:
-        binding = self._slot.binding_of(item)
-        invocation = self._make(item, binding)
-        retry: Retry | None = item.retry_state
-        if retry is not None:
-            invocation.first_failed = retry.first_failed
-            # Only failed implementations are called again. If the new code has none of them, all are called.
-            selected = invocation.implementations
-            invocation.implementations = (
-                tuple(i for i in selected if identity_of(i) in retry.failed) or selected
-            )
-        with self._lock:
-            self._running[id(invocation)] = invocation
-        # A timer of the machinery loop, as another handler may block the loop of the binding.
-        if binding.plan.timeout is not None and not binding.target.all_async:
-            self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
-        return invocation
-
-    def _without_call(self, invocation: Invocation[T]) -> InvocationOutcome | None:
-        """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
-        if not invocation.select(self._report_expression):
-            return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
-        invocation.take_snapshots()
-        seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
-        return Suspended(retry_in=None if self._closed else seconds) if seconds else None
+    # The end
 
     def end(self, invocation: Invocation[T], outcome: InvocationOutcome | None = None) -> bool:
         """End an invocation: the one place that tells all parts its outcome. Returns the result of `deliver`.
@@ -714,6 +510,14 @@ class Invocations(ABC, Generic[T]):
         """The outcome of a call whose worker has to end."""
         return LoopEnded(error="its loop has ended", fault=fault, retry_in=None if self._closed else 0.0)
 
+    def _delay(self, binding: CallBinding, attempt: int) -> float:
+        """The seconds to wait after failed attempt number `attempt`."""
+        return binding.backoff.delay(attempt)
+
+    def _is_terminal(self, failures: Sequence[BaseException]) -> bool:  # noqa: ARG002 - for other modes
+        """Whether the handler has decided by its failures that no attempt follows."""
+        return False
+
     def _count(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
         """Count an outcome for the slot, and for the generation of the binding."""
         counts, tally = self._counts, invocation.binding.tally
@@ -743,6 +547,37 @@ class Invocations(ABC, Generic[T]):
                 # It is no call in the tally, by which a reload judges the new code.
                 self._note_error(invocation.item.key, outcome.error, NotSynced.__name__)
                 counts.retried += 1
+
+    def _count_failure(self, invocation: Invocation[T], outcome: Failed | Interrupted) -> None:
+        """Count a failed call for the slot and for the generation. Under the lock, once for each call."""
+        binding, key = invocation.binding, invocation.item.key
+        self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
+        # A fault of declctl, and a decision about one object, say nothing of the health of the handler.
+        if isinstance(outcome, Failed) and not outcome.is_terminal:
+            before = self._counts.streak
+            if before is None:
+                before = FailureStreak(0, self._clock.now(), self._clock.monotonic(), "", 0)
+            self._counts.streak = before._replace(
+                calls=before.calls + 1, error=f"{key}: {outcome.error}", generation=binding.generation
+            )
+
+    def _tally_failure(
+        self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None
+    ) -> None:
+        """The same for a call, or for what counts as one. `first_failed` is as in `Retry`."""
+        tally = binding.tally
+        tally.last_error = self._note_error(key, error, kind)
+        tally.calls += 1
+        tally.failed += 1
+        if first_failed is not None and first_failed != binding.generation:
+            tally.inherited[first_failed] = tally.inherited.get(first_failed, 0) + 1
+
+    def _note_error(self, key: str, error: str, kind: str) -> str:
+        """Note why a handler was not successful, for the status; returns the noted text. Under the lock."""
+        self._counts.last_error = noted = f"{key}: {error}"
+        self._counts.last_error_type = kind
+        self._counts.last_error_time = self._clock.now()
+        return noted
 
     def _log_outcome(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
         """Log an outcome that is a failure, or a wait for a cache."""
@@ -774,6 +609,38 @@ class Invocations(ABC, Generic[T]):
             again = outcome.retry_in is not None
             self._failures.internal(item.key, generation, outcome.fault, again=again)
 
+    def _tell_tap(
+        self,
+        invocation: Invocation[T],
+        outcome: TapOutcome,
+        error: str = "",
+        failure: BaseException | None = None,
+        retry_in: float | None = None,
+    ) -> None:
+        """Hand a call to the tap. Called only while somebody listens."""
+        subject, plan = invocation.tap_subject(), invocation.binding.plan
+        self.tap.called(
+            TappedCall(
+                at=self._clock.now(),
+                handler=self._name,
+                resource=plan.resource,
+                key=invocation.item.key,
+                type=subject.type,
+                outcome=outcome,
+                seconds=self._clock.monotonic() - invocation.started,
+                generation=invocation.binding.generation,
+                attempt=invocation.item.attempts + 1 - waits_of(invocation.item),
+                reason=subject.reason,
+                causes=subject.causes,
+                error=error,
+                error_type="" if failure is None else failure_type(failure),
+                retry_in=retry_in,
+                before=subject.before,
+                after=subject.after,
+                is_secret=subject.is_secret,
+            )
+        )
+
     def _return_item(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
         """Give an item back to the queue, or let it leave the queue."""
         item, is_processed = invocation.item, True
@@ -798,6 +665,35 @@ class Invocations(ABC, Generic[T]):
         """Do what follows a success. The key of the item is held still."""
         self._letters.succeeded(invocation.item.key)
 
+    def _retry(self, invocation: Invocation[T], outcome: InvocationOutcome, delay: float) -> None:
+        """Hand an item out again in `delay` seconds, with what its next attempt needs."""
+        item, first, since = invocation.item, invocation.first_failed, failing_since(invocation.item)
+        before: Retry | None = item.retry_state
+        waits = waits_of(item)
+        if isinstance(outcome, Failed):
+            first = invocation.binding.generation if first is None else first
+            since = self._clock.now() if since is None else since
+        else:
+            waits += 1  # it was no attempt
+        state = invocation.retry_state(first, waits, is_unsynced=isinstance(outcome, Unsynced))
+        if isinstance(outcome, Suspended | LoopEnded):
+            # Of no hook is known how it ends: the same ones are due.
+            state = state._replace(failed=frozenset() if before is None else before.failed)
+        # An item that was only suspended has no span: the link is to the attempt before.
+        span = None if before is None else before.span
+        if invocation.trace is not None:
+            span = invocation.trace.context
+        item.retry_state = state._replace(
+            failing_since=since,
+            is_suspended=isinstance(outcome, Suspended),
+            was_called=was_called(item) or not isinstance(outcome, Suspended),
+            span=span,
+        )
+        self._queue.retry(item, delay)
+        if self._closed:  # it was closed after the outcome was decided
+            self._queue.clear()
+        self._slot.wake()
+
     def _give_back(self, item: QueueItem[T], delay: float | None) -> None:
         """Hand an item out again as it is in `delay` seconds; for None, let it leave the queue."""
         try:
@@ -807,6 +703,49 @@ class Invocations(ABC, Generic[T]):
             if item.taken:  # also if the queue has failed: the key must not be held for ever
                 self._queue.done(item)
             self._slot.wake()
+
+    def _dead_letter(self, invocation: Invocation[T], outcome: Failed) -> tuple[DeadLetter, object]:
+        """The letter of an item that is given up, and its content."""
+        now = self._clock.now()
+        state = invocation.retry_state(None, 0, is_unsynced=False)
+        letter = DeadLetter(
+            handler=self._name,
+            key=invocation.item.key,
+            type=invocation.kind,
+            error=outcome.error,
+            error_type=outcome.error_type,
+            traceback=end_of_tracebacks(invocation.failures),
+            attempts=outcome.attempt,
+            first_failed_at=failing_since(invocation.item) or now,
+            failed_at=now,
+            generation=invocation.binding.generation,
+        )
+        return letter, invocation.content(state)
+
+    def _tell_breaker(self, invocation: Invocation[T], outcome: InvocationOutcome | None) -> None:
+        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
+
+        None: it has ended, or is not waited for any longer, without a verdict on the plugin.
+        """
+        with self._lock:
+            breaker, invocation.entered = invocation.entered, None
+        if breaker is None:
+            return
+        subject = f"{self._name} {invocation.item.key}"
+        # A Terminal is a decision about one object, and no fault of the plugin.
+        if outcome is SUCCEEDED or (isinstance(outcome, Failed) and outcome.is_terminal):
+            breaker.succeeded(subject)
+        elif isinstance(outcome, Failed):
+            breaker.failed(subject, outcome.error)
+        else:
+            breaker.left(subject)
+
+    def _hurry_suspended(self) -> None:
+        """The plugin is called again: end the waits for it. From any thread."""
+        if self._queue.hurry(is_suspended):
+            self._slot.wake()
+
+    # Time limits, and the end of waits
 
     def _watch(self, invocation: Invocation[T], timeout: float) -> None:
         """Start the timer of a call. On the machinery loop."""
@@ -855,142 +794,207 @@ class Invocations(ABC, Generic[T]):
         invocation.replace_worker()  # of the pool that it began in: a newer one is complete
         self._slot.wake()  # workers of another pool may wait until they are let in
 
-    def _note_error(self, key: str, error: str, kind: str) -> str:
-        """Note why a handler was not successful, for the status; returns the noted text. Under the lock."""
-        self._counts.last_error = noted = f"{key}: {error}"
-        self._counts.last_error_type = kind
-        self._counts.last_error_time = self._clock.now()
-        return noted
-
-    def _count_failure(self, invocation: Invocation[T], outcome: Failed | Interrupted) -> None:
-        """Count a failed call for the slot and for the generation. Under the lock, once for each call."""
-        binding, key = invocation.binding, invocation.item.key
-        self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
-        # A fault of declctl, and a decision about one object, say nothing of the health of the handler.
-        if isinstance(outcome, Failed) and not outcome.is_terminal:
-            before = self._counts.streak
-            if before is None:
-                before = FailureStreak(0, self._clock.now(), self._clock.monotonic(), "", 0)
-            self._counts.streak = before._replace(
-                calls=before.calls + 1, error=f"{key}: {outcome.error}", generation=binding.generation
-            )
-
-    def _tally_failure(
-        self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None
-    ) -> None:
-        """The same for a call, or for what counts as one. `first_failed` is as in `Retry`."""
-        tally = binding.tally
-        tally.last_error = self._note_error(key, error, kind)
-        tally.calls += 1
-        tally.failed += 1
-        if first_failed is not None and first_failed != binding.generation:
-            tally.inherited[first_failed] = tally.inherited.get(first_failed, 0) + 1
-
-    def _dead_letter(self, invocation: Invocation[T], outcome: Failed) -> tuple[DeadLetter, object]:
-        """The letter of an item that is given up, and its content."""
-        now = self._clock.now()
-        state = invocation.retry_state(None, 0, is_unsynced=False)
-        letter = DeadLetter(
-            handler=self._name,
-            key=invocation.item.key,
-            type=invocation.kind,
-            error=outcome.error,
-            error_type=outcome.error_type,
-            traceback=end_of_tracebacks(invocation.failures),
-            attempts=outcome.attempt,
-            first_failed_at=failing_since(invocation.item) or now,
-            failed_at=now,
-            generation=invocation.binding.generation,
-        )
-        return letter, invocation.content(state)
-
-    def _tell_tap(
-        self,
-        invocation: Invocation[T],
-        outcome: TapOutcome,
-        error: str = "",
-        failure: BaseException | None = None,
-        retry_in: float | None = None,
-    ) -> None:
-        """Hand a call to the tap. Called only while somebody listens."""
-        subject, plan = invocation.tap_subject(), invocation.binding.plan
-        self.tap.called(
-            TappedCall(
-                at=self._clock.now(),
-                handler=self._name,
-                resource=plan.resource,
-                key=invocation.item.key,
-                type=subject.type,
-                outcome=outcome,
-                seconds=self._clock.monotonic() - invocation.started,
-                generation=invocation.binding.generation,
-                attempt=invocation.item.attempts + 1 - waits_of(invocation.item),
-                reason=subject.reason,
-                causes=subject.causes,
-                error=error,
-                error_type="" if failure is None else failure_type(failure),
-                retry_in=retry_in,
-                before=subject.before,
-                after=subject.after,
-                is_secret=subject.is_secret,
-            )
-        )
-
-    def _tell_breaker(self, invocation: Invocation[T], outcome: InvocationOutcome | None) -> None:
-        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
-
-        None: it has ended, or is not waited for any longer, without a verdict on the plugin.
-        """
+    def time_out_blocked(self) -> None:
+        """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
+        now = self._clock.monotonic()
         with self._lock:
-            breaker, invocation.entered = invocation.entered, None
-        if breaker is None:
+            invocations = [
+                invocation
+                for invocation in self._running.values()
+                if invocation.binding.loop.is_blocked and not invocation.overdue
+            ]
+        for invocation in invocations:
+            timeout = invocation.binding.plan.timeout
+            if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
+                self._time_out(invocation, ran_longer_than(timeout))
+
+    def abandon(self, binding: CallBinding | None, *, at: str = "the drain timeout of a reload") -> int:
+        """Wait no longer for the calls of a binding; returns how many there were.
+
+        Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
+        after its cancellation. `at` names the moment, for messages.
+        """
+        # Zombies were given up before, and are not counted again.
+        stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
+        for invocation in stuck:
+            invocation.cancelled_at = at
+            scope = invocation.scope  # read once: its worker may end the call at this moment
+            if scope is not None and invocation.loop is not None:
+                invocation.loop.call_soon_threadsafe(_cancel, scope)
+                why = f"it goes on, though it was cancelled at {at}"
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
+                )
+            elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
+                self._give_up_waiting(invocation, f"it outlived {at}")
+        return len(stuck)
+
+    def close(self, *, then: str = "") -> None:
+        """Retry nothing any more: the handler was removed, or the process ends.
+
+        `then` says for the log what becomes of a call that fails; by default it is given up.
+        """
+        self._then = self._then or then
+        self._closed = True
+
+    # What is under way, and figures
+
+    def of(self, binding: CallBinding | None) -> list[Invocation[T]]:
+        """The invocations of a binding that have not ended."""
+        with self._lock:
+            return [invocation for invocation in self._running.values() if invocation.binding is binding]
+
+    def keys(self, bindings: Collection[int] | None = None) -> list[str]:
+        """The keys of running invocations, for messages; `bindings` (their ids) limits them."""
+        with self._lock:
+            invocations = self._running.values()
+            return [
+                invocation.item.key
+                for invocation in invocations
+                if bindings is None or id(invocation.binding) in bindings
+            ]
+
+    def counts(self) -> HandlerCounts:
+        """A copy of the counts of this moment."""
+        with self._lock:
+            return replace(self._counts, durations=self._counts.durations.copy())
+
+    def lasting_streak(self) -> FailureStreak | None:
+        """The failed calls since the last success, if they are the state of the handler; else None."""
+        streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
+        return streak if streak is not None and streak.lasts(self._clock.monotonic()) else None
+
+    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
+        """The lags of live changes, and the durations of all calls, since the process started."""
+        with self._lock:
+            return self._lag.figures(), self._duration.figures()
+
+    def report_expression(self, binding: CallBinding, key: str, report: EvaluationReport) -> None:
+        """Count and log an evaluation of the filter's expression that failed or was slow. From any thread."""
+        if isinstance(report, SlowEvaluation):
+            with self._lock:
+                self._counts.slow_expressions += 1
+            self._failures.expression_slow(key, binding.generation, report.expression, report.seconds)
             return
-        subject = f"{self._name} {invocation.item.key}"
-        # A Terminal is a decision about one object, and no fault of the plugin.
-        if outcome is SUCCEEDED or (isinstance(outcome, Failed) and outcome.is_terminal):
-            breaker.succeeded(subject)
-        elif isinstance(outcome, Failed):
-            breaker.failed(subject, outcome.error)
-        else:
-            breaker.left(subject)
+        with self._lock:
+            self._counts.expression_errors += 1
+        self._failures.expression_failed(key, binding.generation, str(report))
 
-    def _hurry_suspended(self) -> None:
-        """The plugin is called again: end the waits for it. From any thread."""
-        if self._queue.hurry(is_suspended):
-            self._slot.wake()
+    def _report_expression(self, invocation: Invocation[T], report: EvaluationReport) -> None:
+        self.report_expression(invocation.binding, invocation.item.key, report)
 
-    def _retry(self, invocation: Invocation[T], outcome: InvocationOutcome, delay: float) -> None:
-        """Hand an item out again in `delay` seconds, with what its next attempt needs."""
-        item, first, since = invocation.item, invocation.first_failed, failing_since(invocation.item)
-        before: Retry | None = item.retry_state
-        waits = waits_of(item)
-        if isinstance(outcome, Failed):
-            first = invocation.binding.generation if first is None else first
-            since = self._clock.now() if since is None else since
-        else:
-            waits += 1  # it was no attempt
-        state = invocation.retry_state(first, waits, is_unsynced=isinstance(outcome, Unsynced))
-        if isinstance(outcome, Suspended | LoopEnded):
-            # Of no hook is known how it ends: the same ones are due.
-            state = state._replace(failed=frozenset() if before is None else before.failed)
-        # An item that was only suspended has no span: the link is to the attempt before.
-        span = None if before is None else before.span
-        if invocation.trace is not None:
-            span = invocation.trace.context
-        item.retry_state = state._replace(
-            failing_since=since,
-            is_suspended=isinstance(outcome, Suspended),
-            was_called=was_called(item) or not isinstance(outcome, Suspended),
-            span=span,
+
+class GivenUp(NamedTuple):
+    """A change that was given up, as a dead letter keeps it."""
+
+    notification: Notification
+    state: Retry
+
+
+class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
+    """The delivery of one change: a filter, then the calls."""
+
+    change: Change  # what the hooks receive
+    outcome: FilterOutcome | None = None  # the result of the filter
+
+    @property
+    def subject(self) -> str:
+        """The type of the change, and its key."""
+        return f"{self.change.type} {self.item.key}"
+
+    @property
+    def event_id(self) -> str:
+        """That of the change."""
+        return self.change.id
+
+    def traced(self) -> TracedCall:
+        """What the span of the call says."""
+        change, binding, obj = self.change, self.binding, self.change.obj
+        return TracedCall(
+            binding.plan.name,
+            binding.generation,
+            change.resource,
+            self.event_id,
+            self.item.attempts + 1,
+            binding.object_kind,
+            obj.namespace,
+            obj.name,
+            obj.uid,
+            type=str(change.type),
+            reason=str(change.reason),
+            waited=self.lag or 0.0,
         )
-        self._queue.retry(item, delay)
-        if self._closed:  # it was closed after the outcome was decided
-            self._queue.clear()
-        self._slot.wake()
 
+    @property
+    def kind(self) -> str:
+        """The type of the change that the handler has received."""
+        return str(self.change.type)
 
-def _causes(change: Change) -> tuple[Cause, ...]:
-    return (Cause(str(change.type), change.resource, str(change.key), str(change.reason)),)
+    def content(self, state: Retry) -> tuple["GivenUp", ...]:
+        """The notification, and what its next attempt needs."""
+        return (GivenUp(self.item.value, state),)
+
+    def tap_subject(self) -> TapSubject:
+        """The change; with both states, if one has replaced the other."""
+        notification = self.item.value
+        # The `old` of a Deleted is older than the state before it.
+        before = notification.old if notification.type is _MODIFIED else None
+        return TapSubject(
+            str(self.change.type),
+            str(self.change.reason),
+            before=before,
+            after=notification.record,
+            is_secret=is_secret(notification.record),
+        )
+
+    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
+        """The change, its objects, and the context."""
+        change = self.change
+        arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
+        if "ctx" in implementation.parameters:
+            # Most handlers use no memo, so it is made when it is first read.
+            key = change.key
+            # Most handlers do not write, so the cause is made when one does.
+            scope = CallScope(key, change.obj, causes=partial(_causes, change))
+            remember = partial(memo, key, change.obj.uid)
+            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
+        return arguments
+
+    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
+        """As of any item, with what the filter has made of the change."""
+        outcome = self.outcome
+        if outcome is None and self.binding.filter is None:
+            # The handler may have acted on the change: a filter that a reload adds must not keep the retry
+            # away.
+            outcome = FilterOutcome(self.item.value, self.item.value)
+        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
+        return state._replace(outcome=outcome)
+
+    def select(self, report: ReportOf) -> bool:
+        """Apply the filter to the change; returns False if the change ends without a call.
+
+        `report` takes an evaluation of a filter's expression that fails, which counts as false, or is slow.
+        A failure of the filter counts as one of the handler: returns True, without implementations.
+        """
+        notification, outcome = self.item.value, self.outcome
+        decided = notification.judged or (outcome is not None and outcome.notification is notification)
+        if self.binding.filter is not None and not decided:
+            known = None if outcome is None else outcome.delivered
+            try:
+                result = self.binding.filter.apply(
+                    notification, self.change.obj, self.change.old, known, partial(report, self)
+                )
+            except FilterFailed as failure:
+                self.failures.append(failure)
+                self.implementations = ()
+                return True
+            if result is None:
+                return False
+            self.outcome = FilterOutcome(notification, result)
+            if result is not notification:
+                self.change = entering_or_leaving(self.change, result)
+                self.implementations = _event_target(self.binding).select(result.type)
+        return bool(self.implementations)
 
 
 class EventInvocations(Invocations[Notification]):
@@ -1025,6 +1029,10 @@ class EventInvocations(Invocations[Notification]):
             # A change that was merged with older ones has waited since the oldest of them.
             invocation.lag = began - item.added_at
         return invocation
+
+
+def _causes(change: Change) -> tuple[Cause, ...]:
+    return (Cause(str(change.type), change.resource, str(change.key), str(change.reason)),)
 
 
 def _event_target(binding: CallBinding) -> EventTarget:

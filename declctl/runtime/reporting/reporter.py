@@ -272,6 +272,7 @@ class StatusReporter:
         active = self._active()
         if self._started_with is None and active is not None:
             self._started_with = active.plan
+        self._look_at_handlers()
         resources = self.resources()
         if not self._caches.defers_starts:
             for resource in resources:
@@ -289,7 +290,6 @@ class StatusReporter:
             self._conditions.set("Ready", holds=True, reason="Following", message="no cache is filled")
         else:
             self._conditions.set("Ready", holds=True, reason="Synced")
-        self._look_at_handlers()
         # All three are read even if only one of them is shown: plugins are logged in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
         # While the server is away, every watch fails. The condition has this one fault instead.

@@ -106,6 +106,18 @@ def test_what_is_left_to_do_stands_in_the_first_line(reason: str, message: str, 
     assert headline(document(conditions=[condition]), now=NOW) == line
 
 
+def test_all_is_well_is_a_short_line():
+    """A healthy controller has nothing in brackets."""
+    assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"
+
+
+def test_not_ready_says_why():
+    """A controller that isn't ready says so in the first line, with the reason."""
+    ready = {**DOCUMENT["conditions"][0], "type": "Ready", "message": "not synced: pods"}
+    line = headline(document(ready=False, conditions=[ready]), now=NOW)
+    assert line == "pod-guard generation 6 (NOT READY: not synced: pods)"
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [
@@ -121,18 +133,6 @@ def test_a_handler_that_fails_stands_in_the_first_line(message: str, told: str):
     fails = {**DOCUMENT["conditions"][0], "type": "HandlersHealthy", "reason": "CallsFail"}
     line = headline(document(conditions=[{**fails, "message": message}]), now=NOW)
     assert line == f"pod-guard generation 6 ({told})"
-
-
-def test_all_is_well_is_a_short_line():
-    """A healthy controller has nothing in brackets."""
-    assert headline(document(conditions=[]), now=NOW) == "pod-guard generation 6"
-
-
-def test_not_ready_says_why():
-    """A controller that isn't ready says so in the first line, with the reason."""
-    ready = {**DOCUMENT["conditions"][0], "type": "Ready", "message": "not synced: pods"}
-    line = headline(document(ready=False, conditions=[ready]), now=NOW)
-    assert line == "pod-guard generation 6 (NOT READY: not synced: pods)"
 
 
 def test_tables_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]):
