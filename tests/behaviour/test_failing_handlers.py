@@ -29,6 +29,7 @@ def test_a_handler_whose_calls_all_fail_is_named_until_one_succeeds(rig, config_
     assert ": ValueError: no m" in message
     assert "`declctl tap --failed`" in message
     assert runs.status().ready
+    assert runs.handler("tell").fails
     assert runs.condition("Degraded").status == "False"
     keys.discard("default/m3")
     runs.advance(4000)

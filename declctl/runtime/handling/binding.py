@@ -124,6 +124,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
     duration: HistogramFigures | None = None  # of calls, with their filters
+    fails: bool = False  # the condition HandlersHealthy names it
 
 
 class FailureStreak(NamedTuple):

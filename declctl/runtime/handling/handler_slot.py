@@ -419,6 +419,7 @@ class HandlerSlot(ABC, Generic[T]):
             resource=binding.plan.resource,
             lag=lag,
             duration=duration,
+            fails=self.invocations.lasting_streak() is not None,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
