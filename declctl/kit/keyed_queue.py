@@ -356,19 +356,11 @@ class KeyedQueue(Generic[T]):
     def part(self) -> None:
         """Stop sharing the counter: further cuts of the other queues do not concern this one.
 
-        There will be no other code. So all that waits belongs to the epoch that goes on, but for what backs
-        off: who waits for the end of the epoch waits for the former, and not for the latter.
+        No other code will come: what is behind a retry, and retries that are due, count as outstanding.
         """
         with self._lock:
-            newest = self._epochs.counter.newest
-            self._epochs.counter = EpochCounter(newest)
-            self._wake_due()
+            self._epochs.counter = EpochCounter(self._epochs.counter.newest)
             self._parted = True
-            for item in self._held.values():
-                if item.epoch == NO_EPOCH:
-                    if item.due is None:
-                        item.epoch = self._epochs.move(NO_EPOCH, newest)
-                    self._move_behind(item, newest)
 
     def hand_over(self, old: int) -> None:
         """Let the waiting items of epoch `old` belong to the newest epoch."""
@@ -387,9 +379,17 @@ class KeyedQueue(Generic[T]):
         return epochs.of(epoch) if epochs.adopted else epoch
 
     def outstanding(self, epoch: int) -> int:
-        """How many values of exactly this epoch are neither done nor gone."""
+        """How many values of exactly this epoch are neither done nor gone.
+
+        After `part`, those that will belong to it are among them, but for what backs off or rests.
+        """
         with self._lock:
-            return self._epochs.pending.get(epoch, 0)
+            found = self._epochs.pending.get(epoch, 0)
+            if self._parted and epoch == self._epochs.counter.newest:
+                self._wake_due()
+                waits_for_time = len(self._due) + self._resting.number
+                found += self._epochs.pending.get(NO_EPOCH, 0) - waits_for_time
+            return found
 
     def end_debounce(self) -> bool:
         """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
@@ -621,13 +621,9 @@ class KeyedQueue(Generic[T]):
     def _join_epoch(self, item: QueueItem[T], epoch: int) -> None:
         """Move an item that holds its key to an epoch, with the values that wait behind it."""
         item.epoch = self._epochs.move(item.epoch, epoch)
-        if not self._parted:
-            self._move_behind(item, epoch)
-
-    def _move_behind(self, item: QueueItem[T], epoch: int) -> None:
-        """Move the values that wait behind an item to an epoch; those that rest get theirs when that ends."""
         behind = item.after
         while behind is not None:
+            # A value that rests gets its epoch when that ends.
             if behind.rest is None and behind.epoch != epoch:
                 behind.epoch = self._epochs.move(behind.epoch, epoch)
             behind = behind.after
@@ -635,15 +631,13 @@ class KeyedQueue(Generic[T]):
     def _is_behind_retry(self, key: str) -> bool:
         """Whether a value of a key waits behind one that is to be retried."""
         holder = self._held.get(key)
-        return holder is not None and holder.epoch == NO_EPOCH and not self._parted
+        return holder is not None and holder.epoch == NO_EPOCH
 
     def _wake_due(self) -> None:
         now = self._now()
         while self._due and self._due[0][0] <= now:
             _, _, item = heapq.heappop(self._due)
             item.due = None
-            if self._parted:
-                item.epoch = self._epochs.move(NO_EPOCH, self._epochs.counter.newest)
             self._released.append(item)
 
     def _look_rested(self) -> None:
