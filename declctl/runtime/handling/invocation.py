@@ -47,7 +47,7 @@ class Retry(NamedTuple):
     request: Request | None = None  # of the last call of a reconciler
     is_suspended: bool = False  # the newest retry is for a plugin that is not called (`CircuitBreaker`)
     span: Any = None  # the context of the span of the last attempt, if there are traces
-    was_called: bool = True  # hooks were called in one of the attempts
+    was_called: bool = True  # in one of the attempts, hooks were called and came to an end
 
 
 class _LoopCall(NamedTuple):
@@ -239,7 +239,7 @@ def is_suspended(item: QueueItem[Any]) -> bool:
 
 
 def was_called(item: QueueItem[Any]) -> bool:
-    """Whether hooks were called for an item, in any attempt."""
+    """Whether hooks were called for an item and came to an end, in any attempt."""
     retry: Retry | None = item.retry_state
     return retry is not None and retry.was_called
 

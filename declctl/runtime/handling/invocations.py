@@ -676,7 +676,8 @@ class Invocations(ABC, Generic[T]):
         else:
             waits += 1  # it was no attempt
         state = invocation.retry_state(first, waits, is_unsynced=isinstance(outcome, Unsynced))
-        if isinstance(outcome, Suspended | LoopEnded):
+        has_result = not isinstance(outcome, Suspended | LoopEnded)
+        if not has_result:
             # Of no hook is known how it ends: the same ones are due.
             state = state._replace(failed=frozenset() if before is None else before.failed)
         # An item that was only suspended has no span: the link is to the attempt before.
@@ -686,7 +687,7 @@ class Invocations(ABC, Generic[T]):
         item.retry_state = state._replace(
             failing_since=since,
             is_suspended=isinstance(outcome, Suspended),
-            was_called=was_called(item) or not isinstance(outcome, Suspended),
+            was_called=has_result or was_called(item),
             span=span,
         )
         self._queue.retry(item, delay)

@@ -44,7 +44,7 @@ from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
-from declctl.runtime.handling.outcomes import InvocationOutcome, Suspended
+from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
 from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
@@ -728,8 +728,8 @@ class Reconciliations(Invocations[Causes]):
         return any(isinstance(failure.__cause__, Terminal) for failure in failures)
 
     def _retry(self, invocation: Invocation[Causes], outcome: InvocationOutcome, delay: float) -> None:
-        """As of any item; changes that no call has read are left for the next one."""
-        if isinstance(outcome, Suspended):
+        """As of any item; changes of which no call has made anything are left for the next one."""
+        if isinstance(outcome, Suspended | LoopEnded):
             assert isinstance(invocation, Reconciliation)
             changed_at = None if invocation.lag is None else invocation.started - invocation.lag
             # Before the retry: another worker may begin it at once.

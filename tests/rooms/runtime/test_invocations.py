@@ -165,4 +165,4 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     assert called == ["Added", "Added", "Modified"]
     figures = slot.statistics()
     assert (figures.succeeded, figures.failed, figures.retried, figures.running) == (2, 0, 0, 0)
-    assert figures.queued == 0
+    assert (figures.queued, figures.lag.total, figures.duration.total) == (0, 2, 2)
