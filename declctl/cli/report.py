@@ -197,6 +197,11 @@ def headline(document: Document, *, now: datetime) -> str:
         ready = _condition(document, "Ready")
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""
         doubts.append(f"NOT READY{why}")
+    healthy = _condition(document, "HandlersHealthy")
+    if healthy is not None and healthy["status"] == "False":
+        # The message goes on with further handlers, and with what to do: the condition has it whole.
+        why = healthy["message"].partition("; ")[0] or healthy["reason"]
+        doubts.append(f"HANDLERS FAIL: {why}")
     line = f"{document['name']} generation {document['generation']}"
     return f"{line} ({'; '.join(doubts)})" if doubts else line
 

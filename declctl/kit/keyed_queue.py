@@ -3,7 +3,8 @@
 Every notification that waits for a handler is a `QueueItem` of such a queue. The queue decides and never
 waits; any thread may call it. The caller defines the weight of a value, and the merge of two values of one
 key, which limits the weight of the queue. An epoch is the time between two calls of `cut`, such as two
-reloads. A value belongs to the epoch in which it was added or, after a failure, in which its retry is due.
+reloads. A value belongs to the epoch in which it was added. After a failure it belongs, with all values that
+wait behind it, to the epoch in which it is taken again: a failure that was mended meanwhile is not repeated.
 """
 
 import heapq
@@ -28,7 +29,7 @@ class QueueItem(msgspec.Struct, Generic[T], eq=False):
 
     key: str
     value: T
-    # In which the value was added, or its rest or back-off ended; NO_EPOCH while it rests or backs off.
+    # In which the value was added, its rest ended, or it was taken again after a failure; else NO_EPOCH.
     epoch: int
     weight: int  # in the unit of the queue's `weigh`
     added_at: float  # monotonic seconds
@@ -86,7 +87,7 @@ def _nothing() -> None:
     """The `wake` of a queue without a budget."""
 
 
-NO_EPOCH = -1  # of a value that rests or backs off, which will belong to the epoch in which that ends
+NO_EPOCH = -1  # of a value that rests, or that is to be retried, and of those behind the latter
 
 
 class EpochCounter:
@@ -170,8 +171,9 @@ class KeyedQueue(Generic[T]):
       many seconds, and after `LONGEST_REST` times as many at the latest. Meanwhile newer values of its key
       are merged with it. While all values together have the weight `merge_above` or more, none rests.
     - `cut` begins a new epoch. A waiting value belongs to its epoch until it is retried or handed over; a
-      value that rests or backs off will belong to the epoch in which that ends. So a reload separates old
-      and new values in one step, without touching the queue.
+      value that rests will belong to the epoch in which that ends, and a value that is retried to the one in
+      which it is taken. So does what waits behind the latter, as its turn can't come before. So a reload
+      separates old and new values in one step, without touching the queue.
     - Queues with the same `epochs` counter are cut together.
     """
 
@@ -210,6 +212,7 @@ class KeyedQueue(Generic[T]):
         self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._running = self._excluded = 0  # taken and not done; each such item counts as one of both
+        self._parted = False  # no further epoch will begin
 
     def add(self, key: str, value: T) -> None:
         """Append a value of `key`."""
@@ -278,6 +281,8 @@ class KeyedQueue(Generic[T]):
             item.fixed = item.taken = True  # the worker reads the value, which must not change any longer
             if item.attempts == 0:
                 self._taken += 1
+            elif item.epoch == NO_EPOCH:
+                self._join_epoch(item, self._epochs.counter.newest)
             self._running += 1
             return item
 
@@ -299,13 +304,14 @@ class KeyedQueue(Generic[T]):
     def retry(self, item: QueueItem[T], delay: float) -> None:
         """Hand the item out again in `delay` seconds; its key stays held.
 
-        Until it is due, the item belongs to no epoch; after that, to the one that is the newest at that
-        moment.
+        Until it is taken again, the item belongs to no epoch, and neither does what waits behind it; after
+        that, to the one that is the newest at that moment. Many retries may be due together: those that wait
+        for a worker at a `cut` belong to the new epoch, as those that are due later.
         """
         with self._lock:
             self._come_back(item)
             item.attempts += 1
-            item.epoch = self._epochs.move(item.epoch, NO_EPOCH)
+            self._join_epoch(item, NO_EPOCH)
             item.due = self._now() + delay
             heapq.heappush(self._due, (item.due, next(self._order), item))
             if self.keyed:
@@ -348,9 +354,13 @@ class KeyedQueue(Generic[T]):
         return self._epochs.counter.cut()
 
     def part(self) -> None:
-        """Stop sharing the counter: further cuts of the other queues do not concern this one."""
+        """Stop sharing the counter: further cuts of the other queues do not concern this one.
+
+        No other code will come: what is behind a retry, and retries that are due, count as outstanding.
+        """
         with self._lock:
             self._epochs.counter = EpochCounter(self._epochs.counter.newest)
+            self._parted = True
 
     def hand_over(self, old: int) -> None:
         """Let the waiting items of epoch `old` belong to the newest epoch."""
@@ -369,9 +379,17 @@ class KeyedQueue(Generic[T]):
         return epochs.of(epoch) if epochs.adopted else epoch
 
     def outstanding(self, epoch: int) -> int:
-        """How many values of exactly this epoch are neither done nor gone."""
+        """How many values of exactly this epoch are neither done nor gone.
+
+        After `part`, those that will belong to it are among them, but for what backs off or rests.
+        """
         with self._lock:
-            return self._epochs.pending.get(epoch, 0)
+            found = self._epochs.pending.get(epoch, 0)
+            if self._parted and epoch == self._epochs.counter.newest:
+                self._wake_due()
+                waits_for_time = len(self._due) + self._resting.number
+                found += self._epochs.pending.get(NO_EPOCH, 0) - waits_for_time
+            return found
 
     def end_debounce(self) -> bool:
         """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
@@ -501,7 +519,7 @@ class KeyedQueue(Generic[T]):
 
     def _append(self, key: str, value: T, epoch: int, now: float, rests: bool) -> QueueItem[T]:
         tail, weight = self._tail.get(key), self._weigh(value)
-        if rests:
+        if rests or (tail is not None and self._is_behind_retry(key)):
             epoch = NO_EPOCH
         self._tail[key] = item = QueueItem(key, value, epoch, weight, now, before=tail)
         if tail is not None:
@@ -600,12 +618,26 @@ class KeyedQueue(Generic[T]):
             self._released.append(following)
         return True
 
+    def _join_epoch(self, item: QueueItem[T], epoch: int) -> None:
+        """Move an item that holds its key to an epoch, with the values that wait behind it."""
+        item.epoch = self._epochs.move(item.epoch, epoch)
+        behind = item.after
+        while behind is not None:
+            # A value that rests gets its epoch when that ends.
+            if behind.rest is None and behind.epoch != epoch:
+                behind.epoch = self._epochs.move(behind.epoch, epoch)
+            behind = behind.after
+
+    def _is_behind_retry(self, key: str) -> bool:
+        """Whether a value of a key waits behind one that is to be retried."""
+        holder = self._held.get(key)
+        return holder is not None and holder.epoch == NO_EPOCH
+
     def _wake_due(self) -> None:
         now = self._now()
         while self._due and self._due[0][0] <= now:
             _, _, item = heapq.heappop(self._due)
             item.due = None
-            item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
             self._released.append(item)
 
     def _look_rested(self) -> None:
@@ -621,7 +653,8 @@ class KeyedQueue(Generic[T]):
 
     def _rested(self, item: QueueItem[T]) -> None:
         item.rest = None
-        item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
+        if not self._is_behind_retry(item.key):
+            item.epoch = self._epochs.move(item.epoch, self._epochs.counter.newest)
         self._ready.append(item)
 
     def _forget(self, item: QueueItem[T]) -> None:

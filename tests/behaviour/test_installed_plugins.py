@@ -430,3 +430,29 @@ def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin, cont
     assert rig.told("teardown") == []
     assert runs.stop() == 0
     assert (len(rig.told("prepare")), len(rig.told("teardown"))) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["Event", "Reconcile"])
+def test_a_change_that_waits_for_a_plugin_has_its_lag_in_the_end(
+    rig, plugin, tmp_path, config_map, controller, monkeypatch, mode
+) -> None:
+    """Of a change that came while the plugin was suspended, the figures have the wait, once."""
+    monkeypatch.setattr(rig.board, "down", True, raising=False)
+    code = _FLAKY
+    if mode == "Reconcile":
+        code = code.replace("declctl_event(change", "declctl_reconcile(request").replace(
+            "change.key", "request.key"
+        )
+    _break(tmp_path, code)
+    _write_flaky(rig, mode=mode)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
+    runs.wait_ready()
+    until("it is suspended", lambda: runs.status().plugins[0].state == "Suspended")
+    assert runs.handler("it").lag.total == 0, "first objects have none"
+    runs.sandbox.create(config_map("late"))
+    until("it waits", lambda: runs.handler("it").queued == 9)
+    trials = runs.status().plugins[0].circuit_breaker.trials
+    until("others are tried", lambda: runs.status().plugins[0].circuit_breaker.trials > trials + 1)
+    rig.board.down = False
+    runs.wait_idle()
+    assert (runs.handler("it").succeeded, runs.handler("it").lag.total) == (9, 1)

@@ -78,6 +78,7 @@ def _is_told_by_the_status(case: Case, number: int, ask: Run, scene: Scene) -> N
         ("Ready", "True", "Synced"),
         ("Reloaded", "False", case.reason),
         ("Degraded", "False", "AsExpected"),
+        ("HandlersHealthy", "True", "AsExpected"),
     ]
     first, *_ = scene.told(status.out).splitlines()
     once = re.sub(r"; it is tried again in \d+s(, \d+ so far)?\)$", ")", first)

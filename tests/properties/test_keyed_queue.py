@@ -13,7 +13,7 @@ from declctl.kit.keyed_queue import QueueItem
 KEYS = st.sampled_from("abcd")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
 WEIGHTS = st.integers(0, 30)
-BACKING_OFF = -1  # the epoch of what backs off: whichever is the newest when it is due
+RETRIED = -1  # the epoch of what is to be retried, and of what is behind it: the newest when that is taken
 PICKS = st.integers(0, 1000)
 ROOM = st.sampled_from([1, 2, 100, 100])  # how many may be out at once
 
@@ -57,6 +57,7 @@ class Item:
     turn: int
     attempts: int = 0
     due: float | None = None
+    backs_off: bool = False  # no `take` has found it due
     fixed: bool = False
     delayed: bool = False
     excluded: bool = False
@@ -103,8 +104,7 @@ class LanesMachine(RuleBasedStateMachine):
             assert self.queue.next_due() is None
             return
         for item in self.items:
-            if item.epoch == BACKING_OFF and item.due is not None and item.due <= self.clock.monotonic():
-                item.epoch = self.epoch
+            item.backs_off = item.backs_off and item.due is not None and item.due > self.clock.monotonic()
         if taken is None:
             assert not eligible
             resting = [item.due - self.clock.monotonic() for item in self.items if item.due is not None]
@@ -112,6 +112,8 @@ class LanesMachine(RuleBasedStateMachine):
             return
         (item,) = [item for item in eligible if item.key == taken.key]
         assert (taken.value, taken.attempts) == (item.value, item.attempts)
+        if item.epoch == RETRIED:
+            self._join(item.key, self.epoch)
         assert self.queue.epoch_of(taken) == self._owner(item.epoch)
         if not item.attempts:
             # One that was retried has held its key itself, as long as it ran and backed off.
@@ -146,7 +148,8 @@ class LanesMachine(RuleBasedStateMachine):
         item = self._pick(pick)
         assert item.taken is not None
         self.queue.retry(item.taken, delay)
-        item.taken, item.attempts, item.epoch = None, item.attempts + 1, BACKING_OFF
+        item.taken, item.attempts, item.backs_off = None, item.attempts + 1, True
+        self._join(item.key, RETRIED)
         item.excluded = False
         item.due = self.clock.monotonic() + delay
         if not self.queue.keyed:
@@ -207,7 +210,7 @@ class LanesMachine(RuleBasedStateMachine):
         assert seen.added == self.count == seen.taken + fresh + seen.merged + seen.dropped
         assert (seen.taken, seen.merged, seen.dropped) == (self.taken, self.merged, self.dropped)
         assert seen.running == len(self._running())
-        assert seen.backing_off == sum(1 for item in self.items if item.epoch == BACKING_OFF)
+        assert seen.backing_off == sum(1 for item in self.items if item.backs_off)
         assert seen.waiting == len(self.items) - seen.running - seen.backing_off
         assert seen.weight == sum(item.value.weight for item in self.items)
         assert self.queue.idle == (not self.items)
@@ -260,7 +263,8 @@ class LanesMachine(RuleBasedStateMachine):
                 self.items.remove(tail)
                 self.merged += 2
                 return
-        item = Item(key, value, self.epoch, self.count)
+        behind_retry = any(other.epoch == RETRIED for other in self._of(key))
+        item = Item(key, value, RETRIED if behind_retry else self.epoch, self.count)
         item.delayed = self._is_held(key)
         self.items.append(item)
 
@@ -290,8 +294,12 @@ class LanesMachine(RuleBasedStateMachine):
         for item in self._of(key)[1:]:
             item.delayed = True
 
+    def _join(self, key: str, epoch: int) -> None:
+        for item in self._of(key):
+            item.epoch = epoch
+
     def _owner(self, epoch: int) -> int:
-        if epoch == BACKING_OFF:
+        if epoch == RETRIED:
             return self.epoch
         return self.adopted.get(epoch, epoch)
 

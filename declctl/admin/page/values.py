@@ -14,10 +14,11 @@ NONE = "\N{EN DASH}"  # in a cell without a value
 
 
 def is_failing(handler: HandlerStatistics, *, now: datetime) -> bool:
-    """Whether a handler has failed lately, or has changes that it has given up."""
+    """Whether a handler has failed lately, fails on, or has changes that it has given up."""
     failed = handler.last_error_time
     is_recent = failed is not None and now - failed < timedelta(seconds=FAILING_SECONDS)
-    return is_recent or handler.dead_letters > 0
+    # The back-off may be longer than `FAILING_SECONDS`: the calls fail on, and the last one was long ago.
+    return is_recent or handler.fails or handler.dead_letters > 0
 
 
 def moment(time: datetime) -> str:

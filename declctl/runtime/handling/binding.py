@@ -42,6 +42,8 @@ SLOW_EVALUATION = 0.1  # seconds of an evaluation above which it is reported
 # Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
 HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _DURATIONS_KEPT = 512
+# A handler is unhealthy if so many calls in a row have failed, over so many seconds.
+STREAK_CALLS, STREAK_SECONDS = 5, 10.0
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 _RESYNC = ChangeType.RESYNC
 
@@ -122,6 +124,28 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
     duration: HistogramFigures | None = None  # of calls, with their filters
+    fails: bool = False  # the condition HandlersHealthy names it
+
+
+class FailureStreak(NamedTuple):
+    """The failed calls of a handler since its last success.
+
+    A call that waits for a cache or a suspended plugin, and a reconciler's Terminal, neither belong to it nor
+    end it.
+    """
+
+    calls: int
+    since: datetime  # the first of them, in UTC
+    began: float  # the same moment, in monotonic seconds
+    error: str  # of the last one, with the key of its object
+    generation: int  # of the last one
+
+    def lasts(self, now: float) -> bool:
+        """Whether it is the state of the handler, and no bad moment; `now` is in monotonic seconds.
+
+        The number alone would flap: of a hundred calls a second, five in a row may fail by chance.
+        """
+        return self.calls >= STREAK_CALLS and now - self.began >= STREAK_SECONDS
 
 
 @dataclass(slots=True)
@@ -140,6 +164,7 @@ class HandlerCounts:
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None
     last_error_time: datetime | None = None
+    streak: FailureStreak | None = None  # None if the newest call has succeeded
     # Of the newest calls, in seconds.
     durations: deque[float] = field(default_factory=lambda: deque[float](maxlen=_DURATIONS_KEPT))
 

@@ -26,15 +26,13 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,
     EventInvocations,
     GivenUp,
-    Invocation,
     Invocations,
     SlotQueue,
-    is_suspended,
-    is_unsynced,
 )
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
@@ -421,6 +419,7 @@ class HandlerSlot(ABC, Generic[T]):
             resource=binding.plan.resource,
             lag=lag,
             duration=duration,
+            fails=self.invocations.lasting_streak() is not None,
         )
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:

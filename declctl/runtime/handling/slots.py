@@ -21,6 +21,7 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
@@ -179,6 +180,11 @@ class Slots:
     def unmapped(self) -> Sequence[str]:
         """What keeps changes from leading to keys, in words: one text for each reconciler concerned."""
         return [text for slot in self._slots.values() if (text := slot.unmapped)]
+
+    def failing(self) -> Mapping[str, FailureStreak]:
+        """The handlers whose calls fail, by name, with their failed calls since the last success."""
+        streaks = {name: slot.invocations.lasting_streak() for name, slot in self._slots.items()}
+        return {name: streak for name, streak in streaks.items() if streak is not None}
 
     def pause_finalizer(self, handler: str, finalizer: str) -> None:
         """Add a finalizer to no object any more, because an edit removes it from the manifest."""

@@ -27,6 +27,7 @@ MOST_WAITING = 1000  # calls that wait for one listener
 MOST_BYTES = 16 << 20  # of their objects
 _MOST_PATHS = 12  # that are named of one change
 _LONGEST_PATH = 200  # characters: a key of a map may have megabytes
+SECRET = ("", "Secret")  # group and kind of Secrets
 _HIDDEN = "(hidden: the object is a Secret)"
 _CALL_BYTES = 512  # of a waiting call, besides its objects
 

@@ -29,7 +29,7 @@ from declctl.objects import (
 )
 from declctl.runtime.handling.binding import CallBinding
 from declctl.runtime.handling.context import HandlerWrites
-from declctl.runtime.handling.invocations import Retry
+from declctl.runtime.handling.invocation import Retry
 from declctl.writes import CallScope, finalizers_of, is_being_deleted
 
 _MOST_REMOVED = 10_000  # objects that are remembered

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
-from declctl.hooks.calls import Implementation, place_of, readable_traceback
+from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import CacheSnapshot, Lister
 from declctl.kit import Clock, KeyedQueueStatistics
@@ -40,16 +40,12 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.invocations import (
-    LONGEST_WAIT_FOR_SYNC,
-    Invocation,
-    Invocations,
-    MemoOf,
-    ReportOf,
-    Retry,
-)
-from declctl.runtime.handling.tap import TapSubject, is_secret
+from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
+from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
+from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
+from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -70,9 +66,7 @@ from declctl.writes import CallScope, WriteOrigin, Written
 
 Causes = tuple[Cause, ...]
 _JITTER = 0.1  # of a back-off
-_SILENCE = 60.0  # seconds between two log lines about changes that wait for the reconciled kind
 _MOST_SHOWN = 3  # values in a log line
-_LONGEST_TRACEBACK = 20_000  # characters
 _MOST_REASONS = 16  # versions of one key that are compared with its own writes
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
 _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
@@ -319,6 +313,14 @@ class ReconcileQueue:
         """
         with self._lock:
             return self._changed.pop(key, None), self._events.pop(key, ())
+
+    def not_called(self, key: str, changed_at: float | None, events: Sequence[str]) -> None:
+        """Note again what `changes_of` has returned: no call was made, and the next one reads the changes."""
+        with self._lock:
+            if changed_at is not None:
+                self._changed[key] = min(changed_at, self._changed.get(key, changed_at))
+            if events:
+                self._events[key] = [*events, *self._events.get(key, ())][:_MOST_REASONS]
 
     def done(self, item: QueueItem[Causes]) -> bool:
         """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
@@ -571,8 +573,9 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return self.request.causes
 
     def tap_subject(self) -> TapSubject:
-        """Why the key is due; of its object, only whether it is a Secret."""
-        return TapSubject("Reconcile", causes=self.request.causes, is_secret=is_secret(self.request.obj))
+        """Why the key is due; of its object, only whether it is a Secret, also of one that is gone."""
+        hidden = self.binding.object_kind == SECRET or is_secret(self.request.obj)
+        return TapSubject("Reconcile", causes=self.request.causes, is_secret=hidden)
 
     @property
     def most_attempts(self) -> int | None:
@@ -720,11 +723,21 @@ class Reconciliations(Invocations[Causes]):
         """As of any item, up to a tenth shorter: keys that failed together do not all come back together."""
         return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
 
-    def _is_final(self, failures: Sequence[BaseException]) -> bool:
+    def _is_terminal(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
         return any(isinstance(failure.__cause__, Terminal) for failure in failures)
 
-    def _succeed(self, invocation: Invocation[Causes]) -> None:
+    def _retry(self, invocation: Invocation[Causes], outcome: InvocationOutcome, delay: float) -> None:
+        """As of any item; changes of which no call has made anything are left for the next one."""
+        if isinstance(outcome, Suspended | LoopEnded):
+            assert isinstance(invocation, Reconciliation)
+            changed_at = None if invocation.lag is None else invocation.started - invocation.lag
+            # Before the retry: another worker may begin it at once.
+            self._keys.not_called(invocation.item.key, changed_at, invocation.caused_by)
+        super()._retry(invocation, outcome, delay)
+
+    def _succeeded(self, invocation: Invocation[Causes]) -> None:
+        """As of any item; a Requeue is noted, and the finalizer that was added is looked for."""
         assert isinstance(invocation, Reconciliation)
         if invocation.requeue is not None:
             cause = Cause("Requeue", invocation.binding.plan.resource, invocation.item.key, "Requested")
@@ -732,7 +745,7 @@ class Reconciliations(Invocations[Causes]):
             self._slot.wake()  # it may be due before all other keys: the workers look when
         if invocation.adds:
             self._look_again(invocation)
-        super()._succeed(invocation)
+        super()._succeeded(invocation)
 
     def mapping_failed(
         self,
@@ -747,62 +760,21 @@ class Reconciliations(Invocations[Causes]):
         `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
         given up. `first_failed` is the generation on which the change failed first; None for this one.
         """
-        cause = failure if failure.__cause__ is None else failure.__cause__
-        what, kind, tally = str(failure), type(cause).__name__, binding.tally
+        what = str(failure)
         with self._lock:
-            self._counts.last_error = tally.last_error = f"{place}: {what}"
-            self._counts.last_error_type = kind
-            self._counts.last_error_time = self._clock.now()
-            tally.calls += 1
-            tally.failed += 1
-            if first_failed is not None and first_failed != binding.generation:
-                tally.inherited[first_failed] = tally.inherited.get(first_failed, 0) + 1
+            self._tally_failure(binding, place, what, failure_type(failure), first_failed)
             if delay is None:
                 self._counts.failed += 1
             else:
                 self._counts.retried += 1
-        fields: dict[str, object] = {}
-        try:
-            # The text is left out, as it may name the object.
-            times = self._failures.count((binding.generation, "keys", kind, place_of(cause), delay is None))
-            if times == 1:
-                fields["traceback"] = readable_traceback(failure)[:_LONGEST_TRACEBACK]
-        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
-            times = 1
-        # One fault of the code may concern thousands of objects: the 10th is logged, the 100th, and so on.
-        if str(times).rstrip("0") != "1":
-            return
-        so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
-        then = "given up" if delay is None else f"again in {delay:.3g} s"
-        self._log.error(
-            f"{self._name}: a filter or mapping has failed on {place}: {what}{so_far}; {then}",
-            handler=self._name,
-            key=place.partition(" ")[2],
-            generation=binding.generation,
-            error_type=kind,
-            times=times,
-            retry_in=None if delay is None else round(delay, 3),
-            **fields,
-        )
+        self._failures.mapping_failed(place, binding.generation, failure, what, delay)
 
     def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
         """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
-        now = self._clock.monotonic()
         with self._lock:
-            self._counts.last_error = f"{key}: {fault}"
-            self._counts.last_error_type = type(fault).__name__
-            self._counts.last_error_time = self._clock.now()
+            self._note_error(key, str(fault), type(fault).__name__)
             self._counts.retried += 1
-            is_due = now >= self._silent_until
-            if is_due:
-                self._silent_until = now + _SILENCE
-        if is_due:
-            self._log.warning(
-                f"{self._name}: the change of {key} waits, and maybe others: {fault}",
-                handler=self._name,
-                key=key,
-                generation=binding.generation,
-            )
+        self._failures.mapping_waits(key, binding.generation, str(fault))
 
     def found_no_keys(
         self,

@@ -18,9 +18,11 @@ from msgspec.structs import replace
 from declctl.informer.applier import RelistDifferences
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import Clock, set_within
+from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
+from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
@@ -57,8 +59,13 @@ _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
 _LONGEST_LOOK_SECONDS = 1.0  # between two looks when all have synced
 _SILENCE = 60.0  # seconds between two log lines about one resource that has not synced
+_FAILING_ADVICE = (
+    "`declctl tap --failed` shows the calls, and the log their tracebacks; mend the handler and save, then "
+    "waiting retries use the new code, and `declctl get deadletters` has what was given up"
+)
 _HOOK_SECONDS = 60.0  # time limit of a `declctl_reload` hook
-_NAMED = 5  # namespaces that a log line names
+_LONGEST_ERROR = 300  # characters of an error in a condition: it may contain a whole object
+_NAMED = 5  # namespaces, or handlers, that a log line or a condition names
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -236,6 +243,7 @@ class StatusReporter:
         self._conditions.set("Ready", holds=False, reason="Starting", message="caches are being filled")
         self._conditions.set("Reloaded", holds=True, reason="Started")
         self._conditions.set("Degraded", holds=False, reason="AsExpected")
+        self._conditions.set("HandlersHealthy", holds=True, reason="AsExpected")
         self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error at the last look
         # Resource → the selector of its namespaces, and those that matched at the last look.
         self._logged_namespaces: dict[str, tuple[str, frozenset[str]]] = {}
@@ -269,6 +277,7 @@ class StatusReporter:
         active = self._active()
         if self._started_with is None and active is not None:
             self._started_with = active.plan
+        self._look_at_handlers()
         resources = self.resources()
         if not self._caches.defers_starts:
             for resource in resources:
@@ -316,6 +325,15 @@ class StatusReporter:
         message = "; ".join(itertools.chain.from_iterable(faults.values()))
         holds = reason is not None
         self._conditions.set("Degraded", holds=holds, reason=reason or "AsExpected", message=message)
+
+    def _look_at_handlers(self) -> None:
+        """State whether the calls of a handler fail: the condition `HandlersHealthy`."""
+        failing = self._slots.failing()
+        if failing:
+            message = f"{failing_handlers(failing)}; {_FAILING_ADVICE}"
+            self._conditions.set("HandlersHealthy", holds=False, reason="CallsFail", message=message)
+        else:
+            self._conditions.set("HandlersHealthy", holds=True, reason="AsExpected")
 
     def reloaded(self, outcome: Outcome) -> None:
         """Count the outcome of a reload, and state it as the condition `Reloaded`."""
@@ -543,6 +561,22 @@ class StatusReporter:
         if news or moment >= self._silent_until.setdefault(resource.name, moment + _SILENCE):
             self._silent_until[resource.name] = moment + _SILENCE
             self._log.warning(f"{resource.name} {not_synced(resource)}", resource=resource.name)
+
+
+def failing_handlers(failing: Mapping[str, FailureStreak]) -> str:
+    """The handlers whose calls fail, in a sentence: since when, and the last error of each.
+
+    The one that has failed for the longest time comes first.
+    """
+    ordered = sorted(failing.items(), key=lambda each: each[1].began)
+    told = [
+        f"{name}: the last {streak.calls:,} calls have failed, since {streak.since:%Y-%m-%d %H:%M:%S} UTC, "
+        f"the newest with generation {streak.generation} for {excerpt(streak.error, most=_LONGEST_ERROR)}"
+        for name, streak in ordered[:_NAMED]
+    ]
+    if more := len(ordered) - _NAMED if len(ordered) > _NAMED else 0:
+        told.append(f"and {more} more {'handler' if more == 1 else 'handlers'}")
+    return "; ".join(told)
 
 
 def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:

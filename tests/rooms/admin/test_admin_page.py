@@ -324,6 +324,12 @@ WRONG = {
         "default/<b>: KeyError: 'x'",
         "Mend the handler, and save",
     ),
+    "a handler that fails on, with a long back-off": (
+        {"handlers": (replace(NOTIFY, zombies=0, last_error_time=NOW - timedelta(hours=1), fails=True),)},
+        "The handler notify fails, last at 2026-01-01 11:00:00 UTC",
+        "default/<b>: KeyError: 'x'",
+        "Mend the handler, and save",
+    ),
     "a handler with dead letters": (
         {"handlers": (replace(NOTIFY, zombies=0, dead_letters=3),)},
         "The handler notify fails",

@@ -147,6 +147,23 @@ def test_not_ready_says_why():
     assert line == "pod-guard generation 6 (NOT READY: not synced: pods)"
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "notify: the last 9 calls have failed, the newest for shop/web: ValueError: no; do this",
+            "HANDLERS FAIL: notify: the last 9 calls have failed, the newest for shop/web: ValueError: no",
+        ),
+        ("", "HANDLERS FAIL: CallsFail"),  # texts are for clients with the token
+    ],
+)
+def test_a_handler_that_fails_stands_in_the_first_line(message: str, told: str):
+    """The first handler and its error; the others, and what to do, are in the table of the conditions."""
+    fails = {**DOCUMENT["conditions"][0], "type": "HandlersHealthy", "reason": "CallsFail"}
+    line = headline(document(conditions=[{**fails, "message": message}]), now=NOW)
+    assert line == f"pod-guard generation 6 ({told})"
+
+
 def test_tables_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]):
     """In a pipe each resource and handler is one line, never cut or folded, without colour or markup."""
     print_status(document(), now=NOW)

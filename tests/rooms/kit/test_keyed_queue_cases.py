@@ -188,6 +188,63 @@ def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_mom
     assert queue.epoch == ended + 1
 
 
+@pytest.mark.guarantee("G10")
+def test_retries_that_are_due_belong_to_the_epoch_in_which_a_worker_takes_them():
+    """Three are due together and one is taken: at a cut the others wait, and they are the new code's."""
+    clock = ManualClock()
+    queue = queue_of(clock, keyed=False)
+    for key in "abc":
+        queue.add(key, "value")
+        queue.retry(queue.take(), 5.0)
+    clock.set(5.0)
+    taken = queue.take()
+    ended = queue.cut()
+    assert (queue.epoch_of(taken), queue.outstanding(ended)) == (ended, 1)
+    assert [queue.epoch_of(queue.take()) for _ in range(2)] == [ended + 1, ended + 1]
+
+
+@pytest.mark.guarantee("G10")
+def test_what_waits_behind_a_retry_belongs_to_the_epoch_of_the_retry():
+    """Values from before and after the cut: none is the old code's after the new code has had the first."""
+    clock = ManualClock()
+    queue = queue_of(clock, keyed=False)
+    queue.add("k", "first")
+    failing = queue.take()
+    queue.add("k", "before")
+    queue.retry(failing, 5.0)
+    queue.add("k", "behind")
+    ended = queue.cut()
+    queue.add("k", "after")
+    assert (queue.outstanding(ended), queue.outstanding(queue.epoch), queue.idle) == (0, 0, False)
+    clock.set(5.0)
+    taken = []
+    while (item := queue.take()) is not None:
+        taken.append((item.value, queue.epoch_of(item)))
+        queue.done(item)
+    assert taken == [(value, ended + 1) for value in ("first", "before", "behind", "after")]
+    assert queue.idle
+
+
+def test_what_waits_behind_a_retry_of_a_removed_handler_stays_in_its_epoch():
+    """No other code will come: its end waits for what is due and for what waits, and not for a back-off."""
+    clock = ManualClock()
+    queue = queue_of(clock, keyed=False)
+    for key in "ab":
+        queue.add(key, "first")
+        queue.add(key, "second")
+    due, backing_off = queue.take(), queue.take()
+    queue.retry(due, 1.0)
+    queue.retry(backing_off, 5.0)
+    clock.set(1.0)
+    queue.part()
+    assert queue.outstanding(queue.epoch) == 3, "all but the one that backs off"
+    assert drain(queue) == [("first", 1), ("second", 0)]
+    assert queue.outstanding(queue.epoch) == 1
+    clock.set(5.0)
+    assert drain(queue) == [("first", 1), ("second", 0)]
+    assert queue.idle
+
+
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("handing_over", [False, True])
 def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):

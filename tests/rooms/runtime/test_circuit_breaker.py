@@ -247,6 +247,21 @@ def test_a_wait_is_no_attempt(bench, breaker, flaky, added, clock):
     assert (slot.statistics().succeeded, slot.statistics().failed) == (3, 0)
 
 
+def test_a_wait_for_the_plugin_is_part_of_the_lag(bench, slot, flaky, added, clock):
+    """A change that came while the plugin was suspended has waited since then."""
+    slot.add_all([added(name) for name in "abc"])
+    bench.work()
+    assert slot.statistics().lag.total == 3
+    slot.add_all([added("d")])
+    bench.work()
+    assert slot.statistics().lag.total == 3, "nothing was called for it"
+    clock.set(30.0)
+    flaky.down = False
+    bench.work()
+    lag = slot.statistics().lag
+    assert (lag.total, lag.sum) == (4, 30.0), "retries have none"
+
+
 def test_one_trial_for_all_handlers_of_a_plugin(bench, breaker, flaky, added, clock):
     """Two handlers of one plugin share its breaker: while one has the trial the other waits, and is woken."""
 

@@ -11,7 +11,7 @@ from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeType, Notification
 from declctl.runtime.handling import invocations
-from declctl.runtime.handling.invocations import FailureLog
+from declctl.runtime.handling.failure_log import FailureLog
 from declctl.testing import until
 from tests.rooms.runtime.conftest import rebind
 

@@ -330,6 +330,22 @@ def test_a_call_knows_how_long_its_oldest_change_has_waited(queue):
     assert keys.changes_of("a/web") == (None, ())
 
 
+def test_changes_that_no_call_has_read_are_those_of_the_next_call(queue):
+    """The breaker of the plugin has refused the call: the lag goes on, from the oldest change."""
+    keys, clock, _ = queue
+    keys.add("a/web", CHANGED, Priority.LIVE, event_id="u@1")
+    item = keys.take()
+    refused = keys.changes_of("a/web")
+    clock.set(5.0)
+    keys.add("a/web", CHANGED, Priority.LIVE, event_id="u@2")
+    keys.not_called("a/web", *refused)
+    keys.retry(item, 0.0)
+    assert keys.take() is not None
+    changed_at, events = keys.changes_of("a/web")
+    assert clock.monotonic() - changed_at == pytest.approx(5.0)
+    assert list(events) == ["u@1", "u@2"]
+
+
 def test_what_nobody_has_changed_has_no_lag(queue):
     """First syncs, resyncs and a `Requeue` of the reconciler are due by themselves."""
     keys, _, _ = queue

@@ -44,7 +44,12 @@ def test_the_status_of_a_running_controller_has_what_the_contract_names() -> Non
         "handlers",
     } < set(document)
     assert (document["name"], document["generation"], document["ready"]) == ("guard", 1, True)
-    assert [c["type"] for c in document["conditions"]] == ["Ready", "Reloaded", "Degraded"]
+    assert [c["type"] for c in document["conditions"]] == [
+        "Ready",
+        "Reloaded",
+        "Degraded",
+        "HandlersHealthy",
+    ]
     assert set(document["conditions"][0]) == {"type", "status", "reason", "message", "lastTransitionTime"}
     (maps,) = document["resources"]
     assert set(maps) >= {

@@ -26,7 +26,7 @@ from declctl.runtime.handling.tap import (
     TapOutcome,
     TappedCall,
 )
-from declctl.testing import until
+from declctl.testing import running, until
 
 RETRY = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -297,3 +297,42 @@ def test_the_end_of_the_process_ends_the_wait(loop: LoopThread):
     loop.loop.call_soon_threadsafe(tap.close)
     assert waiting.result(10)
     until("closed", lambda: listener.is_closed)
+
+
+_KEEPER = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: keeper}
+spec:
+  resources: [{name: secrets, apiVersion: v1, kind: Secret}]
+  handlers:
+    - name: keeps
+      mode: Reconcile
+      resourceRef: {name: secrets}
+      entryPoint: "handlers:keeps"
+      retry: {maxAttempts: 1}
+"""
+_KEEPS = """
+LAST = {}
+
+def keeps(request):
+    if request.obj is not None:
+        LAST[request.key] = request.obj["data"]["pin"]
+    else:
+        raise ValueError(f"was {LAST[request.key]}")
+"""
+
+
+def test_the_error_of_a_reconciler_of_secrets_is_hidden_when_they_are_gone(bundle, loop: LoopThread) -> None:
+    """The object of the call is gone, and the text quotes it: a value too short to be searched for."""
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "shop"}}
+    bundle.write("manifest.yaml", _KEEPER)
+    bundle.write("handlers.py", _KEEPS)
+    with running(bundle.path, objects=[{**secret, "data": {"pin": "MTIz"}}]) as controller:
+        controller.wait_idle()
+        listener = controller.runtime.tap.listen(TapFilter(), loop.loop)
+        controller.sandbox.delete("Secret", "s", namespace="shop")
+        until("it has failed", lambda: controller.handler("keeps").failed)
+        (told,) = [item.document() for item in listener.take()[0]]
+    assert (told["outcome"], told["errorType"]) == ("failed", "ValueError")
+    assert told["error"] == "(hidden: the object is a Secret)"

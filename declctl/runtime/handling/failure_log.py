@@ -1,0 +1,340 @@
+"""The failure log: what is logged of the failures of one handler, and how often.
+
+A fault of the code may concern thousands of objects at the same time. So each distinct fault has its
+traceback once, further lines have a count, and no fault fills the log. `FailureLog` decides that for handlers
+of both modes, and counts faults for schedules.
+
+Texts of exceptions come from user code, and may themselves raise when they are read: each function here has a
+text for that case, and raises nothing.
+"""
+
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from declctl.errors import FilterFailed, NotSynced
+from declctl.hooks.calls import describe, place_of, readable_traceback
+from declctl.kit import Clock
+from declctl.kit.secret_values import secret_values
+from declctl.kit.text import exception_text
+from declctl.runtime.log import Log
+
+SILENCE = 60.0  # seconds between two lines about a handler that waits for a cache, and of a count of lines
+# In characters: the text of an exception may contain a whole object.
+_LONGEST_MESSAGE = 2000
+_LONGEST_TRACEBACK = 20_000
+_LONGEST_EXPRESSION = 200
+_LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
+_LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
+_MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
+_LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
+_UNREADABLE = "an exception that raises when it is read"
+
+
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """A failed call of a handler, as the log describes it."""
+
+    subject: str  # what the handler was called for, in words
+    key: str
+    generation: int
+    event_id: str
+    failures: Sequence[BaseException]  # of the hooks, in the order of their calls; not empty
+    error: str  # the first of them, in a sentence
+    attempt: int  # from 1
+    most_attempts: int | None  # None: it is never given up
+    retry_in: float | None  # seconds; None: it is not called again, and `then` says what becomes of it
+    then: str
+    trace_ids: Mapping[str, str]  # of its span; empty without traces
+
+
+class _FaultLines(msgspec.Struct):
+    """The lines about one fault within a minute."""
+
+    since: float  # monotonic seconds at which the minute began
+    logged: int = 0
+    left_out: int = 0  # since the last line
+
+
+class FailureLog:
+    """The log of the failures of one handler: a traceback for each distinct fault, then a line with a count.
+
+    A fault is distinct by its generation, its types and the lines that raised. The newest 100 are
+    remembered; one that was forgotten has its traceback logged again. A fault has at most `_LINES_A_MINUTE`
+    lines each minute; further ones are left out, and the next line has their number. Used by any worker.
+    """
+
+    def __init__(self, log: Log, name: str, *, clock: Clock) -> None:
+        self._log = log
+        self._name = name  # of the handler
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the three fields below
+        self._lines: OrderedDict[tuple[object, ...], _FaultLines] = OrderedDict()  # by fault, the newest last
+        self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
+        self._silent_until = float("-inf")  # monotonic time of the next line about a wait for a cache
+
+    def failed(self, failed: FailedAttempt) -> None:
+        """Log the failures of one attempt, and when the next one is."""
+        sentence = f"{self._name} failed on {failed.subject}: {failed.error}"
+        fields: dict[str, object] = {}
+        fault: tuple[object, ...] = (failed.generation, _UNREADABLE)
+        try:
+            # The text of an exception is left out, as it may name the object.
+            causes = [_raised(failure) for failure in failed.failures]
+            places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
+            fault = (failed.generation, *places)
+            times = self.count(fault)
+            if times == 1:
+                traces = "".join(readable_traceback(failure) for failure in failed.failures)
+                fields["traceback"] = traces[:_LONGEST_TRACEBACK]
+            else:
+                place = f"{places[0][1]}, " if places[0][1] else ""
+                sentence += f" ({place}{times} times by now; the first has the traceback)"
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            times = 1
+            fields["traceback"] = _UNREADABLE
+        # The lines about changes that are given up are counted apart: these are lost.
+        left_out = self._admit((*fault, failed.retry_in is None))
+        if left_out is None:
+            return
+        if left_out:
+            sentence += f" ({left_out:,} lines like this were left out)"
+            fields["left_out"] = left_out
+        number = f"attempt {failed.attempt}" + (f" of {failed.most_attempts}" if failed.most_attempts else "")
+        then = failed.then if failed.retry_in is None else f"again in {failed.retry_in:.3g} s"
+        self._log.error(
+            f"{sentence}; {number}, {then}",
+            handler=self._name,
+            key=failed.key,
+            generation=failed.generation,
+            event_id=failed.event_id,
+            error_type=failure_type(failed.failures[0]),
+            error=_failure_text(failed.failures[0]),
+            times=times,
+            attempt=failed.attempt,
+            max_attempts=failed.most_attempts,
+            retry_in=_rounded(failed.retry_in),
+            **fields,
+            **failed.trace_ids,
+        )
+
+    def internal(self, key: str, generation: int, fault: BaseException, *, again: bool) -> None:
+        """Log a fault of declctl itself, which has ended a call, with its whole traceback."""
+        try:
+            trace = "".join(traceback.format_exception(fault))[:_LONGEST_TRACEBACK]
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            trace = _UNREADABLE
+        then = "the call is made again" if again else "the call is not made again"
+        self._log.error(
+            f"{self._name}: the call for {key} has ended by an {internal_fault(fault)}; {then}; please "
+            "report it",
+            handler=self._name,
+            key=key,
+            generation=generation,
+            error_type=failure_type(fault),
+            traceback=trace,
+        )
+
+    def mapping_failed(
+        self, place: str, generation: int, failure: BaseException, what: str, delay: float | None
+    ) -> None:
+        """Log the first of equal failures of a filter or mapping of a reconciler; then the 10th, and so on.
+
+        `place` names the resource and its object, and `what` is the failure in a sentence. The next attempt
+        is in `delay` seconds; None: the change is given up.
+        """
+        fields: dict[str, object] = {}
+        kind = failure_type(failure)
+        try:
+            # The text is left out, as it may name the object.
+            times = self.count((generation, "keys", kind, place_of(_raised(failure)), delay is None))
+            if times == 1:
+                fields["traceback"] = readable_traceback(failure)[:_LONGEST_TRACEBACK]
+        except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+            times = 1
+        # One fault of the code may concern thousands of objects.
+        if not _is_round(times):
+            return
+        so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
+        then = "given up" if delay is None else f"again in {delay:.3g} s"
+        self._log.error(
+            f"{self._name}: a filter or mapping has failed on {place}: {what}{so_far}; {then}",
+            handler=self._name,
+            key=place.partition(" ")[2],
+            generation=generation,
+            error_type=kind,
+            times=times,
+            retry_in=_rounded(delay),
+            **fields,
+        )
+
+    def expression_failed(self, key: str, generation: int, message: str) -> None:
+        """Log the first of equal failures of a filter's expression; then the 10th, the 100th, and so on."""
+        times = self.count((generation, "filter.expression", message))
+        if _is_round(times):
+            again = "" if times == 1 else f" ({times} times by now)"
+            self._log.warning(
+                f"{self._name}: filter.expression failed on {key}, which counts as false: {message}{again}",
+                handler=self._name,
+                key=key,
+                generation=generation,
+                times=times,
+            )
+
+    def expression_slow(self, key: str, generation: int, expression: str, seconds: float) -> None:
+        """Log the first slow evaluation of an expression; then the 10th, the 100th, and so on."""
+        times = self.count((generation, "slow filter.expression", expression))
+        if _is_round(times):
+            again = "" if times == 1 else f" ({times} slow evaluations by now)"
+            self._log.warning(
+                f"{self._name}: filter.expression took {seconds:.3g} s on {key}, and all of declctl "
+                f"stood still; a shorter list or shorter texts are faster: "
+                f"{expression[:_LONGEST_EXPRESSION]!r}{again}",
+                handler=self._name,
+                key=key,
+                generation=generation,
+                seconds=round(seconds, 3),
+                times=times,
+            )
+
+    def waits(self, key: str, generation: int, what: str, event_id: str) -> None:
+        """Log that the handler waits for a cache that it reads; once a minute, not for each call."""
+        if self._wait_is_due():
+            self._log.warning(
+                f"{self._name} waits with {key}, and maybe with others: {what}; it is called again until "
+                "the cache can be read, which does not count as an attempt",
+                handler=self._name,
+                key=key,
+                generation=generation,
+                event_id=event_id,
+            )
+
+    def mapping_waits(self, key: str, generation: int, what: str) -> None:
+        """Log that a change waits until the reconciled kind is known; once a minute, as `waits`."""
+        if self._wait_is_due():
+            self._log.warning(
+                f"{self._name}: the change of {key} waits, and maybe others: {what}",
+                handler=self._name,
+                key=key,
+                generation=generation,
+            )
+
+    def _wait_is_due(self) -> bool:
+        """Whether a line about a wait is due; then the next minute has none."""
+        now = self._clock.monotonic()
+        with self._lock:
+            if now < self._silent_until:
+                return False
+            self._silent_until = now + SILENCE
+            return True
+
+    def _admit(self, fault: tuple[object, ...]) -> int | None:
+        """Count a line about a fault. None if it is left out, else how many were left out before it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lines = self._lines.pop(fault, None) or _FaultLines(now)
+            self._lines[fault] = lines
+            if len(self._lines) > 2 * _MOST_FAULTS:
+                self._lines.popitem(last=False)
+            if now - lines.since >= SILENCE:
+                lines.since, lines.logged = now, 0
+            if lines.logged >= _LINES_A_MINUTE:
+                lines.left_out += 1
+                return None
+            lines.logged += 1
+            left_out, lines.left_out = lines.left_out, 0
+            return left_out
+
+    def count(self, fault: tuple[object, ...]) -> int:
+        """Count a fault; returns the number of equal ones that are remembered."""
+        with self._lock:
+            times = self._times[fault] = self._times.pop(fault, 0) + 1
+            if len(self._times) > _MOST_FAULTS:
+                self._times.popitem(last=False)
+            return times
+
+    @property
+    def remembered(self) -> int:
+        """The number of distinct faults that are remembered."""
+        return len(self._times)
+
+
+def describe_failure(failure: BaseException) -> str:
+    """The failure in a sentence of at most 2000 characters, for status and log."""
+    try:
+        what = str(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
+        return secret_values.hide(what[: 2 * _LONGEST_MESSAGE])[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - user code: its text may raise anything
+        return _UNREADABLE
+
+
+def internal_fault(fault: BaseException) -> str:
+    """A fault of declctl itself, in words."""
+    return f"internal fault of declctl: {describe_failure(fault)}"
+
+
+def failure_type(failure: BaseException) -> str:
+    """The class of the failure. Unlike its text, all clients of the admin server may see it."""
+    try:
+        return type(_raised(failure)).__name__
+    except BaseException:  # noqa: BLE001 - as above
+        return "Exception"
+
+
+def end_of_tracebacks(failures: Sequence[BaseException]) -> str:
+    """The end of the tracebacks, where the lines of the handler and the exception are."""
+    try:
+        traces = "".join(map(readable_traceback, failures))
+        return traces[-_LONGEST_TRACEBACK_OF_LETTER:]
+    except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+        return _UNREADABLE
+
+
+def not_synced_by(failure: BaseException) -> NotSynced | None:
+    """The NotSynced that made a call fail, as it has read an unsynced cache; None for other failures.
+
+    It is the failure itself, its cause (`raise … from error`), or a member of a group of such failures. An
+    error that is raised in an `except NotSynced:` without `from` is another failure.
+    """
+    try:
+        return _not_synced(failure)
+    except BaseException:  # noqa: BLE001 - user code: its cause may raise anything
+        return None
+
+
+def _not_synced(failure: BaseException) -> NotSynced | None:
+    error: BaseException | None = failure
+    # Not `__context__`: an error that is raised while a NotSynced is handled is another failure.
+    for _ in range(_LONGEST_CHAIN):
+        if error is None or isinstance(error, NotSynced):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            several: tuple[BaseException, ...] = error.exceptions
+            found = [_not_synced(each) for each in several]
+            return None if None in found else found[0]
+        error = error.__cause__
+    return None
+
+
+def _failure_text(failure: BaseException) -> str:
+    """The text of the failure without its class, of at most 2000 characters."""
+    try:
+        return exception_text(_raised(failure))[:_LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001 - as above
+        return _UNREADABLE
+
+
+def _raised(failure: BaseException) -> BaseException:
+    """What user code has raised; `or` is not used, because bool() of the exception may be False or raise."""
+    return failure if failure.__cause__ is None else failure.__cause__
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _is_round(times: int) -> bool:
+    """Whether a count is 1, 10, 100, and so on."""
+    return str(times).rstrip("0") == "1"
