@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,7 @@ from typing import Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from declctl.admin.acceptor import accepting, bound_sockets
 from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
 from declctl.admin.authorization import Authorizer, StaticToken, TokenFile
 from declctl.admin.endpoints import (
@@ -62,7 +63,6 @@ PROBES = ("/healthz", "/readyz")
 _SHUTDOWN_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0  # for the body of a request that was answered without it
 _MOST_HEADERS = 64
-_BACKLOG = 128
 _CONTINUE = "100-continue"
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -347,16 +347,14 @@ async def serve(
         tasks.add(asyncio.create_task(certificate.follow(clock), name="admin certificate"))
         make = encrypted(make, certificate, connections, refusals, tasks)
     try:
-        listening = await listen(make, address)
-        try:
-            bound = Address(address.host, int(listening.sockets[0].getsockname()[1]))
+        sockets = await listen(address)
+        async with accepting(sockets, make, refusals):
+            bound = Address(address.host, int(sockets[0].getsockname()[1]))
             if log is not None:
                 paths = "/status, /metrics, /healthz, /readyz"
                 scheme = "http" if certificate is None else "https"
                 log.info(f"admin address {scheme}://{bound}: {paths}", admin=str(bound))
             yield bound
-        finally:
-            listening.close()
     finally:
         ending = tuple(tasks)
         for task in ending:
@@ -576,11 +574,10 @@ def _metrics(runtime: ControlledRuntime, refusals: Refusals) -> Handler:
     return scrape
 
 
-async def listen(make: Callable[[], asyncio.Protocol], address: Address) -> asyncio.Server:
-    """Accept connections at an address. Raises UsageError if that fails."""
+async def listen(address: Address) -> Sequence[socket.socket]:
+    """The listening sockets of an address. Raises UsageError if it can't be used."""
     try:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(make, address.host or None, address.port, backlog=_BACKLOG)
+        return await bound_sockets(address.host or None, address.port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             others = await asyncio.to_thread(running_processes)

@@ -16,10 +16,10 @@ _OWN: Final = "declctl_"
 # What follows `declctl_` in declctl's own metrics. A plugin of such a name has no names with `declctl_`.
 _OWN_WORDS: Final = frozenset(
     (
-        *("admin", "build", "cache", "controller", "decoded", "event", "file", "frame"),
-        *("generation", "generations", "handler", "index", "leader", "lists", "plugin", "recorded"),
-        *("relist", "reload", "reloads", "schedule", "selected", "server", "synced", "transform"),
-        *("unread", "watch", "watches", "write", "writes", "zombie"),
+        *("admin", "build", "cache", "controller", "decoded", "event", "file", "files"),
+        *("frame", "generation", "generations", "handler", "index", "leader", "lists", "plugin"),
+        *("recorded", "relist", "reload", "reloads", "schedule", "selected", "server", "synced"),
+        *("transform", "unread", "watch", "watches", "write", "writes", "zombie"),
     )
 )
 # client-go's metrics, of which a later version may have more.

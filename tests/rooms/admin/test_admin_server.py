@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from declctl.admin import front, serve
+from declctl.admin.acceptor import bound_sockets
 from declctl.errors import UsageError
 from declctl.manifest.values import Address
 
@@ -65,7 +66,7 @@ def test_port_0_takes_a_free_one_and_says_which(runtime):
 def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     """Without --admin the address is spec.admin.bindAddress."""
     asked: list[Address] = []
-    monkeypatch.setattr("declctl.admin.server.listen", lambda _make, address: _noted(address, asked))
+    monkeypatch.setattr("declctl.admin.server.listen", lambda address: _noted(address, asked))
 
     async def scenario() -> None:
         async with front()(runtime):
@@ -77,9 +78,9 @@ def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     assert [str(address) for address in asked] == ["127.0.0.1:8081", "127.0.0.1:9"]
 
 
-async def _noted(address: Address, asked: list[Address]) -> asyncio.Server:
+async def _noted(address: Address, asked: list[Address]) -> Sequence[socket.socket]:
     asked.append(address)
-    return await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    return await bound_sockets("127.0.0.1", 0)
 
 
 @pytest.mark.client_go(340, "Probes & metrics")
