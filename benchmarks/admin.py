@@ -14,6 +14,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import random
 import re
 import subprocess
 import sys
@@ -21,11 +22,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from declctl.sandbox import SandboxThread
 
+_ELSEWHERE = "All of it at once, at another process"
 BAR = 2.0  # of the p99 of a quiet process
 _OBJECTS = 100
 _START_SECONDS = 30.0  # until the process has to serve its admin address
@@ -90,13 +93,15 @@ class Attacked:
             threading.Thread(target=read, daemon=True).start()
         self.port = self._port()
 
-    def run(self, name: str, attack: "Attack | None", *, seconds: float, rate: float) -> Figures:
-        """Change objects for some seconds, while clients attack the admin address."""
+    def run(
+        self, name: str, attack: "Attack | None", *, at: "Attacked", seconds: float, rate: float
+    ) -> Figures:
+        """Change objects for some seconds, while clients attack the admin address of a process."""
         before, refused = self._descriptors(), self._refused()
         client = None
         if attack is not None:
             client = multiprocessing.get_context("spawn").Process(
-                target=_attack, args=(attack.__name__, self.port, seconds + SETTLE_SECONDS), daemon=True
+                target=_attack, args=(attack.__name__, at.port, seconds + SETTLE_SECONDS), daemon=True
             )
             client.start()
             time.sleep(SETTLE_SECONDS)
@@ -104,8 +109,9 @@ class Attacked:
         most, slowest = 0, 0.0
         begin = time.monotonic()
         for number in itertools.count():
-            due = begin + number / rate
-            if due > begin + seconds:
+            # At no beat that the clients have, too.
+            due = begin + (number + random.random()) / rate
+            if number > seconds * rate:
                 break
             time.sleep(max(0.0, due - time.monotonic()))
             self._change(f"settings-{number % _OBJECTS}")
@@ -128,8 +134,10 @@ class Attacked:
         left = self._descriptors() - before
         return Figures(name, delays, most, left, self._refused() - refused, round(slowest))
 
-    def close(self) -> None:
-        """End it."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
 
@@ -141,7 +149,7 @@ class Attacked:
             if found:
                 return int(found[1])
             time.sleep(0.05)
-        self.close()
+        self.__exit__()
         raise RuntimeError(f"the process serves no admin address; its log: {''.join(self._said)}")
 
     def _wait_for_descriptors(self, before: int) -> None:
@@ -212,7 +220,7 @@ async def slow_heads(port: int) -> None:
                 for byte in b"GET /status HTTP/1.1\r\nX: " + b"x" * 1000:
                     writer.write(bytes([byte]))
                     await writer.drain()
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(random.uniform(0.0, 0.1))  # clients have no common beat
             await asyncio.sleep(0.1)
 
     await asyncio.gather(*(one() for _ in range(60)))
@@ -281,28 +289,29 @@ def main() -> None:
     options = parser.parse_args()
     runs: list[tuple[str, Attack | None]] = [("quiet", None)]
     runs += [((each.__doc__ or "").strip().rstrip("."), each) for each in _ATTACKS]
+    runs.append((_ELSEWHERE, everything))
     rows = _Rows([name for name, _ in runs])
     longest = longest_seconds(options.seconds)
     _say(f"{len(runs)} runs of {options.seconds:g} s: {longest:.0f} s at most; the bar is {BAR:g} of quiet")
     _say(rows.head())
     quiet: Figures | None = None
-    with tempfile.TemporaryDirectory() as folder, SandboxThread() as sandbox:
-        attacked = Attacked(Path(folder), sandbox)
-        try:
-            time.sleep(SETTLE_SECONDS)
-            for name, attack in runs:
-                found = attacked.run(name, attack, seconds=options.seconds, rate=options.rate)
-                quiet = quiet or found
-                _say(rows.row(found, quiet=quiet))
-        finally:
-            attacked.close()
+    with ExitStack() as stack:
+        sandbox = stack.enter_context(SandboxThread())
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+        attacked, other = (stack.enter_context(Attacked(Path(each), sandbox)) for each in folders)
+        time.sleep(SETTLE_SECONDS)
+        for name, attack in runs:
+            at = other if name == _ELSEWHERE else attacked
+            found = attacked.run(name, attack, at=at, seconds=options.seconds, rate=options.rate)
+            quiet = quiet or found
+            _say(rows.row(found, quiet=quiet))
 
 
 def longest_seconds(seconds: float) -> float:
     """How long the whole benchmark takes at most, with runs of so many seconds."""
     run = seconds + _LAST_DELAYS_SECONDS
     attack = SETTLE_SECONDS + run + _CLIENT_SECONDS + _CLOSING_SECONDS
-    return _START_SECONDS + SETTLE_SECONDS + run + len(_ATTACKS) * attack
+    return _START_SECONDS + SETTLE_SECONDS + run + (len(_ATTACKS) + 1) * attack
 
 
 class _Rows:

@@ -1,9 +1,10 @@
 """Values of the status as JSON documents: one serializer for all of them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -19,19 +20,23 @@ def document_of(value: object, *, without: Collection[str] = ()) -> Any:
     - A moment becomes RFC 3339 text in whole seconds; it has to be in UTC.
     - Floats are rounded to microseconds. Enumerations become texts, and sequences lists.
     """
-    names = _field_names(value)
+    names = _names_of(type(value))
     if names is None:
         return _nested(value, without)
-    return {camel_case(name): _nested(getattr(value, name), without) for name in names if name not in without}
+    return {
+        shown: _nested(getattr(value, name), without) for name, shown in names.items() if name not in without
+    }
 
 
-def _field_names(value: object) -> Sequence[str] | None:
-    """The fields of a struct or dataclass; None for any other value."""
-    if isinstance(value, msgspec.Struct):
-        return value.__struct_fields__
-    return [field.name for field in fields(value)] if is_dataclass(value) else None
+@cache  # for the life of the process: all of them are types of declctl
+def _names_of(kind: type) -> Mapping[str, str] | None:
+    """The fields of a struct or dataclass, with their names in JSON; None for any other type."""
+    if issubclass(kind, msgspec.Struct):
+        return {name: camel_case(name) for name in kind.__struct_fields__}
+    return {field.name: camel_case(field.name) for field in fields(kind)} if is_dataclass(kind) else None
 
 
+@cache
 def camel_case(name: str) -> str:
     """`last_error` as `lastError`."""
     first, *others = name.split("_")
@@ -39,9 +44,11 @@ def camel_case(name: str) -> str:
 
 
 def _nested(value: object, without: Collection[str]) -> Any:
+    if value is None or type(value) in (str, int, bool):
+        return value
     if (document := getattr(value, "document", None)) is not None:
         return document()
-    if _field_names(value) is not None:
+    if _names_of(type(value)) is not None:
         return document_of(value, without=without)
     if isinstance(value, Mapping):
         return {

@@ -14,9 +14,16 @@ class Unattacked:
     printed: Sequence[str] = ()  # what stdout had before each run
 
     def __init__(self, *_: object) -> None:
-        self.close = lambda: None
+        pass
 
-    def run(self, name: str, attack: object, *, seconds: float, rate: float) -> admin.Figures:
+    def __enter__(self) -> "Unattacked":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, name: str, attack: object, *, at: object, seconds: float, rate: float) -> admin.Figures:
+        assert (at is self) == ("another process" not in name)
         assert (seconds, rate, attack is None) == (12.0, 100.0, name == "quiet")
         Unattacked.printed = [*Unattacked.printed, sys.stdout.getvalue()]
         return admin.Figures(name, [1.0, 2.0 + len(Unattacked.printed)], 20, 0, 7, 3)
@@ -32,10 +39,10 @@ def test_each_row_is_there_before_the_next_run(
     monkeypatch.setattr(Unattacked, "printed", ())
     admin.main()
     announced, head, *rows = capsys.readouterr().out.splitlines()
-    assert re.match(r"6 runs of 12 s: \d+ s at most", announced)
+    assert re.match(r"7 runs of 12 s: \d+ s at most", announced)
     assert head.split()[:3] == ["changes", "p50", "p99"]
-    assert [row.split()[0] for row in rows] == ["quiet", "1,000", "60", "Bodies", "500", "All"]
-    assert [len(text.splitlines()) for text in Unattacked.printed] == [2, 3, 4, 5, 6, 7]
+    assert [row.split()[0] for row in rows] == ["quiet", "1,000", "60", "Bodies", "500", "All", "All"]
+    assert [len(text.splitlines()) for text in Unattacked.printed] == [2, 3, 4, 5, 6, 7, 8]
     assert len({len(row) for row in (head, *rows)}) == 1
 
 
