@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from typing import Self
 
 import admin
 import pytest
@@ -16,7 +17,7 @@ class Unattacked:
     def __init__(self, *_: object) -> None:
         pass
 
-    def __enter__(self) -> "Unattacked":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
