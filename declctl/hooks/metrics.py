@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 _OWN: Final = "declctl_"
-# What follows `declctl_` in declctl's own metrics. A plugin of such a name has no names with `declctl_`.
+# What follows `declctl_` in declctl's own metrics. A plugin whose name is such a word, or begins with one,
+# has no names with `declctl_`: `plugin-metrics` would have that of a figure.
 _OWN_WORDS: Final = frozenset(
     (
         *("admin", "build", "cache", "controller", "decoded", "event", "file", "files"),
@@ -45,7 +46,7 @@ _COUNTING: Final = (Counter, Histogram, Summary)
 def reserved_prefix(plugin: str) -> str:
     """The beginning of the names with `declctl_` of a plugin; empty if declctl has such names itself."""
     word = re.sub(r"\W", "_", plugin)
-    return "" if word in _OWN_WORDS else f"{_OWN}{word}_"
+    return "" if word.partition("_")[0] in _OWN_WORDS else f"{_OWN}{word}_"
 
 
 class MetricRefused(ValueError):
