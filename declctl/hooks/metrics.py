@@ -80,6 +80,8 @@ class MetricsRegistry(CollectorRegistry):
         super().__init__(auto_describe=False)  # `register` knows the names already
         self.owner = owner
         self.made_by = made_by
+        # Those whose last call has taken too long. They are collected last, so that others have their time.
+        self.late: set[Collector] = set()
         self._prefix = reserved_prefix(owner) if is_plugin else ""
         self._taken = taken
         self._names: dict[Collector, frozenset[str]] = {}  # in the order of registration
@@ -104,6 +106,7 @@ class MetricsRegistry(CollectorRegistry):
         """Remove a collector. Raises KeyError if it is not registered."""
         with self._changing:
             super().unregister(collector)
+            self.late.discard(collector)
             for name in self._names.pop(collector):
                 self._taken.pop(name, None)
 
