@@ -16,7 +16,7 @@ from declctl.admin.access import Reason, Refusals
 # Together 2,000 a second. A connection that is accepted and closed again costs the loop 0.1 ms.
 ACCEPTED_TOGETHER: Final = 4
 PAUSE_SECONDS: Final = 0.002  # after as many
-# What waits meanwhile: the last of these is accepted half a second later, and a kubelet waits for one.
+# Connections that may wait. The last of them is accepted after half a second; a kubelet waits for a second.
 BACKLOG: Final = 1024
 SHORTAGE_SECONDS: Final = 1.0  # before the next try, when the process can open no further file
 

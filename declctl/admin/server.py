@@ -168,26 +168,26 @@ class ConnectionTable:
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware: count a request; 503 or 429 if there are too many. A probe waits instead."""
         # Probes are always answered, so that a busy address does not make a kubelet restart the process.
-        counts = request.path not in PROBES
-        if not counts and not self._probes.try_take():
+        is_probe = request.path in PROBES
+        if is_probe and not self._probes.try_take():
             await self._clock.sleep(PROBE_PAUSE_SECONDS)
         one = self._open.get(request.transport)  # None if it was closed meanwhile
         if one is not None:
             one.requests += 1
             one.received = 0
-        self._answering += counts
+        self._answering += not is_probe
         try:
-            if counts and self._answering > MOST_REQUESTS:
+            if not is_probe and self._answering > MOST_REQUESTS:
                 sentence = f"{MOST_REQUESTS} requests are being answered; ask again in a moment."
                 return self._too_many(Reason.BUSY, request, 503, sentence)
-            if counts and not self._rates.try_take(request.remote or ""):
+            if not is_probe and not self._rates.try_take(request.remote or ""):
                 sentence = (
                     f"A client may send {REQUESTS_PER_SECOND} requests a second; ask again in a moment."
                 )
                 return self._too_many(Reason.RATE, request, 429, sentence)
             return await handler(request)
         finally:
-            self._answering -= counts
+            self._answering -= not is_probe
             if one is not None:
                 one.requests -= 1
                 self._waits(one)

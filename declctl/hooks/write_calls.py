@@ -63,12 +63,12 @@ def write_rules(tree: ast.Module, attributes: Iterable[str]) -> Iterator[WriteRu
             known.add(holder.place)
             holders.append(holder)
             waiting += module.receivers(holder)
-    told: set[tuple[int, str]] = set()
+    reported: set[tuple[int, str]] = set()  # a function may have several holders
     for holder in holders:
         is_alone = len(places[id(holder.function), holder.parameter]) == 1
         for node, code, what, advice in _Body(holder, in_one_place=is_alone).faults():
-            if (id(node), code) not in told:
-                told.add((id(node), code))
+            if (id(node), code) not in reported:
+                reported.add((id(node), code))
                 yield node, code, what, advice
 
 
