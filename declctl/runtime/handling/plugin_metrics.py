@@ -154,8 +154,11 @@ class PluginMetrics:
             stamp = self._stamps.pop(id(registry))
             if lineage.is_empty:
                 del self._lineages[stamp]
-            else:  # in a thread: there may be many series
-                await asyncio.to_thread(lineage.settle, registry)
+                continue
+            try:
+                await asyncio.to_thread(lineage.settle, registry)  # there may be many series
+            except RuntimeError:  # the system has no thread left; the retirement has to go on
+                lineage.settle(registry)
 
     async def scrape(self, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
         """What `encode` makes of the metrics of each collector, in the order of the manifest.

@@ -271,6 +271,24 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
     assert "jobs_total 0.0" in scraped()
 
 
+def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has counted stays, and its generation can be retired."""
+    scraped = Scraped()
+    first, before = counting()
+    second, _ = counting()
+    before.inc(2)
+    for each in (first, second):
+        scraped.metrics.commit(each, INPUTS)
+
+    async def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(asyncio, "to_thread", no_thread)
+        asyncio.run(scraped.metrics.retire(first))
+    assert "jobs_total 2.0" in scraped()
+
+
 def test_a_registry_that_two_generations_have_is_kept_by_the_second() -> None:
     """An installed plugin is one object: the end of the old generation ends nothing of it."""
     scraped = Scraped()
