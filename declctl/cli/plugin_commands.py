@@ -79,9 +79,10 @@ class _PluginGroup(TyperGroup):
 
     described = "a plugin"  # the plugin, for messages
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> None:
+        """Run a command. What it returns is no exit status, as in any typer application."""
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
         except (DeclctlError, typer.Abort, typer.Exit, BrokenPipeError):
             raise
         except Exception as error:
