@@ -88,8 +88,8 @@ def deployment_files(
     volumes = pod_volumes(planned.plan, bundle, options.volumes, plugins=options.plugin_image is not None)
     given = _given_variables(planned.plan, options)
     # What an option gives is not looked for in the Secret: a container has each variable once.
-    names = {each["name"] for each in given}
-    variables = [each for each in bundle.variables if each not in names]
+    taken = {each["name"] for each in given}
+    variables = [each for each in bundle.variables if each not in taken]
     _tell_secrets([*variables, *bundle.secret_files], place)
     _tell_files(planned.plan, volumes)
     if planned.plan.plugins and not (options.image or options.plugin_image):
@@ -170,7 +170,8 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
     if address.port and not is_loopback(address.host):
         return address.port, []
     port = address.port or _PORT
-    return port, [f"--admin=0.0.0.0:{port}"]
+    # Without a host, as a pod may have an address of IPv6 alone.
+    return port, [f"--admin=:{port}"]
 
 
 def _probe(plan: Plan, path: str) -> dict[str, Any]:

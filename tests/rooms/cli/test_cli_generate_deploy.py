@@ -178,7 +178,7 @@ def test_the_pod_is_restricted_and_ends_after_the_drain(here: Path, capsys) -> N
     assert pod["terminationGracePeriodSeconds"] == 30
     assert {"startupProbe", "livenessProbe", "readinessProbe", "resources"} <= set(container)
     # The default address is not reached by the kubelet.
-    assert "--admin=0.0.0.0:8081" in container["args"]
+    assert "--admin=:8081" in container["args"]
 
 
 ADMIN_FILES = (
