@@ -90,7 +90,7 @@ def test_a_condition_is_explained_with_all_of_its_reasons(declctl: Callable):
 
 @pytest.mark.parametrize(
     ("written", "said"),
-    [("CacheLag", 'did you mean "CacheLags"?'), ("Xyzzy", "conditions are Ready, Reloaded, Degraded")],
+    [("CacheLag", 'did you mean "CacheLags"?\n'), ("Xyzzy", "conditions are Ready, Reloaded, Degraded")],
 )
 def test_explain_of_an_unknown_reason_says_what_there_is(declctl: Callable, written: str, said: str):
     """A mistyped reason ends with 2."""
