@@ -97,6 +97,12 @@ def test_the_help_has_them_in_a_group_of_their_own(declctl: Callable, install: C
     assert "declctl slack" in below
 
 
+def test_a_long_name_of_a_plugin_leaves_the_texts_of_the_help(declctl: Callable, install: Callable):
+    """Of declctl's commands, too."""
+    install("s" * 60)
+    assert "Check manifests;" in declctl("--help").out
+
+
 def test_a_callback_of_the_plugin_has_its_help_and_options(declctl: Callable, install: Callable):
     """As in any typer application; an exit status of a command is that of declctl."""
     install("slack", CALLBACK)
