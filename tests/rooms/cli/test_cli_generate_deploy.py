@@ -102,6 +102,17 @@ def test_any_text_arrives_as_it_was(here: Path, capsys, text: str) -> None:
     assert objects["ConfigMap", "guard"]["data"]["handlers.py"] == source
 
 
+@pytest.mark.parametrize("name", ["y", "n", "1e3", "09", "7e10", "12"])
+def test_a_name_is_a_text_for_kubectl_too(here: Path, capsys, name: str) -> None:
+    """Its YAML has more booleans and numbers than PyYAML, which would leave the quotes out."""
+    assert (
+        main(["generate", "deploy", ".", "--namespace", name, "--name", name, "--secret", f"/x={name}"]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert f"namespace: '{name}'\n" in printed
+    assert re.findall(rf"(?:name|[nN]ame.*|instance|code): {name}$", printed, re.MULTILINE) == []
+
+
 def test_handlers_in_packages_are_mounted_in_their_folders(here: Path, capsys) -> None:
     """Keys of a ConfigMap have no folders; the items of the volume do. The mounted bundle is valid."""
     write(here, "manifest.yaml", HEAD + PODS + handler("team.pods:f"))
