@@ -44,7 +44,7 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(given)
     except SystemExit as ended:
-        return _flushed(ended.code if isinstance(ended.code, int) else ExitStatus.DONE)
+        return _flushed(_status_of_exit(ended))
     except Exception as error:  # noqa: BLE001 - the last handler: an unforeseen fault is shown with its traceback
         return _reported(_only(error))
     return _flushed(status)
@@ -80,6 +80,16 @@ def _run(arguments: Sequence[str]) -> int:
     from declctl.cli.app import invoke
 
     return invoke(arguments)
+
+
+def _status_of_exit(ended: SystemExit) -> int:
+    """The exit status as Python has it: a text, as of `sys.exit("no channel")`, is a fault to be printed."""
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or ExitStatus.DONE
+    from declctl.cli.terminal import block
+
+    block(f"{ended.code}\n", err=True)
+    return ExitStatus.FAILED
 
 
 def _reported(error: Exception) -> ExitStatus:

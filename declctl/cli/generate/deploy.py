@@ -15,7 +15,7 @@ import yaml
 
 from declctl import __version__
 from declctl.cli.generate.alerts import alert_rule
-from declctl.cli.generate.bundle import FOLDER, MANIFEST, BundleVolume, bundle_volume
+from declctl.cli.generate.bundle import FOLDER, MANIFEST, bundle_volume
 from declctl.cli.generate.objects import (
     Document,
     Place,
@@ -86,7 +86,11 @@ def deployment_files(
     """
     bundle = bundle_volume(planned.inputs, place)
     volumes = pod_volumes(planned.plan, bundle, options.volumes, plugins=options.plugin_image is not None)
-    _tell_secrets(bundle, place)
+    given = _given_variables(planned.plan, options)
+    # What an option gives is not looked for in the Secret: a container has each variable once.
+    taken = {each["name"] for each in given}
+    variables = [each for each in bundle.variables if each not in taken]
+    _tell_secrets([*variables, *bundle.secret_files], place)
     _tell_files(planned.plan, volumes)
     if planned.plan.plugins and not (options.image or options.plugin_image):
         names = ", ".join(each.name for each in planned.plan.plugins)
@@ -98,7 +102,10 @@ def deployment_files(
     files: dict[str, list[Document | Role]] = {}
     if options.create_namespace:
         files["namespace.yaml"] = [process_namespace(place)]
-    pod = _pod(planned.plan, place, bundle.variables, volumes, options)
+    given += [
+        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
+    ]
+    pod = _pod(planned.plan, place, given, volumes, options)
     files |= {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
@@ -119,8 +126,15 @@ def _image(options: DeployOptions) -> str:
     return options.image or f"declctl:{__version__}"
 
 
-def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
-    keys = [*bundle.variables, *bundle.secret_files]
+def _given_variables(plan: Plan, options: DeployOptions) -> list[dict[str, Any]]:
+    """The variables that options give to the container."""
+    given = token_variables(plan, options.volumes)
+    if options.plugin_image is not None:
+        given.append({"name": "PYTHONPATH", "value": PLUGINS})
+    return given
+
+
+def _tell_secrets(keys: Sequence[str], place: Place) -> None:
     if keys:
         line(
             f"declctl: the pod reads {', '.join(keys)} from the Secret {place.name}, which is not generated: "
@@ -156,7 +170,8 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
     if address.port and not is_loopback(address.host):
         return address.port, []
     port = address.port or _PORT
-    return port, [f"--admin=0.0.0.0:{port}"]
+    # Without a host, as a pod may have an address of IPv6 alone.
+    return port, [f"--admin=:{port}"]
 
 
 def _probe(plan: Plan, path: str) -> dict[str, Any]:
@@ -185,24 +200,19 @@ def _deployment(plan: Plan, place: Place, pod: Document) -> Document:
 
 
 def _pod(
-    plan: Plan, place: Place, variables: Sequence[str], volumes: Sequence[Volume], options: DeployOptions
+    plan: Plan, place: Place, env: Sequence[Document], volumes: Sequence[Volume], options: DeployOptions
 ) -> dict[str, Any]:
     port, arguments = _admin(plan)
-    env = token_variables(plan, options.volumes)
-    env += [
-        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
-    ]
     if options.volumes.allowed_digests is not None:
         arguments.append(f"--allowed-digests={ALLOWED_DIGESTS}")
     more: dict[str, Any] = {}
     if options.plugin_image is not None:
-        env.append({"name": "PYTHONPATH", "value": PLUGINS})
         more["initContainers"] = [_plugins(options.plugin_image)]
     container = {
         "name": "declctl",
         "image": _image(options),
         "args": ["run", f"{FOLDER}/{MANIFEST}", "--log-format=json", *arguments],
-        **({"env": env} if env else {}),
+        **({"env": list(env)} if env else {}),
         "ports": [{"name": "admin", "containerPort": port}],
         "startupProbe": {
             "httpGet": _probe(plan, "/healthz"),
