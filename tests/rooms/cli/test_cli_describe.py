@@ -1,7 +1,6 @@
 """`explain` and `schema`."""
 
 import json
-import re
 import subprocess
 import sys
 import zipfile
