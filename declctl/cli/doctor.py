@@ -210,8 +210,9 @@ async def _all_checks(
     root = Path() if read is None or read.inputs is None else _root(named, read.inputs.bundle)
     checks.append(await here("token", partial(check_token, admin, root, os.environ)))
     checks.append(await here(_ADMIN_ADDRESS, partial(check_address, admin, _name_of(read))))
-    if (metrics := _metrics_of(read)) is not None:
-        own = partial(check_metrics_address, admin, metrics, _name_of(read))
+    controller = None if read is None or read.inputs is None else read.inputs.loaded.controller
+    if controller is not None and (metrics := controller.metrics.bind_address) is not None:
+        own = partial(check_metrics_address, admin, metrics, controller.name)
         checks.append(await here(_METRICS_ADDRESS, own))
     checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
     return checks
@@ -238,12 +239,6 @@ def _admin_of(read: CheckResult | None) -> AdminSpec:
     if read is None or read.inputs is None:
         return AdminSpec()
     return read.inputs.loaded.controller.admin
-
-
-def _metrics_of(read: CheckResult | None) -> Address | None:
-    if read is None or read.inputs is None:
-        return None
-    return read.inputs.loaded.controller.metrics.bind_address
 
 
 def _name_of(read: CheckResult | None) -> str | None:
@@ -410,7 +405,7 @@ def check_address(admin: AdminSpec, name: str | None) -> Check:
     return ok(_ADMIN_ADDRESS, f"{there} generation {answer.document.get('generation')} runs at {target}")
 
 
-def check_metrics_address(admin: AdminSpec, metrics: Address, name: str | None) -> Check:
+def check_metrics_address(admin: AdminSpec, metrics: Address, name: str) -> Check:
     """Which process answers at the metrics address; if none does, whether it can be listened on. Blocks."""
     check = _METRICS_ADDRESS
     if not metrics.port:
@@ -423,9 +418,10 @@ def check_metrics_address(admin: AdminSpec, metrics: Address, name: str | None) 
     try:
         # Any path but that of the metrics is refused, with the name of the controller.
         ask(target, "GET", "/", timeout=_ASK_SECONDS)
-    except UsageError as nobody:
-        return _free(metrics, str(nobody), check)
-    return ok(check, f"{name or 'a controller'} serves its metrics at {target}")
+    except UsageError:
+        # The message is about commands and --admin, which this address is not for.
+        return _free(metrics, f"it does not answer as {name}", check)
+    return ok(check, f"{name} serves its metrics at {target}")
 
 
 def _with_tls(address: Address, check: str = _ADMIN_ADDRESS) -> Check:
@@ -435,7 +431,8 @@ def _with_tls(address: Address, check: str = _ADMIN_ADDRESS) -> Check:
         socket.create_connection((host, address.port), timeout=_ASK_SECONDS).close()
     except OSError as error:
         return _free(address, str(error), check)
-    return ok(check, f"something listens at {address}, by HTTPS; `declctl status` says who")
+    who = "; `declctl status` says who" if check == _ADMIN_ADDRESS else ""
+    return ok(check, f"something listens at {address}, by HTTPS{who}")
 
 
 def _free(address: Address, why: str, check: str = _ADMIN_ADDRESS) -> Check:

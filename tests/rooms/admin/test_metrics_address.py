@@ -32,6 +32,7 @@ def taken(listener: socket.socket) -> Address:
     return Address("127.0.0.1", listener.getsockname()[1])
 
 
+@pytest.mark.client_go(340, "Probes & metrics")
 def test_metrics_need_no_token_there(runtime, http):
     """Prometheus needs no secret; objects and requests that change something are at the other address."""
 

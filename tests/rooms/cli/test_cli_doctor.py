@@ -404,10 +404,14 @@ def test_the_metrics_address(process: Process):
     own = check_metrics_address(admin, metrics, "pod-guard")
     assert (own.state, f"pod-guard serves its metrics at {metrics}" in own.found) == (OK, True)
     other = check_metrics_address(admin, metrics, "hello")
-    assert (other.state, "pod-guard answers at" in other.found) == (FAILED, True)
+    assert (other.state, "does not answer as hello" in other.found) == (FAILED, True)
     assert "spec.metrics.bindAddress" in other.advice
     process.body = b"# HELP of_another_exporter"
     assert check_metrics_address(admin, metrics, "pod-guard").state is FAILED
+    asked = len(process.asked)
+    encrypted = check_metrics_address(AdminSpec(tls=TlsFiles("cert", "key")), metrics, "pod-guard")
+    assert (encrypted.state, encrypted.found) == (OK, f"something listens at {metrics}, by HTTPS")
+    assert len(process.asked) == asked
     shared = check_metrics_address(AdminSpec(Address("", int(port))), metrics, "pod-guard")
     assert (shared.state, "is served by the admin address" in shared.found) == (OK, True)
     assert check_metrics_address(admin, Address("127.0.0.1", 0), "pod-guard").state is OK
