@@ -1,4 +1,4 @@
-"""The listening sockets of the admin address, whose connections are accepted at a limited rate.
+"""The listening sockets of both addresses, whose connections are accepted at a limited rate.
 
 A server of asyncio accepts a hundred connections and more in one turn of the loop. If a thousand clients
 connect at the same time, as refused ones do that try again, the loop would be busy with them for a tenth of a

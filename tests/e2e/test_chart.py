@@ -190,6 +190,17 @@ def test_probes_reach_the_process_whatever_the_manifest_says(helm: str) -> None:
     assert container["ports"] == [{"name": "admin", "containerPort": 9000}]
 
 
+def test_the_metrics_have_a_port_of_their_own(helm: str) -> None:
+    """Prometheus reaches it, and not the admin address."""
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    policy = {"enabled": True, "metricsFrom": prometheus}
+    objects = _objects(helm, metrics={"port": 9090}, networkPolicy=policy)
+    (container,) = objects["Deployment", "guard"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "metrics", "containerPort": 9090} in container["ports"]
+    spec = objects["NetworkPolicy", "guard"]["spec"]
+    assert spec["ingress"] == [{"from": prometheus, "ports": [{"port": "metrics"}]}]
+
+
 def test_only_bundles_of_a_list_run(helm: str) -> None:
     """The list is mounted, and named on the command line; the probes speak TLS if the manifest says so."""
     pod = _objects(helm, allowedDigests="reviewed", admin={"scheme": "HTTPS"})["Deployment", "guard"]["spec"][
@@ -212,6 +223,8 @@ def test_only_bundles_of_a_list_run(helm: str) -> None:
         ({"existingBundle": "other"}, "not both"),
         ({"replica": 2}, "replica"),
         ({"image": {"digest": "abc"}}, "digest"),
+        ({"metrics": {"port": 8081}}, "metrics.port is admin.port"),
+        ({"networkPolicy": {"enabled": True, "metricsFrom": [{}]}}, "metricsFrom is for metrics.port"),
     ],
 )
 def test_wrong_values_are_refused(helm: str, values: dict[str, Any], said: str) -> None:

@@ -368,6 +368,7 @@ def test_probes_of_an_address_with_tls_are_https(here: Path, capsys) -> None:
         ("  writes: {qps: 10}\n", False),
         ("  admin: {allowedHosts: [a.b]}\n", False),
         ("  admin: {bindAddress: '0.0.0.0:8081'}\n", True),
+        ("  metrics: {bindAddress: '0.0.0.0:9090'}\n", True),
         ("  admin: {tokenFile: /run/token}\n", True),
         ("  admin: {authorization: Kubernetes}\n", True),
         ("  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}}\n", True),
@@ -464,6 +465,43 @@ def test_monitoring_is_added_if_it_is_asked_for(here: Path, capsys) -> None:
     labels = watched["Service", "guard"]["metadata"]["labels"]
     wanted = watched["ServiceMonitor", "guard"]["spec"]["selector"]["matchLabels"]
     assert wanted.items() <= labels.items()
+
+
+def test_prometheus_asks_the_metrics_address(here: Path, capsys) -> None:
+    """Its port alone is opened to other pods: the admin address stays closed."""
+    metrics = "  metrics: {bindAddress: '0.0.0.0:9090'}\n"
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + metrics)
+    objects = deployed(capsys, ".", "--service-monitor")
+    (container,) = pod_of(objects)["containers"]
+    admin = {"name": "admin", "containerPort": 8081}
+    assert container["ports"] == [admin, {"name": "metrics", "containerPort": 9090}]
+    assert container["livenessProbe"]["httpGet"]["port"] == "admin"
+    (opened,) = objects["NetworkPolicy", "guard"]["spec"]["ingress"]
+    assert opened["ports"] == [{"port": "metrics"}]
+    (port,) = objects["Service", "guard"]["spec"]["ports"]
+    assert port == {"name": "metrics", "port": 9090, "targetPort": "metrics"}
+    (endpoint,) = objects["ServiceMonitor", "guard"]["spec"]["endpoints"]
+    assert endpoint == {"port": "metrics", "path": "/metrics"}
+    assert deployed(capsys)["NetworkPolicy", "guard"]["spec"]["ingress"] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "  metrics: {bindAddress: '127.0.0.1:9090'}\n",
+        "  metrics: {bindAddress: '0.0.0.0:0'}\n",
+        "  metrics: {bindAddress: '10.0.0.5:8081'}\n",  # --admin=0.0.0.0:8081 includes it
+        "  admin: {bindAddress: ':9000'}\n  metrics: {bindAddress: ':9000'}\n",
+    ],
+)
+def test_an_address_that_prometheus_can_not_reach_is_no_port(here: Path, capsys, more: str) -> None:
+    """It asks the admin address then."""
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + more)
+    objects = deployed(capsys, ".", "--service-monitor")
+    (container,) = pod_of(objects)["containers"]
+    assert [each["name"] for each in container["ports"]] == ["admin"]
+    (endpoint,) = objects["ServiceMonitor", "guard"]["spec"]["endpoints"]
+    assert endpoint["port"] == "admin"
 
 
 def test_a_kustomization_has_the_same_objects(here: Path, capsys) -> None:
