@@ -13,7 +13,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
     ("fragment", "code"),
     [
         ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
-        ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
     ],
 )
