@@ -161,7 +161,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     _refused(
         "Forbidden",
         "A new resource may not be listed or watched, or a Secret of a plugin's config may not be read.",
-        f"grant the right (`declctl validate --cluster` says what is missing); {BY_ITSELF}",
+        "grant list and watch, or get of the Secret (`declctl validate --cluster` says what is missing); "
+        f"{BY_ITSELF}",
     ),
     _refused(
         "SecretUnavailable",
