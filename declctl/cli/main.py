@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NoReturn
 
-from declctl.errors import ApiError, DeclctlError, LocatedFault, ManifestErrors, UsageError
+from declctl.errors import ApiError, DeclctlError, LocatedFault, ManifestErrors, ReloadRefused, UsageError
 
 
 class ExitStatus(IntEnum):
@@ -96,6 +96,9 @@ def _reported(error: Exception) -> ExitStatus:
     match error:
         case ManifestErrors():
             _show(error.diagnostics)
+            return ExitStatus.FAILED
+        case ReloadRefused() if error.diagnostics:  # of a start: the errors stand in files
+            _show([each for each in error.diagnostics if getattr(each, "severity", "error") == "error"])
             return ExitStatus.FAILED
         case UsageError() | ApiError():  # no answer of the cluster, or a refusal
             _say(error)

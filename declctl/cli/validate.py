@@ -35,6 +35,8 @@ from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope,
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check
+from declctl.runtime.checking.config_secrets import SecretReader, UnreadSecretKey
+from declctl.runtime.checking.declaration import SecretKey
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -187,6 +189,7 @@ async def ask_cluster(
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
+        found += [fault async for fault in _missing_secrets(loaded, server, namespace)]
     except ApiError as error:
         message = f"the cluster could not be asked: {error}"
         advice = "check --kubeconfig and --context, or leave --cluster out"
@@ -406,6 +409,27 @@ async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIt
             )
         except Forbidden:
             return
+
+
+async def _missing_secrets(
+    loaded: LoadedManifest, server: Server, namespace: str
+) -> AsyncIterator[Diagnostic]:
+    """A fault for each value of a plugin's config whose Secret or key is not there.
+
+    None if the user may not read the Secret, which the check of the rights reports.
+    """
+    reader = SecretReader(server.request_json, namespace)
+    for plugin in loaded.controller.plugins:
+        for source in plugin.config_from:
+            reference = source.secret_key_ref
+            if reference is None:
+                continue
+            try:
+                await reader.value(SecretKey(reference.name, reference.key))
+            except UnreadSecretKey as unread:
+                if unread.code != FORBIDDEN:
+                    path = (*reference.path, unread.field)
+                    yield loaded.fault(unread.code, path, unread.message, suggestion=unread.suggestion)
 
 
 async def _allowed(server: Server, question: _AccessQuestion) -> bool:

@@ -7,7 +7,7 @@ No sentence shows a value of the config: it may come from a Secret.
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
@@ -37,6 +37,9 @@ _SENTENCES: Mapping[str, str] = {
     "minItems": "this has fewer than {} items",
     "maxItems": "this has more than {} items",
 }
+KNOWN_LATER: Final = "(known later)"
+"""Stands in a checked config for a value that is read from a Secret when the plugin is loaded."""
+
 UNQUOTE: Final = "remove the quotes"
 """The suggestion for a text in the place of a number or a boolean."""
 
@@ -72,19 +75,33 @@ class PluginConfigError(Exception):
         self.faults = tuple(found)
 
 
-def check_config(schema: Mapping[str, Any], config: Any) -> None:
+def check_config(
+    schema: Mapping[str, Any], config: Mapping[str, Any], *, known_later: Collection[str] = ()
+) -> None:
     """Raise PluginConfigError with all places at which a config does not match the plugin's schema.
 
-    Raises EntryPointError for an invalid schema.
+    `known_later` are keys whose values are in a cluster. They count as present, and any value matches; a key
+    that the schema does not have is a fault all the same. Raises EntryPointError for an invalid schema.
     """
     validator = _validator(schema)
+    complete = with_known_later(config, known_later)
     try:
-        errors = itertools.islice(validator.iter_errors(config), _MOST_FAULTS)
-        found = [fault for error in errors for fault in _faults(error)]
+        errors = itertools.islice(validator.iter_errors(complete), _MOST_FAULTS)
+        found = without_known_later((fault for error in errors for fault in _faults(error)), known_later)
     except Exception as error:  # a `$ref` or a pattern of the schema may be wrong
         raise _no_schema(describe(error)) from error
     if found:
         raise PluginConfigError(found[:_MOST_FAULTS])
+
+
+def with_known_later(config: Mapping[str, Any], known_later: Collection[str]) -> Mapping[str, Any]:
+    """The config with a text in the place of each value that is known later."""
+    return {**config, **dict.fromkeys(known_later, KNOWN_LATER)} if known_later else config
+
+
+def without_known_later(found: Iterable[ConfigFault], known_later: Collection[str]) -> list[ConfigFault]:
+    """The faults, without those of values that are known later."""
+    return [fault for fault in found if fault.is_unknown or not set(fault.path[:1]) & set(known_later)]
 
 
 def faults_of_hook(returned: object) -> list[ConfigFault]:

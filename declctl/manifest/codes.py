@@ -115,7 +115,9 @@ BAD_INDEX_DECLARATION: Final = _code(
 
 UNKNOWN_KIND: Final = _code("DCL050", "The cluster doesn't serve this kind.")
 FORBIDDEN: Final = _code(
-    "DCL051", "The cluster doesn't allow declctl to list and watch this resource, or to write this kind."
+    "DCL051",
+    "The cluster doesn't allow declctl to list and watch this resource, to write this kind, or to get this "
+    "Secret.",
 )
 CLUSTER_UNREACHABLE: Final = _code(
     "DCL052", "The cluster didn't answer, so that kinds and permissions could not be checked."
@@ -128,8 +130,10 @@ NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has 
 FINALIZER_LEFT: Final = _code(
     "DCL056", "A finalizer is not in the manifest any more, and objects of the cluster have it."
 )
+SECRET_VALUE: Final = _code(
+    "DCL057", "The value of a `secretKeyRef` can't be read: the cluster lacks the Secret or the key."
+)
 
-SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
 SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
 
 PLUGIN_NOT_INSTALLED: Final = _code("DCL080", "A plugin that the manifest lists is not installed.")

@@ -298,6 +298,7 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "fileName": ValueKind(codes.BAD_NAME, values.check_file_name),
     "absoluteFile": ValueKind(codes.BAD_NAME, values.check_absolute_file),
     "indexName": ValueKind(codes.BAD_NAME, values.check_index_name),
+    "dataKey": ValueKind(codes.BAD_NAME, values.check_data_key),
     "pluginName": ValueKind(codes.BAD_NAME, values.check_plugin_name),
     "fieldManager": ValueKind(codes.BAD_NAME, values.check_field_manager),
     "kind": ValueKind(codes.BAD_NAME, values.check_kind),
@@ -382,6 +383,11 @@ def nested_required(kind: type[_Spec]) -> Any:
     return _declared(
         schema_of(kind), lambda value, path: build(kind, value, path), default=None, required=True
     )
+
+
+def nested_optional(kind: type[_Spec]) -> Any:
+    """A field that is a mapping of type `kind`, which may have required fields; None if it is absent."""
+    return _declared(schema_of(kind), lambda value, path: build(kind, value, path), default=None)
 
 
 def nested_list(

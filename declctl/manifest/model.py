@@ -30,6 +30,7 @@ from declctl.manifest.fields import (
     namespaces,
     nested,
     nested_list,
+    nested_optional,
     nested_required,
     option,
     quantity,
@@ -325,8 +326,22 @@ class ResourceSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class SecretKeyRef(LocatedSpec):
+    """A key of a Secret in the namespace of the process. Its value is read when a generation is staged."""
+
+    ABOUT = about(
+        "A key of a Secret in the namespace of the process: that of its pod, or of the context of the "
+        "kubeconfig. The value is read from the API server at the start and at each reload. Needs the right "
+        "to get this Secret.",
+        examples=[{"name": "slack", "key": "token"}],
+    )
+    name: str = field(text("The name of the Secret.", value="subdomain", examples=["slack"]), required=True)
+    key: str = field(text("The key in the Secret.", value="dataKey", examples=["token"]), required=True)
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigSource(LocatedSpec):
-    """A value of a plugin's config from a variable or a file; exactly one of `env` and `file` is set."""
+    """A value of a plugin's config; exactly one of `env`, `file` and `secret_key_ref` is set."""
 
     ABOUT = about("One value, with exactly one source.", one_of=("env", "file", "secretKeyRef"))
     name: str = field(text("The key of the config that gets the value.", examples=["token"]), required=True)
@@ -338,14 +353,7 @@ class ConfigSource(LocatedSpec):
             examples=["secrets/token"],
         )
     )
-    secret_key_ref: ClassVar[Schema] = refused(
-        record(
-            "A key of a Secret.",
-            {"name": text("The name of the Secret."), "key": text("The key in the Secret.")},
-            required=("name", "key"),
-        ),
-        codes.SECRET_REFERENCE,
-    )
+    secret_key_ref: SecretKeyRef | None = nested_optional(SecretKeyRef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +407,7 @@ class PluginSpec(LocatedSpec):
         absent=FrozenJson(),
     )
     config_from: tuple[ConfigSource, ...] = nested_list(
-        ConfigSource, "Values of the config that come from the environment or from files."
+        ConfigSource, "Values of the config that come from the environment, from files or from Secrets."
     )
 
 

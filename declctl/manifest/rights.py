@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from declctl.manifest.model import AdminAuthorization
+from declctl.manifest.model import AdminAuthorization, PluginSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -25,6 +25,7 @@ CHILDREN: Final = ("get", "list", "create", "patch", "delete")
 MARK: Final = ("get", "patch")  # of an object that gets a finalizer, or becomes the owner of a set
 EVENTS: Final = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "events", True)
 NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
+SECRETS: Final = Resource(GroupVersionKind.of("v1", "Secret"), "secrets", True)
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
 METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
 """The methods and properties of `ctx` on which rights depend."""
@@ -103,7 +104,7 @@ def rights_of(
 
     `kinds` has those of `kinds_of`; what needs a missing one is left out. `code` has the code of handlers by
     name, and under "" that of schedules and life-cycle steps. `namespace` is that of the process, in which
-    its Lease is.
+    its Lease is, and the Secrets of `configFrom`.
     """
     finalized = {handler.resource for handler in plan.handlers if handler.finalizer}
     selectors: set[str] = set()
@@ -121,6 +122,7 @@ def rights_of(
     if code.get("", HandlerCode()).calls("record_event"):
         reason = "schedules and life-cycle functions call ctx.record_event"
         yield from _events(plan.resources, kinds, reason, ("spec", "schedules"))
+    yield from _configuring(plan.plugins, namespace)
     election = plan.leader_election
     if election.enabled:
         where = Scope(election.namespace or namespace)
@@ -202,6 +204,16 @@ def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path
             scopes[Scope(_EVENTS_OF_CLUSTER)] = None
     for scope in scopes:
         yield replace(_right(EVENTS, APPLY, scope, reason, path), declared=False)
+
+
+def _configuring(plugins: Iterable[PluginSpec], namespace: str) -> Iterator[Right]:
+    """The rights to read the Secrets that `configFrom` names: each of them alone."""
+    for plugin in plugins:
+        for source in plugin.config_from:
+            if source.secret_key_ref is not None:
+                reason = f"{source.name} of the config of the plugin {plugin.name}"
+                right = _right(SECRETS, ("get",), Scope(namespace), reason, source.secret_key_ref.path)
+                yield replace(right, names=(source.secret_key_ref.name,))
 
 
 def _reviewing() -> Iterator[Right]:

@@ -82,6 +82,7 @@ _PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
 _FIELDS_WITH_SECONDS = 6  # of a cron line in other systems
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -378,6 +379,13 @@ def check_index_name(text: str) -> str:
     """Checks the name of an index: letters, digits, dashes and underscores, with a letter first."""
     if not _INDEX.fullmatch(text):
         raise _bad(text, "use letters and digits, as in byNode", fixed=None)
+    return text
+
+
+def check_data_key(text: str) -> str:
+    """Checks a key of the data of a Secret or a ConfigMap."""
+    if not _DATA_KEY.fullmatch(text) or text in (".", ".."):
+        raise _bad(text, "use letters, digits, dashes, dots and underscores", fixed=None)
     return text
 
 

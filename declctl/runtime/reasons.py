@@ -162,8 +162,15 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _refused(
         "Forbidden",
-        "A new resource may not be listed or watched.",
-        f"grant list and watch (`declctl validate --cluster` says what is missing); {BY_ITSELF}",
+        "A new resource may not be listed or watched, or a Secret of a plugin's config may not be read.",
+        "grant list and watch, or get of the Secret (`declctl validate --cluster` says what is missing); "
+        f"{BY_ITSELF}",
+    ),
+    _refused(
+        "SecretUnavailable",
+        "A Secret of a plugin's config (`secretKeyRef`), or the key in it, is not there, or the API server "
+        "does not answer.",
+        f"create the Secret or the key that the message names; {BY_ITSELF}",
     ),
     _refused(
         "NotServed",

@@ -29,6 +29,7 @@ from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
+from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.circuit_breaker import CircuitBreakers
@@ -331,6 +332,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         known=client.known,
         caches=caches,
         cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
+        secrets=ConfigSecrets(client.request_json, client.identity.namespace or "default"),
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,

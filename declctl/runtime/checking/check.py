@@ -31,6 +31,7 @@ from declctl.runtime.checking.declaration import (
     Fault,
     FromHooks,
     ManifestPath,
+    SecretKey,
     Use,
 )
 from declctl.runtime.checking.inputs import InputFiles, Inputs
@@ -251,6 +252,9 @@ def _plugin(spec: PluginSpec, inputs: Inputs, config: FrozenJson) -> DeclaredPlu
                 source.path,
                 env=source.env,
                 file=None if source.file is None else shown(Path(inputs.bundle.root) / source.file),
+                secret=None
+                if source.secret_key_ref is None
+                else SecretKey(source.secret_key_ref.name, source.secret_key_ref.key),
             )
             for source in spec.config_from
         ),
@@ -282,7 +286,7 @@ def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
 
 
 def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
-    """The complete config of each plugin: from the manifest, overlaid with `configFrom`."""
+    """The config of each plugin: from the manifest, overlaid with `configFrom`, but for values of Secrets."""
     configs: dict[str, FrozenJson] = {}
     faults: list[Fault] = []
     for plugin in inputs.loaded.controller.plugins:
@@ -290,6 +294,8 @@ def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
         config = plugin.config.value()
         complete = dict(config) if isinstance(config, dict) else {}
         for source in plugin.config_from:
+            if source.secret_key_ref is not None:
+                continue  # no check needs a cluster: it is read when a generation is staged
             try:
                 complete[source.name] = _value(source, inputs)
             except LookupError as missing:

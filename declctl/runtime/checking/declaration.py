@@ -5,6 +5,7 @@ in a handler file. The child needs the modules of `loaded_code`, the process tha
 values.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -50,13 +51,21 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
 
 
+class SecretKey(msgspec.Struct, frozen=True):
+    """A key of a Secret in the namespace of the process."""
+
+    name: str  # of the Secret
+    key: str
+
+
 class DeclaredSource(msgspec.Struct, frozen=True):
-    """One value of a config that comes from a variable or a file (`configFrom`)."""
+    """One value of a config that comes from a variable, a file or a Secret (`configFrom`)."""
 
     name: str  # the key of the config
     path: ManifestPath
     env: str | None = None
     file: str | None = None  # as it is shown to the user
+    secret: SecretKey | None = None
 
 
 class DeclaredPlugin(msgspec.Struct, frozen=True):
@@ -65,10 +74,21 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     name: str
     version: str | None  # the required version
     disable_on_error: bool
-    config: str  # JSON text, with the values of `configFrom`
+    config: str  # JSON text, with the values of `configFrom`, but for `unread`
     path: ManifestPath
     config_path: ManifestPath  # of `config`; of the plugin's name if the manifest has none
     sources: tuple[DeclaredSource, ...] = ()
+
+    @property
+    def unread(self) -> tuple[DeclaredSource, ...]:
+        """The sources in Secrets whose values are not in `config` yet.
+
+        A check needs no cluster; the values are read when a generation is staged (`ConfigSecrets`).
+        """
+        if all(source.secret is None for source in self.sources):
+            return ()
+        config = json.loads(self.config)
+        return tuple(each for each in self.sources if each.secret is not None and each.name not in config)
 
 
 class CodeRule(msgspec.Struct, frozen=True):

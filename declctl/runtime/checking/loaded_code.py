@@ -36,6 +36,8 @@ from declctl.hooks.plugin_config import (
     PluginConfigError,
     check_config,
     faults_of_hook,
+    with_known_later,
+    without_known_later,
 )
 from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
@@ -288,7 +290,7 @@ class _Builder:
             for implementation in self._registry.of("declctl_config_schema", [declared.name]):
                 schema = _called(implementation, {}, code=_PLUGIN_FAILED)
                 if not self._declaration.asks_rights:
-                    check_config(schema, config)
+                    check_config(schema, config, known_later=[each.name for each in declared.unread])
             if self._declaration.checks_configs:
                 self._check_by_hook(declared, config)
             if not self._declaration.asks_rights:
@@ -304,9 +306,17 @@ class _Builder:
 
     def _check_by_hook(self, declared: DeclaredPlugin, config: Mapping[str, Any]) -> None:
         """Add the faults that a plugin finds in its own config. Raises EntryPointError."""
-        arguments = {"config": config, "resources": self._declaration.resources}
+        known_later = [each.name for each in declared.unread]
+        complete = with_known_later(config, known_later)
+        arguments = {"config": complete, "resources": self._declaration.resources}
         for implementation in self._registry.of("declctl_check_config", [declared.name]):
-            for found in faults_of_hook(_called(implementation, arguments, code=_PLUGIN_FAILED)):
+            try:
+                returned = _called(implementation, arguments, code=_PLUGIN_FAILED)
+            except EntryPointError:
+                if known_later:
+                    continue  # it may have raised because of the text that stands for a value
+                raise
+            for found in without_known_later(faults_of_hook(returned), known_later):
                 fault = _config_fault(declared, found)
                 self.faults.append(msgspec.structs.replace(fault, severity=found.severity))
 
@@ -583,6 +593,9 @@ def _config_fault(declared: DeclaredPlugin, fault: ConfigFault) -> Fault:
     suggestion = fault.suggestion
     if suggestion == UNQUOTE:  # the source has no quotes
         suggestion = "a value of configFrom is always text: write it under config, or ask the plugin for text"
+    if source.secret is not None:
+        where = f"of the key {source.secret.key} of the Secret {source.secret.name}"
+        return Fault(_BAD_CONFIG, f"{message} ({where})", (*source.path, "secretKeyRef"), suggestion)
     if source.file is None:
         return Fault(
             _BAD_CONFIG, f"{message} (of the variable {source.env})", (*source.path, "env"), suggestion

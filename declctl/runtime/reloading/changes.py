@@ -35,6 +35,7 @@ STOPPING = "Stopping"  # of an attempt that was not made because the process end
 RETRIED = frozenset(
     {
         "Forbidden",
+        "SecretUnavailable",
         "NotServed",
         "NotSynced",
         "CacheLags",

@@ -21,6 +21,7 @@ from declctl.manifest import Plan
 from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
+from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.circuit_breaker import CircuitBreakers
@@ -45,6 +46,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     known: Callable[[GroupVersionKind], Resource | None]  # as it was discovered last; sends no request
     caches: InformerPool
     cluster: ClusterAccess
+    secrets: ConfigSecrets
     loops: HandlerLoops
     log: Log
     user_log: Any

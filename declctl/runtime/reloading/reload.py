@@ -22,6 +22,7 @@ from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
+from declctl.runtime.checking.config_secrets import has_other_secrets
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
@@ -229,11 +230,16 @@ class Reloader:
                 try:
                     with self._own_faults():
                         steps = await asyncio.to_thread(restart_steps, self.active.loaded_code.plugins)
+                        if not checked.errors:
+                            checked = await self._staging.with_secrets(checked)
                 except ReloadRefused as refused:
                     return self._refused(refused, digest, began)
-                return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
+                # No file has the values of Secrets: other values make another generation of the same files.
+                configs = self.active.loaded_code.plugin_configs
+                if checked.errors or not has_other_secrets(checked, configs):
+                    return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
             # The same files fail the same way: they are tried again only if a user asks.
-            if digest == self._last_digest and not asked:
+            elif digest == self._last_digest and not asked:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
                 with self._own_faults():

@@ -87,6 +87,8 @@ _REASONS = {
     "DCL043": "ImportFailed",
     "DCL044": "ImportFailed",
     "DCL045": "ImportTimeout",
+    "DCL051": "Forbidden",
+    "DCL057": "SecretUnavailable",
     "DCL087": "RestartRequired",
 }
 # What leads from a watched object to keys of a reconciler. A resync of it does not: that of the reconciler's
@@ -130,6 +132,18 @@ def refusal(checked: CheckResult) -> ReloadRefused:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     message = f"{first.file}:{first.line}: {first.message}{more}"
     return ReloadRefused(_REASONS.get(first.code, "Invalid"), message, checked.diagnostics)
+
+
+def _refusal_with(error: ManifestErrors, checked: CheckResult) -> ReloadRefused:
+    """The errors after those of the check as one refusal."""
+    found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
+    return refusal(CheckResult((*checked.diagnostics, *found)))
+
+
+def config_steps(before: LoadedCode, after: LoadedCode) -> Iterator[Step]:
+    """A step `Swap` for each plugin that goes on with another config, such as a value of `configFrom`."""
+    for name in sorted(after.reconfigured(before)):
+        yield Step(StepKind.SWAP, f"plugin {name}", "config changed")
 
 
 def handlers_with_replay(plan: Plan) -> tuple[HandlerPlan, ...]:
@@ -687,13 +701,23 @@ class Stage:
         """A new generation with the code of `before`, which is still loaded."""
         return await self._ready(await assemble_again(before, number, self._services), replaced=replaced)
 
+    async def with_secrets(self, checked: CheckResult) -> CheckResult:
+        """A copy with the values of the Secrets that configs of plugins name, unless it has them.
+
+        Raises ReloadRefused (Forbidden or SecretUnavailable).
+        """
+        try:
+            return await self._services.secrets.read(checked)
+        except ManifestErrors as error:
+            raise _refusal_with(error, checked) from error
+
     async def _assemble(self, checked: CheckResult, number: int) -> AssembledGeneration:
         known = [generation.loaded_code for generation in self._lifetimes.all()]
+        complete = await self.with_secrets(checked)
         try:
-            return await assemble(checked, number, self._services, clock=self._clock, known=known)
+            return await assemble(complete, number, self._services, clock=self._clock, known=known)
         except ManifestErrors as error:
-            found = tuple(d for d in error.diagnostics if isinstance(d, Diagnostic))
-            raise refusal(CheckResult((*checked.diagnostics, *found))) from error
+            raise _refusal_with(error, checked) from error
 
     async def _ready(
         self, assembled: AssembledGeneration, *, replaced: Generation | None
@@ -717,11 +741,7 @@ class Stage:
             restarts = await asyncio.to_thread(restart_steps, plugins) if plugins else ()
             replayed = await self._replayed(replaced, new)
             await asyncio.sleep(0)
-            steps = (
-                (*_changes(replaced, new), *state_steps(replaced.loaded_code.plugins, plugins), *restarts)
-                if replaced is not None
-                else ()
-            )
+            steps = () if replaced is None else (*_steps(replaced, new), *restarts)
             same_code = replaced is not None and _code(replaced) == _code(new)
             await asyncio.sleep(0)
             prepared = await self._slots.prepare(new.bindings, proofs, same_code=same_code)
@@ -853,6 +873,18 @@ class Stage:
     async def _undo(self, generation: Generation) -> None:
         await self._discard(generation)
         await asyncio.sleep(0)  # released informers close now, so that the next attempt does not use them
+
+
+def _steps(replaced: Generation, new: Generation) -> Iterator[Step]:
+    """The steps from one generation to the other, as far as both know them."""
+    planned = _changes(replaced, new)
+    yield from planned
+    yield from state_steps(replaced.loaded_code.plugins, new.loaded_code.plugins)
+    # Of a plugin whose entry of the manifest has changed, there is a step already.
+    subjects = {step.subject for step in planned}
+    for step in config_steps(replaced.loaded_code, new.loaded_code):
+        if step.subject not in subjects:
+            yield step
 
 
 def _changes(replaced: Generation, new: Generation) -> Sequence[Step]:

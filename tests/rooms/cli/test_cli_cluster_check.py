@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.cli.validate import ask_cluster
-from declctl.errors import ApiError, NotFound, Unreachable
+from declctl.errors import ApiError, Forbidden, NotFound, Unreachable
 from declctl.manifest import Diagnostic, LoadedManifest, ManifestSource, load
 from declctl.manifest.rights import HandlerCode
 from declctl.objects import GroupVersionKind, KubeObject, Resource
@@ -36,8 +36,13 @@ class Server:
     """A server that has kinds and allows things."""
 
     def __init__(
-        self, *, refuses: set[tuple[str, str, str]] = frozenset(), error: ApiError | None = None
+        self,
+        *,
+        refuses: set[tuple[str, str, str]] = frozenset(),
+        error: ApiError | None = None,
+        forbidden: str = "",
     ) -> None:
+        self._forbidden = forbidden  # the name of an object that may not be read
         self.kinds = {"Pod": Resource(GroupVersionKind.of("v1", "Pod"), "pods", True)}
         self.kinds["Node"] = Resource(GroupVersionKind.of("v1", "Node"), "nodes", False)
         self.asked: list[tuple[str, str, str]] = []
@@ -65,6 +70,8 @@ class Server:
             if path.startswith("/api/v1/namespaces?labelSelector="):
                 self.selectors.append(unquote(path.partition("=")[2]))
                 return {"items": [{"metadata": {"name": name}} for name in self.selected]}
+            if path.rpartition("/")[2] == self._forbidden:
+                raise Forbidden(403, "Forbidden", "it may not be read")
             if path.rpartition("/")[2] in self.missing:
                 raise NotFound(404, "NotFound", "namespaces not found")
             return {}
@@ -450,3 +457,35 @@ def test_a_right_to_one_object_is_asked_for_by_its_name():
     assert server.names["list", "pods", "team-a"] == ["a", "b"]
     assert fault.suggestion is not None
     assert 'resourceNames: ["hello"], verbs: ["get", "update"]' in fault.suggestion
+
+
+_WITH_SECRET = MANIFEST.replace(
+    b"spec:\n",
+    b"spec:\n  plugins:\n    - name: slack\n      configFrom:\n"
+    b"        - {name: token, secretKeyRef: {name: chat, key: token}}\n",
+)
+
+
+def test_a_secret_of_a_config_has_to_be_there():
+    """In the namespace of the process, with the key, and with the right to get this one."""
+    loaded = load(ManifestSource("manifest.yaml", _WITH_SECRET), environ={})
+    server = Server()
+    (fault,) = asked_of(server, loaded)
+    assert (fault.code, fault.line, fault.column) == ("DCL057", 8, 57)
+    assert fault.message == "the Secret default/chat has no key token"
+    assert server.names["get", "secrets", "default"] == ["chat"]
+    server.missing = {"chat"}
+    (fault,) = asked_of(server, loaded)
+    assert (fault.code, fault.line, fault.column) == ("DCL057", 8, 46)
+    create = "kubectl create secret generic chat --namespace default --from-file token=FILE"
+    assert fault.suggestion == f"create it: `{create}`"
+
+
+def test_a_secret_that_may_not_be_read_is_told_with_the_rule():
+    """The rule has no other Secret."""
+    loaded = load(ManifestSource("manifest.yaml", _WITH_SECRET), environ={})
+    server = Server(refuses={("get", "secrets", "default")}, forbidden="chat")
+    (fault,) = asked_of(server, loaded)
+    assert (fault.code, fault.line) == ("DCL051", 8)
+    assert fault.message == "you may not get secrets in the namespace default"
+    assert 'resources: ["secrets"], resourceNames: ["chat"], verbs: ["get"]' in str(fault.suggestion)

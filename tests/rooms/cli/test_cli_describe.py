@@ -117,7 +117,7 @@ def test_explain_of_an_unknown_code_says_which_codes_there_are(declctl: Callable
         ("dcl-012", "DCL012"),
         ("DCL0012", "DCL012"),
         ("DCL202", "DCL102"),
-        ("DCL057", "DCL056"),
+        ("DCL058", "DCL057"),
         ("DCL103", "DCL102"),
         ("DCL999999", "DCL098"),
     ],

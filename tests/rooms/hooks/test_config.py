@@ -17,6 +17,16 @@ SCHEMA = {
 }
 
 
+def test_a_value_that_is_known_later_counts_as_present_and_matches() -> None:
+    """It is in a Secret; a key that the schema does not have is wrong whatever its value."""
+    token = {"type": "string", "pattern": "^tok", "maxLength": 3}
+    schema = {"required": ["token"], "properties": {"token": token}, "additionalProperties": False}
+    check_config(schema, {}, known_later=["token"])
+    with pytest.raises(PluginConfigError) as wrong:
+        check_config(schema, {}, known_later=["token", "tokne"])
+    assert [fault.path for fault in wrong.value.faults] == [("tokne",)]
+
+
 def test_a_config_that_fits_passes():
     """Nothing is said."""
     check_config(SCHEMA, {"channel": "#ops", "limits": [2, 4], "mode": "a"})

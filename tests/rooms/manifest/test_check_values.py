@@ -148,6 +148,14 @@ def test_fields_that_the_cache_needs_are_not_dropped(only_fault, path):
         (resource("indexers: [{name: §1st, fieldPath: a}]"), "use letters and digits, as in byNode"),
         ("plugins: [{name: §a b}]", "use the name that `declctl plugins list` shows"),
         (
+            "plugins: [{name: a, configFrom: [{name: a, secretKeyRef: {name: §My_Pager, key: token}}]}]",
+            'did you mean "my-pager"? Rule: use lower-case letters, digits, dashes and dots',
+        ),
+        (
+            "plugins: [{name: a, configFrom: [{name: a, secretKeyRef: {name: pager, key: §a/b}}]}]",
+            "use letters, digits, dashes, dots and underscores",
+        ),
+        (
             "plugins: [{name: a, configFrom: [{name: a, env: §$TOKEN}]}]",
             "use letters, digits and underscores, without $ and braces",
         ),

@@ -24,6 +24,7 @@ from declctl.manifest.model import (
     ReplayPolicy,
     ResourceSpec,
     RetrySpec,
+    SecretKeyRef,
     TransformSpec,
     WatchFiles,
 )
@@ -42,7 +43,10 @@ spec:
       version: ">=1.2,<2"
       onError: Disable
       config: {channel: "#ops"}
-      configFrom: [{name: token, env: SLACK_TOKEN}, {name: ca, file: certs/ca.pem}]
+      configFrom:
+        - {name: token, env: SLACK_TOKEN}
+        - {name: ca, file: certs/ca.pem}
+        - {name: key, secretKeyRef: {name: slack, key: private.pem}}
   resources:
     - name: pods
       apiVersion: v1
@@ -169,7 +173,11 @@ def test_the_rest_of_the_example(loaded):
             version=">=1.2,<2",
             on_error=OnError.DISABLE,
             config=FrozenJson.of({"channel": "#ops"}),
-            config_from=(ConfigSource("token", env="SLACK_TOKEN"), ConfigSource("ca", file="certs/ca.pem")),
+            config_from=(
+                ConfigSource("token", env="SLACK_TOKEN"),
+                ConfigSource("ca", file="certs/ca.pem"),
+                ConfigSource("key", secret_key_ref=SecretKeyRef("slack", "private.pem")),
+            ),
         ),
     )
     boot = [EntryPoint("handlers.boot", name) for name in ("a", "b", "late")]

@@ -127,6 +127,10 @@ def test_a_broken_declaration_is_not_an_unknown_reference_too(faults, resources)
             "remove entryPoint or fieldPath",
         ),
         ("plugins: [{name: p, configFrom: [{name: a, file: f, §env: A}]}]", "remove env or file"),
+        (
+            "plugins: [{name: p, configFrom: [{name: a, env: A, §secretKeyRef: {name: s, key: k}}]}]",
+            "remove secretKeyRef or env",
+        ),
     ],
 )
 def test_exactly_one_alternative_is_needed(only_fault, fragment, suggestion):

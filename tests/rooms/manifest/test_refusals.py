@@ -12,7 +12,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
 @pytest.mark.parametrize(
     ("fragment", "code"),
     [
-        ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
     ],
 )

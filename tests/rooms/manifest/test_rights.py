@@ -182,3 +182,13 @@ def test_tokens_of_kubernetes_need_the_right_to_ask_for_reviews() -> None:
     """With `admin.authorization: Kubernetes`; without it nobody is reviewed."""
     reviews = {(None, "tokenreviews", "create"), (None, "subjectaccessreviews", "create")}
     assert granted(PODS + "  admin: {authorization: Kubernetes}\n") - granted(PODS) == reviews
+
+
+def test_a_secret_of_a_config_may_be_read_alone_in_the_namespace_of_the_process():
+    """No other Secret, nor those of the namespaces that are watched."""
+    sources = "[{name: a, env: A}, {name: b, secretKeyRef: {name: chat, key: b}}]"
+    plugins = f"  plugins: [{{name: slack, configFrom: {sources}}}]\n"
+    (found,) = [each for each in rights(f"  namespaces: [a]\n{plugins}{PODS}") if each.resource == "secrets"]
+    assert (found.group, found.verbs, found.names, found.scope.namespace) == ("", ("get",), ("chat",), "own")
+    assert found.path == ("spec", "plugins", 0, "configFrom", 1, "secretKeyRef")
+    assert found.reason == "b of the config of the plugin slack"
