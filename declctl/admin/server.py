@@ -25,10 +25,11 @@ from declctl.admin.endpoints import (
     CacheReads,
     ControlledRuntime,
     DeadLetterOffice,
+    LogLevels,
     Probes,
+    QueueReads,
     ReloadOrders,
     WriteReasons,
-    not_yet,
 )
 from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
@@ -325,7 +326,8 @@ async def serve(
         refusals=refusals,
     )
     reloads = ReloadOrders(runtime)
-    app = application(runtime, access, reloads, connections=connections, refusals=refusals)
+    levels = LogLevels(runtime, clock=clock, log=log)
+    app = application(runtime, access, reloads, levels, connections=connections, refusals=refusals)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -362,6 +364,7 @@ async def serve(
         await asyncio.gather(*ending, return_exceptions=True)
         refusals.sum_up()
         await reloads.close()
+        await levels.close()
         await runner.cleanup()
 
 
@@ -525,6 +528,7 @@ def application(
     runtime: ControlledRuntime,
     access: Access,
     reloads: ReloadOrders,
+    levels: LogLevels,
     *,
     connections: ConnectionTable,
     refusals: Refusals,
@@ -556,7 +560,8 @@ def application(
     streams = TapStreams(runtime)
     app.router.add_get("/events", access.guarded(streams.stream))
     app.on_shutdown.append(streams.close)
-    not_yet(app.router)
+    app.router.add_get("/queue/{handler}", access.guarded(QueueReads(runtime).waiting))
+    app.router.add_post("/-/loglevel", access.guarded(levels.change))
     return app
 
 
