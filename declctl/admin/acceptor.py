@@ -1,4 +1,4 @@
-"""The listening sockets of the admin address, whose connections are accepted at a limited rate.
+"""The listening sockets of both addresses, whose connections are accepted at a limited rate.
 
 A server of asyncio accepts a hundred connections and more in one turn of the loop. If a thousand clients
 connect at the same time, as refused ones do that try again, the loop would be busy with them for a tenth of a
@@ -16,7 +16,7 @@ from declctl.admin.access import Reason, Refusals
 # Together 2,000 a second. A connection that is accepted and closed again costs the loop 0.1 ms.
 ACCEPTED_TOGETHER: Final = 4
 PAUSE_SECONDS: Final = 0.002  # after as many
-# What waits meanwhile: the last of these is accepted half a second later, and a kubelet waits for one.
+# Connections that may wait. The last of them is accepted after half a second; a kubelet waits for a second.
 BACKLOG: Final = 1024
 SHORTAGE_SECONDS: Final = 1.0  # before the next try, when the process can open no further file
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from declctl.admin.authorization import (
     ALLOWED,
@@ -43,8 +43,9 @@ from declctl.runtime.log import Log
 
 _log = logging.getLogger(__name__)
 _PATHS = (
-    "/, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, /cache/{resource}/{key}, "
-    "/index/{resource}/{index}/{value}, /queue/{handler}, /deadletters, /events, "
+    "there are /, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, "
+    "/cache/{resource}/{key}, /index/{resource}/{index}/{value}, /queue/{handler}, "
+    "/deadletters, /events, "
     "POST /-/reload, POST /-/rollback, POST /-/trigger, POST /-/requeue and POST /-/loglevel"
 )
 _QUIET_SECONDS = 60.0
@@ -73,27 +74,34 @@ def refusal(status: int, sentence: str) -> web.Response:
     return answer({"error": sentence}, status=status)
 
 
-@web.middleware
-async def as_sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware: turn an exception of a handler into a refusal with a sentence."""
-    try:
-        return await handler(request)
-    except NotSynced as error:
-        return refusal(503, str(error))
-    except CacheError as error:
-        return refusal(404, str(error))
-    except web.HTTPNotFound:
-        return refusal(404, f"There is nothing at {request.path}; there are {_PATHS}.")
-    except web.HTTPMethodNotAllowed as error:
-        return refusal(
-            405, f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, not {request.method}."
-        )
-    except web.HTTPException:
-        raise
-    except Exception as error:  # noqa: BLE001 - the last stop: the answer is a sentence, and the log has the traceback
-        _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
-        fault = f"{type(error).__name__}: {error}"
-        return refusal(500, f"This is a fault in declctl itself, and its log has the place: {fault}")
+def as_sentences(paths: str = _PATHS) -> Middleware:
+    """Middleware: turn an exception of a handler into a refusal with a sentence.
+
+    `paths` says which there are at the address, for a request to another one.
+    """
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except NotSynced as error:
+            return refusal(503, str(error))
+        except CacheError as error:
+            return refusal(404, str(error))
+        except web.HTTPNotFound:
+            return refusal(404, f"There is nothing at {request.path}; {paths}.")
+        except web.HTTPMethodNotAllowed as error:
+            return refusal(
+                405, f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, not {request.method}."
+            )
+        except web.HTTPException:
+            raise
+        except Exception as error:  # noqa: BLE001 - the last stop: the answer is a sentence, and the log has the traceback
+            _log.exception("%s %s met a fault in declctl itself", request.method, request.path)
+            fault = f"{type(error).__name__}: {error}"
+            return refusal(500, f"This is a fault in declctl itself, and its log has the place: {fault}")
+
+    return answered
 
 
 class Reason(StrEnum):
@@ -118,11 +126,20 @@ class Refusals:
     """Counts refusals by reason, and logs them. Used on one loop.
 
     The first refusal is logged with its sentence. Later ones of the same minute are counted, and one line has
-    their number.
+    their number. `address` is what the log calls the address; `counts` are those of another address, if both
+    are counted together.
     """
 
-    def __init__(self, clock: Clock | None = None, log: Log | None = None) -> None:
-        self.counts = dict.fromkeys(Reason, 0)
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        log: Log | None = None,
+        *,
+        address: str = "admin address",
+        counts: dict[Reason, int] | None = None,
+    ) -> None:
+        self.counts = dict.fromkeys(Reason, 0) if counts is None else counts
+        self._address = address
         self._clock = clock or SystemClock()
         self._log = log
         self._quiet_until = float("-inf")
@@ -139,7 +156,7 @@ class Refusals:
         self.sum_up()
         self._quiet_until = now + _QUIET_SECONDS
         if self._log is not None:
-            self._log.warning(f"admin address: {sentence[: 2 * _SHOWN]}", reason=str(reason))
+            self._log.warning(f"{self._address}: {sentence[: 2 * _SHOWN]}", reason=str(reason))
 
     def request(self, reason: Reason, request: web.Request, sentence: str) -> None:
         """Count the refusal of a request, and log its sentence."""
@@ -158,7 +175,7 @@ class Refusals:
         if left_out and self._log is not None:
             parts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(left_out.items()))
             number = sum(left_out.values())
-            self._log.warning(f"admin address: {number:,} more refused since the last line ({parts})")
+            self._log.warning(f"{self._address}: {number:,} more refused since the last line ({parts})")
 
 
 class ServerLog(logging.Logger):

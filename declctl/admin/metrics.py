@@ -75,7 +75,7 @@ _REFUSED = (
     Figure(
         "reason",
         "declctl_admin_refused",
-        "Requests and connections that the admin address refused.",
+        "Requests and connections that the admin address and the metrics address refused.",
         label="reason",
         read=lambda refused: {str(reason): count for reason, count in refused.items()},
     ),

@@ -98,7 +98,7 @@ class ReviewFaults:
         self._log = log
         self._quiet_until: dict[str, float] = {}  # by kind, on the clock
         self._unlogged = 0  # failures since the last line
-        self._is_logged = False  # that reviews fail, since the last that has not
+        self._is_failing = False  # a failure was logged, and no review has succeeded since
 
     def failed(self, kind: str, why: str) -> None:
         """Count and log a review that has failed. `kind` is one of a few words."""
@@ -108,16 +108,16 @@ class ReviewFaults:
             return
         self._quiet_until[kind] = now + _QUIET_SECONDS
         more = f"; {self._unlogged:,} more reviews have failed since the last line" if self._unlogged else ""
-        self._unlogged, self._is_logged = 0, True
+        self._unlogged, self._is_failing = 0, True
         reason = excerpt(why, most=_LONGEST_REASON)
         self._log.error(f"admin address: tokens can't be reviewed, and are refused: {reason}{more}")
 
     def succeeded(self) -> None:
         """Log the first review that succeeds after a logged fault."""
-        if self._is_logged and self._log is not None:
+        if self._is_failing and self._log is not None:
             failed = f", after {self._unlogged:,} more have failed" if self._unlogged else ""
             self._log.info(f"admin address: tokens can be reviewed again{failed}")
-        self._unlogged, self._is_logged = 0, False
+        self._unlogged, self._is_failing = 0, False
 
 
 class ReviewedToken:
@@ -150,7 +150,7 @@ class ReviewedToken:
             return remembered
 
         def take() -> None:
-            """Take the place of one review. Raises TooManyReviews if there is none."""
+            """Count one review towards the limit for this token. Raises TooManyReviews above it."""
             if self._known.get(digest):
                 if not self._known_reviews.try_take():
                     raise TooManyReviews

@@ -1,8 +1,9 @@
-"""The server of the admin address, which connects the parts of this room.
+"""The servers of the admin address and of the metrics address, which connect the parts of this room.
 
-The address shares the loop and the file descriptors of the machinery. Some clients open many connections,
-send one byte at a time or do not read the answer. They must not disturb liveness probes. So open connections
-have deadlines, and a limit on their number.
+The metrics address serves `GET /metrics` alone, with the checks and limits of the admin address. Both share
+the loop and the file descriptors of the machinery. Some clients open many connections, send one byte at a
+time or do not read the answer. They must not disturb liveness probes. So open connections have deadlines, and
+a limit on their number.
 """
 
 import asyncio
@@ -10,10 +11,10 @@ import errno
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -46,6 +47,7 @@ from declctl.kit.running_processes import (
 )
 from declctl.kit.text import excerpt
 from declctl.kit.token_bucket import ClientBuckets, TokenBucket
+from declctl.manifest import Plan
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
@@ -65,6 +67,7 @@ _SHUTDOWN_SECONDS = 1.0
 _LINGERING_SECONDS = 2.0  # for the body of a request that was answered without it
 _MOST_HEADERS = 64
 _CONTINUE = "100-continue"
+_METRICS_PATH = "/metrics"
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -169,26 +172,26 @@ class ConnectionTable:
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware: count a request; 503 or 429 if there are too many. A probe waits instead."""
         # Probes are always answered, so that a busy address does not make a kubelet restart the process.
-        counts = request.path not in PROBES
-        if not counts and not self._probes.try_take():
+        is_probe = request.path in PROBES
+        if is_probe and not self._probes.try_take():
             await self._clock.sleep(PROBE_PAUSE_SECONDS)
         one = self._open.get(request.transport)  # None if it was closed meanwhile
         if one is not None:
             one.requests += 1
             one.received = 0
-        self._answering += counts
+        self._answering += not is_probe
         try:
-            if counts and self._answering > MOST_REQUESTS:
+            if not is_probe and self._answering > MOST_REQUESTS:
                 sentence = f"{MOST_REQUESTS} requests are being answered; ask again in a moment."
                 return self._too_many(Reason.BUSY, request, 503, sentence)
-            if counts and not self._rates.try_take(request.remote or ""):
+            if not is_probe and not self._rates.try_take(request.remote or ""):
                 sentence = (
                     f"A client may send {REQUESTS_PER_SECOND} requests a second; ask again in a moment."
                 )
                 return self._too_many(Reason.RATE, request, 429, sentence)
             return await handler(request)
         finally:
-            self._answering -= counts
+            self._answering -= not is_probe
             if one is not None:
                 one.requests -= 1
                 self._waits(one)
@@ -298,6 +301,7 @@ async def serve(
     runtime: ControlledRuntime,
     address: Address,
     *,
+    metrics: Address | None = None,
     authorizer: Authorizer | None = None,
     tls: KeyPair | None = None,
     log: Log | None = None,
@@ -305,67 +309,135 @@ async def serve(
 ) -> AsyncGenerator[Address, None]:
     """Listen on `address` inside an `async with` block; gives the address with its real port.
 
+    - `metrics`: an address that serves the metrics alone, besides; None for no other one.
     - `authorizer`: decides about guarded requests; None if the process has no token. `access` has the rules.
-    - `tls`: the files of the certificate; None for plain HTTP.
+    - `tls`: the files of the certificate of both; None for plain HTTP.
 
-    Raises UsageError if the address or the certificate can't be used.
+    Raises UsageError if an address or the certificate can't be used.
     """
     clock = clock or SystemClock()
-    refusals = Refusals(clock, log)
     certificate = None if tls is None else ServerCertificate(tls, log)
-    if certificate is not None:
-        await certificate.load()
-    connections = ConnectionTable(clock, refusals)
     name = runtime.plan.name  # a reload does not change it
-    access = Access(
-        address,
-        controller=name,
-        authorizer=authorizer,
-        machine=socket.gethostname(),
-        allowed=lambda: runtime.plan.admin.allowed_hosts,
+    listener = _Listener(_ADMIN, name, certificate, clock, log)
+
+    def access(where: Address, refusals: Refusals, authorizer: Authorizer | None = None) -> Access:
+        return Access(
+            where,
+            controller=name,
+            authorizer=authorizer,
+            machine=socket.gethostname(),
+            allowed=lambda: runtime.plan.admin.allowed_hosts,
+            refusals=refusals,
+        )
+
+    refusals = Refusals(clock, log)
+    connections = ConnectionTable(clock, refusals)
+    reloads = ReloadOrders(runtime)
+    app = application(
+        runtime,
+        access(address, refusals, authorizer),
+        reloads,
+        LogLevels(runtime, clock=clock, log=log),
+        connections=connections,
         refusals=refusals,
     )
-    reloads = ReloadOrders(runtime)
-    levels = LogLevels(runtime, clock=clock, log=log)
-    app = application(runtime, access, reloads, levels, connections=connections, refusals=refusals)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        shutdown_timeout=_SHUTDOWN_SECONDS,
-        logger=ServerLog(refusals),
-        keepalive_timeout=2 * IDLE_SECONDS,  # `connections` closes earlier
-        lingering_time=_LINGERING_SECONDS,
-        max_headers=_MOST_HEADERS,
-        auto_decompress=False,  # no path accepts a body
-    )
-    app.on_response_prepare.append(_with_name(name))
-    await runner.setup()
-    assert runner.server is not None
-    # aiohttp has no hook before its check of Expect.
-    runner.server.request_handler = _refusing_early(runner.server.request_handler, refusals)
-    tasks = {asyncio.create_task(_sweep(connections, refusals, clock), name="admin connections")}
-    make = accounted(runner.server, connections)
-    if certificate is not None:
-        tasks.add(asyncio.create_task(certificate.follow(clock), name="admin certificate"))
-        make = encrypted(make, certificate, connections, refusals, tasks)
-    try:
-        sockets = await listen(address)
-        async with accepting(sockets, make, refusals):
-            bound = Address(address.host, int(sockets[0].getsockname()[1]))
-            if log is not None:
-                paths = "/status, /metrics, /healthz, /readyz"
-                scheme = "http" if certificate is None else "https"
-                log.info(f"admin address {scheme}://{bound}: {paths}", admin=str(bound))
-            yield bound
-    finally:
-        ending = tuple(tasks)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        refusals.sum_up()
-        await reloads.close()
-        await levels.close()
-        await runner.cleanup()
+    async with AsyncExitStack() as stack:
+        if certificate is not None:
+            await certificate.load()
+            following = asyncio.create_task(certificate.follow(clock), name="admin certificate")
+            stack.push_async_callback(_cancelled, {following})
+        bound = await stack.enter_async_context(listener.serve(app, address, connections, refusals))
+        if metrics is not None and not bound.covers(metrics):
+            # A table of its own: many scrapers take no connection of the probes.
+            refusals = Refusals(clock, log, address=str(_METRICS), counts=refusals.counts)
+            connections = ConnectionTable(clock, refusals)
+            app = metrics_application(
+                runtime, access(metrics, refusals), connections=connections, refusals=refusals
+            )
+            listener = listener._replace(role=_METRICS)
+            await stack.enter_async_context(listener.serve(app, metrics, connections, refusals))
+        yield bound
+
+
+class AddressRole(NamedTuple):
+    """What an address is for, in the words of messages and logs."""
+
+    name: str  # admin or metrics
+    paths: str  # those that the log names
+    other: str  # what names another address
+    found: str  # how a user learns of the port that was taken for port 0
+
+    def __str__(self) -> str:
+        return f"{self.name} address"
+
+
+_ADMIN = AddressRole(
+    "admin",
+    "/status, /metrics, /healthz, /readyz",
+    "--admin or spec.admin.bindAddress",
+    "commands find it",
+)
+_METRICS = AddressRole("metrics", _METRICS_PATH, "spec.metrics.bindAddress", "the log names it")
+
+
+class _Listener(NamedTuple):
+    """The settings of a server that listens at one address. Used on one loop."""
+
+    role: AddressRole
+    controller: str
+    certificate: ServerCertificate | None  # None for plain HTTP; the caller keeps it up to date
+    clock: Clock
+    log: Log | None
+
+    @asynccontextmanager
+    async def serve(
+        self, app: web.Application, address: Address, connections: ConnectionTable, refusals: Refusals
+    ) -> AsyncGenerator[Address, None]:
+        """Serve `app` inside an `async with` block; gives the address with its real port.
+
+        Raises UsageError if the address can't be used.
+        """
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            logger=ServerLog(refusals),
+            keepalive_timeout=2 * IDLE_SECONDS,  # `connections` closes earlier
+            lingering_time=_LINGERING_SECONDS,
+            max_headers=_MOST_HEADERS,
+            auto_decompress=False,  # no path accepts a body
+        )
+        app.on_response_prepare.append(_with_name(self.controller))
+        await runner.setup()
+        assert runner.server is not None
+        # aiohttp has no hook before its check of Expect.
+        runner.server.request_handler = _refusing_early(runner.server.request_handler, refusals)
+        sweeping = _sweep(connections, refusals, self.clock)
+        tasks = {asyncio.create_task(sweeping, name=f"{self.role.name} connections")}
+        make = accounted(runner.server, connections)
+        if self.certificate is not None:
+            make = encrypted(make, self.certificate, connections, refusals, tasks)
+        try:
+            sockets = await listen(address, self.role)
+            async with accepting(sockets, make, refusals):
+                bound = Address(address.host, int(sockets[0].getsockname()[1]))
+                if self.log is not None:
+                    scheme = "http" if self.certificate is None else "https"
+                    sentence = f"{self.role} {scheme}://{bound}: {self.role.paths}"
+                    self.log.info(sentence, **{self.role.name: str(bound)})
+                yield bound
+        finally:
+            await _cancelled(tasks)
+            refusals.sum_up()
+            await runner.cleanup()
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait for their ends."""
+    ending = tuple(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 def _with_name(controller: str) -> Callable[[web.BaseRequest, web.StreamResponse], Awaitable[None]]:
@@ -423,7 +495,15 @@ def front(
         authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
         where = address or spec.bind_address
         tls = _key_pair(spec, folder)
-        async with serve(runtime, where, authorizer=authorizer, tls=tls, log=log, clock=clock) as bound:
+        async with serve(
+            runtime,
+            where,
+            metrics=runtime.plan.metrics.bind_address,
+            authorizer=authorizer,
+            tls=tls,
+            log=log,
+            clock=clock,
+        ) as bound:
             entry = RunningProcess(
                 controller=runtime.plan.name,
                 pid=os.getpid(),
@@ -471,29 +551,37 @@ def _key_pair(spec: AdminSpec, folder: Path) -> KeyPair | None:
     return KeyPair(*((folder / name).absolute() for name in (spec.tls.cert_file, spec.tls.key_file)))
 
 
-async def why_not_served(now: AdminSpec, wanted: AdminSpec, *, folder: Path) -> str | None:
-    """Why a new process could not serve the address that a manifest wants; None if it could.
+async def why_not_served(
+    now: Plan, wanted: Plan, *, folder: Path, address: Address | None = None
+) -> str | None:
+    """Why a new process could not serve the addresses that a manifest wants; None if it could.
 
-    `now` is what this process serves: its own port is free for its successor. `folder` is that of the
-    manifest.
+    `now` is what this process serves: its own ports are free for its successor. `folder` is that of the
+    manifest. `address` stands for that of both manifests, as for `front`.
     """
-    pair = _key_pair(wanted, folder)
+    pair = _key_pair(wanted.admin, folder)
     try:
         if pair is not None:
             await ServerCertificate(pair).load()
     except UsageError as error:
         return str(error)
-    address = wanted.bind_address
-    if not address.port or address.port == now.bind_address.port:
-        return None
-    try:
-        server = await asyncio.start_server(
-            lambda _reader, writer: writer.close(), address.host, address.port
-        )
-    except OSError as error:
-        return f"the admin address {address} can't be used: {error.strerror or error}"
-    server.close()
+    own = {each.port for _, each in _addresses(now, address)}
+    for role, each in _addresses(wanted, address):
+        if not each.port or each.port in own:
+            continue
+        try:
+            server = await asyncio.start_server(lambda _reader, writer: writer.close(), each.host, each.port)
+        except OSError as error:
+            return f"the {role} {each} can't be used: {error.strerror or error}"
+        server.close()
     return None
+
+
+def _addresses(plan: Plan, admin: Address | None) -> Sequence[tuple[AddressRole, Address]]:
+    """The addresses of a process; `admin` is that of its command line."""
+    metrics = plan.metrics.bind_address
+    more = () if metrics is None else ((_METRICS, metrics),)
+    return ((_ADMIN, admin or plan.admin.bind_address), *more)
 
 
 async def authorizer_of(
@@ -539,13 +627,13 @@ def application(
     """
     probes, reads, dead_letters = Probes(runtime), CacheReads(runtime), DeadLetterOffice(runtime)
     app = web.Application(
-        middlewares=[connections.watch, as_sentences, access.check_sender, access.check_controller]
+        middlewares=[connections.watch, as_sentences(), access.check_sender, access.check_controller]
     )
     app.router.add_get("/", access.open(page(runtime)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))
-    app.router.add_get("/metrics", _metrics(runtime, refusals))
+    app.router.add_get(_METRICS_PATH, _metrics(runtime, refusals))
     app.router.add_get("/plan", access.guarded(probes.plan))
     app.router.add_get("/cache/{resource}", access.guarded(reads.keys))
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
@@ -560,8 +648,26 @@ def application(
     streams = TapStreams(runtime)
     app.router.add_get("/events", access.guarded(streams.stream))
     app.on_shutdown.append(streams.close)
+    app.on_shutdown.append(lambda _: reloads.close())
     app.router.add_get("/queue/{handler}", access.guarded(QueueReads(runtime).waiting))
     app.router.add_post("/-/loglevel", access.guarded(levels.change))
+    app.on_shutdown.append(lambda _: levels.close())
+    return app
+
+
+def metrics_application(
+    runtime: ControlledRuntime, access: Access, *, connections: ConnectionTable, refusals: Refusals
+) -> web.Application:
+    """The one route of the metrics address, with the checks and limits of the admin address."""
+    app = web.Application(
+        middlewares=[
+            connections.watch,
+            as_sentences(f"this address has {_METRICS_PATH} alone"),
+            access.check_sender,
+            access.check_controller,
+        ]
+    )
+    app.router.add_get(_METRICS_PATH, _metrics(runtime, refusals))
     return app
 
 
@@ -579,7 +685,7 @@ def _metrics(runtime: ControlledRuntime, refusals: Refusals) -> Handler:
     return scrape
 
 
-async def listen(address: Address) -> Sequence[socket.socket]:
+async def listen(address: Address, role: AddressRole) -> Sequence[socket.socket]:
     """The listening sockets of an address. Raises UsageError if it can't be used."""
     try:
         return await bound_sockets(address.host or None, address.port)
@@ -589,10 +695,10 @@ async def listen(address: Address) -> Sequence[socket.socket]:
             holder = next((each for each in others if each.address.endswith(f":{address.port}")), None)
             by = f"by the controller {holder}" if holder else "perhaps by another `declctl run`"
             raise UsageError(
-                f"The admin address {address} is in use, {by}; name another with --admin or "
-                "spec.admin.bindAddress (port 0 takes any free one, and commands find it)."
+                f"The {role} {address} is in use, {by}; name another with {role.other} (port 0 takes any "
+                f"free one, and {role.found})."
             ) from error
         raise UsageError(
-            f"The admin address {address} can't be listened on: {error.strerror or error}; name another with "
-            "--admin or spec.admin.bindAddress."
+            f"The {role} {address} can't be listened on: {error.strerror or error}; name another with "
+            f"{role.other}."
         ) from error

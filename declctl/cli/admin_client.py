@@ -100,7 +100,7 @@ class AdminAnswer(msgspec.Struct, frozen=True):
 
     status: int
     document: dict[str, Any]
-    token_fault: str | None = None  # why it was asked without the token; None unless the token can't be read
+    token_fault: str | None = None  # why a token was not sent; None if it was, or there is none
 
 
 class _Token(NamedTuple):
@@ -346,16 +346,16 @@ def _read(target: AdminAddress, answer: http.client.HTTPResponse, token: _Token)
     document = _object(body) if len(body) <= _LARGEST_ANSWER else None
     if document is None:
         raise UsageError(f"What answers at {target} is not declctl; name another address with --admin.")
-    if answer.status in _WITHOUT_TOKEN:
-        # The answer alone does not say why the token was not sent.
-        if token.fault is not None:
-            raise UsageError(f"{target} asks for a token. {token.fault}")
-        if token.value and not target.gets_token:
-            raise UsageError(
-                f"{target} asks for a token. It was not sent, as only a manifest names it: write "
-                f"--admin {target} if it may have the token."
-            )
-    return AdminAnswer(answer.status, document, token.fault)
+    # The answer alone does not say why the token was not sent.
+    fault = token.fault
+    if token.value and not target.gets_token:
+        fault = (
+            f"It was not sent, as only a manifest names {target}: write --admin {target} if it may have the "
+            "token."
+        )
+    if answer.status in _WITHOUT_TOKEN and fault is not None:
+        raise UsageError(f"{target} asks for a token. {fault}")
+    return AdminAnswer(answer.status, document, fault)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ def show_explanation(path: str) -> None:
     if path[:1].isupper():
         similar = did_you_mean(path, reason_names())
         known = f"conditions are {', '.join(CONDITIONS)}; `declctl explain Reloaded` lists the reasons of one"
-        raise UsageError(f"There is no condition or reason {path}; {similar or known}.")
+        raise UsageError(f"There is no condition or reason {path}; {similar or f'{known}.'}")
     found = explain(path)
     for fact in _facts(found):
         line(fact)

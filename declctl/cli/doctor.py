@@ -1,6 +1,6 @@
 """`declctl doctor`: whether declctl can work here, with this manifest and this cluster.
 
-Checks of this machine are in `host_checks`. Here are those of the manifest, the plugins, the admin address
+Checks of this machine are in `host_checks`. Here are those of the manifest, the plugins, the addresses
 and the cluster, and the order of all. Each check has a time limit: what hangs, such as a network mount, a
 proxy or a credential plugin, is one failed check. The rights are those that `validate --cluster` asks for.
 """
@@ -68,6 +68,11 @@ _SKEW_SECONDS, _LARGE_SKEW_SECONDS = 3.0, 60.0
 _SHORT_TOKEN = 16  # characters
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _MANIFEST = "manifest.yaml"
+_ADMIN_ADDRESS, _METRICS_ADDRESS = "admin address", "metrics address"
+_WAYS_OUT = {
+    _ADMIN_ADDRESS: "spec.admin.bindAddress or with --admin",
+    _METRICS_ADDRESS: "spec.metrics.bindAddress",
+}
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _COLOURS = {
     CheckState.OK: "\x1b[32m",
@@ -204,7 +209,11 @@ async def _all_checks(
     admin = _admin_of(read)
     root = Path() if read is None or read.inputs is None else _root(named, read.inputs.bundle)
     checks.append(await here("token", partial(check_token, admin, root, os.environ)))
-    checks.append(await here("admin address", partial(check_address, admin, _name_of(read))))
+    checks.append(await here(_ADMIN_ADDRESS, partial(check_address, admin, _name_of(read))))
+    controller = None if read is None or read.inputs is None else read.inputs.loaded.controller
+    if controller is not None and (metrics := controller.metrics.bind_address) is not None:
+        own = partial(check_metrics_address, admin, metrics, controller.name)
+        checks.append(await here(_METRICS_ADDRESS, own))
     checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
     return checks
 
@@ -370,7 +379,7 @@ def check_address(admin: AdminSpec, name: str | None) -> Check:
     """Who answers at the admin address; if nobody does, whether it can be listened on. Blocks."""
     address = admin.bind_address
     if not address.port:
-        return ok("admin address", f"{address}: any free port is taken, and the log names it")
+        return ok(_ADMIN_ADDRESS, f"{address}: any free port is taken, and the log names it")
     if admin.tls is not None:
         return _with_tls(address)
     target = AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port))
@@ -381,32 +390,52 @@ def check_address(admin: AdminSpec, name: str | None) -> Check:
     there = answer.document.get("name")
     if not isinstance(there, str):
         return warning(
-            "admin address",
+            _ADMIN_ADDRESS,
             f"what answers at {target} refuses to say who it is (HTTP {answer.status})",
             meaning="it may be the process of this manifest, or another program",
             advice=f"set {TOKEN_VARIABLE}, or name another address in spec.admin.bindAddress",
         )
     if name is not None and there != name:
         return failed(
-            "admin address",
+            _ADMIN_ADDRESS,
             f"{there} runs at {address}, and this manifest is that of {name}",
             meaning=f"`declctl run` of {name} can't listen there, and commands reach {there}",
             advice="name another address in spec.admin.bindAddress",
         )
-    return ok("admin address", f"{there} generation {answer.document.get('generation')} runs at {target}")
+    return ok(_ADMIN_ADDRESS, f"{there} generation {answer.document.get('generation')} runs at {target}")
 
 
-def _with_tls(address: Address) -> Check:
+def check_metrics_address(admin: AdminSpec, metrics: Address, name: str) -> Check:
+    """Which process answers at the metrics address; if none does, whether it can be listened on. Blocks."""
+    check = _METRICS_ADDRESS
+    if not metrics.port:
+        return ok(check, f"{metrics}: any free port is taken, and the log names it")
+    if admin.bind_address.covers(metrics):
+        return ok(check, f"{metrics} is served by the admin address {admin.bind_address}")
+    if admin.tls is not None:
+        return _with_tls(metrics, check)
+    target = AdminAddress(Address(_ANY_HOST.get(metrics.host, metrics.host), metrics.port), controller=name)
+    try:
+        # Any path but that of the metrics is refused, with the name of the controller.
+        ask(target, "GET", "/", timeout=_ASK_SECONDS)
+    except UsageError:
+        # The message is about commands and --admin, which this address is not for.
+        return _free(metrics, f"it does not answer as {name}", check)
+    return ok(check, f"{name} serves its metrics at {target}")
+
+
+def _with_tls(address: Address, check: str = _ADMIN_ADDRESS) -> Check:
     """Whether something listens at an address with HTTPS, which is not asked who it is."""
     try:
         host = _ANY_HOST.get(address.host, address.host)
         socket.create_connection((host, address.port), timeout=_ASK_SECONDS).close()
     except OSError as error:
-        return _free(address, str(error))
-    return ok("admin address", f"something listens at {address}, by HTTPS; `declctl status` says who")
+        return _free(address, str(error), check)
+    who = "; `declctl status` says who" if check == _ADMIN_ADDRESS else ""
+    return ok(check, f"something listens at {address}, by HTTPS{who}")
 
 
-def _free(address: Address, why: str) -> Check:
+def _free(address: Address, why: str, check: str = _ADMIN_ADDRESS) -> Check:
     """Whether an address without an answer can be listened on."""
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -416,14 +445,14 @@ def _free(address: Address, why: str) -> Check:
     except OSError as error:
         used = error.errno == errno.EADDRINUSE
         return failed(
-            "admin address",
+            check,
             f"{address} is in use by another program: {why}"
             if used
             else f"{address} can't be listened on: {error.strerror or error}",
             meaning="`declctl run` ends with exit status 2",
-            advice="name another address in spec.admin.bindAddress or with --admin; port 0 takes any",
+            advice=f"name another address in {_WAYS_OUT[check]}; port 0 takes any",
         )
-    return ok("admin address", f"{address} is free: nothing runs there now")
+    return ok(check, f"{address} is free: nothing runs there now")
 
 
 async def check_cluster(

@@ -6,6 +6,7 @@ report it.
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (by default the process's) name, and exit with its status."""
     gc.disable()  # imports make no garbage: a search for it takes a tenth of a short command's time
     _have_home()
+    _end_on_sigterm()
     sys.exit(status_of(arguments))
 
 
@@ -42,7 +44,7 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(given)
     except SystemExit as ended:
-        return _flushed(ended.code if isinstance(ended.code, int) else ExitStatus.DONE)
+        return _flushed(_status_of_exit(ended))
     except Exception as error:  # noqa: BLE001 - the last handler: an unforeseen fault is shown with its traceback
         return _reported(_only(error))
     return _flushed(status)
@@ -58,6 +60,16 @@ def _have_home() -> None:
         os.environ["HOME"] = "/"
 
 
+def _end_on_sigterm() -> None:
+    """Let SIGTERM end process 1 of a container, also before a command has handlers of its own.
+
+    The kernel keeps a signal from process 1 that it has no handler for: a pod that is deleted while it starts
+    would stay until it is killed.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def _run(arguments: Sequence[str]) -> int:
     if arguments in (["version"], ["--version"]):
         # Without the parser, which takes ten times as long as the answer.
@@ -68,6 +80,16 @@ def _run(arguments: Sequence[str]) -> int:
     from declctl.cli.app import invoke
 
     return invoke(arguments)
+
+
+def _status_of_exit(ended: SystemExit) -> int:
+    """The exit status as Python has it: a text, as of `sys.exit("no channel")`, is a fault to be printed."""
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or ExitStatus.DONE
+    from declctl.cli.terminal import block
+
+    block(f"{ended.code}\n", err=True)
+    return ExitStatus.FAILED
 
 
 def _reported(error: Exception) -> ExitStatus:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMPLETION = "_DECLCTL_COMPLETE"
 """The environment variable by which a shell asks typer for completions."""
 _HOOK = "declctl_commands"
+_WIDEST_NAME = 30  # columns that `write_dl` gives to names
 
 
 class CommandGroup(TyperGroup):
@@ -45,8 +46,8 @@ class CommandGroup(TyperGroup):
         """Write the commands for the help: those of plugins in a section of their own."""
         own = {name: super(CommandGroup, self).get_command(ctx, name) for name in super().list_commands(ctx)}
         plugins = {name: self._of_plugin(name) for name in self._plugins(ctx)}
-        # In one column, as one table.
-        width = formatter.width - 6 - max(map(len, (*own, *plugins)))
+        # In one column, as one table. A longer name has its text on the next line.
+        width = formatter.width - 6 - min(_WIDEST_NAME, max(map(len, (*own, *plugins))))
         for title, commands in (("Commands", own), ("Commands of plugins", plugins)):
             rows = [
                 (name, command.get_short_help_str(width))
@@ -79,9 +80,10 @@ class _PluginGroup(TyperGroup):
 
     described = "a plugin"  # the plugin, for messages
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> None:
+        """Run a command. What it returns is no exit status, as in any typer application."""
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
         except (DeclctlError, typer.Abort, typer.Exit, BrokenPipeError):
             raise
         except Exception as error:

@@ -81,7 +81,7 @@ def give_order(path: str, admin: str | None, *, as_json: bool) -> int:
 
 
 def _say_if_redacted(answer: AdminAnswer, *, as_json: bool) -> None:
-    """Say on stderr that texts are left out. JSON says it by itself, but for a token that can't be read."""
+    """Say on stderr that texts are left out. JSON says it by itself, but not why the token was not sent."""
     why = why_redacted(answer)
     if why is not None and (answer.token_fault is not None or not as_json):
         line(why, err=True)

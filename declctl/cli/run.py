@@ -103,7 +103,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
             clock=clock,
             log=log,
             on_dry_run=_printer() if dry_run else None,
-            why_not_start=_next_start(_folder_of(options)) if admin is None else None,
+            why_not_start=_next_start(_folder_of(options), admin),
         )
         return runtime.run(), runtime.restarts
 
@@ -213,11 +213,12 @@ def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) ->
     return fronts
 
 
-def _next_start(folder: Path) -> WhyNotStart:
-    """Checks whether a new process could serve the admin address of the manifest."""
+def _next_start(folder: Path, admin: str | None) -> WhyNotStart:
+    """Checks whether a new process could serve its addresses; `admin` is that of the command line."""
+    address = None if admin is None else parse_admin(admin)
 
     async def why_not(now: Plan, wanted: Plan) -> str | None:
-        return await why_not_served(now.admin, wanted.admin, folder=folder)
+        return await why_not_served(now, wanted, folder=folder, address=address)
 
     return why_not
 

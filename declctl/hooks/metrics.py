@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 _OWN: Final = "declctl_"
-# What follows `declctl_` in declctl's own metrics. A plugin of such a name has no names with `declctl_`.
+# What follows `declctl_` in declctl's own metrics. A plugin whose name is such a word, or begins with one,
+# has no names with `declctl_`: `plugin-metrics` would have that of a figure.
 _OWN_WORDS: Final = frozenset(
     (
         *("admin", "build", "cache", "controller", "decoded", "event", "file", "files"),
@@ -45,7 +46,7 @@ _COUNTING: Final = (Counter, Histogram, Summary)
 def reserved_prefix(plugin: str) -> str:
     """The beginning of the names with `declctl_` of a plugin; empty if declctl has such names itself."""
     word = re.sub(r"\W", "_", plugin)
-    return "" if word in _OWN_WORDS else f"{_OWN}{word}_"
+    return "" if word.partition("_")[0] in _OWN_WORDS else f"{_OWN}{word}_"
 
 
 class MetricRefused(ValueError):
@@ -79,6 +80,8 @@ class MetricsRegistry(CollectorRegistry):
         super().__init__(auto_describe=False)  # `register` knows the names already
         self.owner = owner
         self.made_by = made_by
+        # Those whose last call has taken too long. They are collected last, so that others have their time.
+        self.late: set[Collector] = set()
         self._prefix = reserved_prefix(owner) if is_plugin else ""
         self._taken = taken
         self._names: dict[Collector, frozenset[str]] = {}  # in the order of registration
@@ -103,6 +106,7 @@ class MetricsRegistry(CollectorRegistry):
         """Remove a collector. Raises KeyError if it is not registered."""
         with self._changing:
             super().unregister(collector)
+            self.late.discard(collector)
             for name in self._names.pop(collector):
                 self._taken.pop(name, None)
 

@@ -21,6 +21,7 @@ _MARK: Final = "hookimpl"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # In these, a line of a helper may run for one of its callers only.
 _BRANCHES: Final = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.Match, ast.BoolOp, ast.While)
+_ENDS: Final = (ast.Return, ast.Raise, ast.Break, ast.Continue)  # the lines below may not run
 
 WriteRule = tuple[ast.expr, str, str, str]
 """The place, the code, what is wrong, and what to do instead."""
@@ -63,12 +64,12 @@ def write_rules(tree: ast.Module, attributes: Iterable[str]) -> Iterator[WriteRu
             known.add(holder.place)
             holders.append(holder)
             waiting += module.receivers(holder)
-    told: set[tuple[int, str]] = set()
+    reported: set[tuple[int, str]] = set()  # a function may have several holders
     for holder in holders:
         is_alone = len(places[id(holder.function), holder.parameter]) == 1
         for node, code, what, advice in _Body(holder, in_one_place=is_alone).faults():
-            if (id(node), code) not in told:
-                told.add((id(node), code))
+            if (id(node), code) not in reported:
+                reported.add((id(node), code))
                 yield node, code, what, advice
 
 
@@ -94,13 +95,17 @@ class _Module:
 
     def receivers(self, holder: _Holder) -> Iterator[_Holder]:
         """The functions of the module to which a function passes its `ctx`."""
-        for node, place in _Body(holder, in_one_place=True).nodes():
+        body = _Body(holder, in_one_place=True)
+        for node, place in body.nodes():
             if not isinstance(node, ast.Call):
                 continue
             function, owner, skipped = self._called(node.func, holder)
             if function is None or function.decorator_list:
                 continue
-            where = _Place.LOOP if isinstance(function, ast.AsyncFunctionDef) else place
+            # A helper may choose between two others by the place where it runs.
+            where = place if body.is_certain(node) else _Place.UNKNOWN
+            if isinstance(function, ast.AsyncFunctionDef):
+                where = _Place.LOOP
             for parameter in _receiving(node, function, holder.parameter, skipped):
                 if not _binds(function, parameter):
                     yield _Holder(function, parameter, where, owner, is_hook=False)
@@ -128,15 +133,21 @@ class _Body:
     def __init__(self, holder: _Holder, *, in_one_place: bool) -> None:
         self._holder = holder
         self._in_one_place = in_one_place  # all callers that are known run it in the same place
-        self._unconditional: set[int] = set()  # the nodes outside of branches, by their ids
+        self._unconditional: set[int] = set()  # the nodes that run in each call, by their ids
+
+    def is_certain(self, node: ast.AST) -> bool:
+        """Whether a node that `nodes` has given runs for each caller; in a hook, all callers are alike."""
+        return self._holder.is_hook or id(node) in self._unconditional
 
     def nodes(self) -> Iterator[tuple[ast.AST, _Place]]:
         """All nodes of the body, with those of nested functions that have the same `ctx`."""
         # Without recursion: an expression may be deeper than the stack of Python.
         body = reversed(self._holder.function.body)
         waiting: list[tuple[ast.AST, _Place, bool]] = [(each, self._holder.place, True) for each in body]
+        may_be_over = False  # a branch above is for some callers, and ends the function for them
         while waiting:
             node, place, is_certain = waiting.pop()
+            is_certain = is_certain and not may_be_over
             if isinstance(node, _Function | ast.Lambda):
                 if self._holder.parameter in _parameters(node):
                     continue
@@ -146,7 +157,9 @@ class _Body:
             if is_certain:
                 self._unconditional.add(id(node))
             yield node, place
-            is_certain = is_certain and not isinstance(node, _BRANCHES)
+            if is_certain and isinstance(node, _BRANCHES):
+                is_certain = False
+                may_be_over = self._ends_with_ctx(node)
             children = [(child, place, is_certain) for child in ast.iter_child_nodes(node)]
             waiting += reversed(children)
 
@@ -174,7 +187,7 @@ class _Body:
     def _wrong_form(self, call: ast.Call, place: _Place) -> Iterator[WriteRule]:
         """A call that raises RuntimeError at the place where it runs."""
         # A helper may have a branch for each of its callers.
-        if not self._holder.is_hook and not (self._in_one_place and id(call) in self._unconditional):
+        if not self.is_certain(call) or not (self._holder.is_hook or self._in_one_place):
             return
         name = self._method(call)
         if place is _Place.THREAD and name in _WRITES:
@@ -191,6 +204,13 @@ class _Body:
                 f"ctx.{name} would block the loop of all `async def` hooks: it raises RuntimeError",
                 f"write `await ctx.{name.removeprefix('sync.')}(…)`",
             )
+
+    def _ends_with_ctx(self, branch: ast.AST) -> bool:
+        """Whether a branch uses `ctx`, and may end the function: the lines below are for other callers."""
+        inner = list(ast.walk(branch))
+        return any(isinstance(each, _ENDS) for each in inner) and any(
+            isinstance(each, ast.Name) and each.id == self._holder.parameter for each in inner
+        )
 
     def _method(self, node: ast.expr) -> str:
         """`apply` for `ctx.apply(…)`, `sync.apply` for `ctx.sync.apply(…)`; empty for anything else."""

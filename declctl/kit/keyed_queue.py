@@ -211,9 +211,8 @@ class KeyedQueue(Generic[T]):
         self._vanished = 0  # how many items in `_ready` are gone
         self._released: deque[QueueItem[T]] = deque()  # handed out before `_ready`; they hold their keys
         self._held: dict[str, QueueItem[T]] = {}  # by key: the item that runs, backs off or is released
-        self._tail: dict[
-            str, QueueItem[T]
-        ] = {}  # by key: its last item, the only one that may be merged into
+        # By key: its last item, the only one that may be merged into.
+        self._tail: dict[str, QueueItem[T]] = {}
         self._due: list[tuple[float, int, QueueItem[T]]] = []  # a heap of the items in back-off
         self._resting: RestingValues[QueueItem[T]] = RestingValues()  # they hold no key
         self._epochs = Epochs(epochs)

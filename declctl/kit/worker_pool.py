@@ -302,7 +302,7 @@ class AsyncWorkerPool(Generic[T]):
 
 
 def _recovered(recover: Recover[T], item: QueueItem[T], fault: BaseException) -> bool:
-    """Call `recover`, whose own fault is logged: its item stays held, and the worker goes on."""
+    """Call `recover`, whose own fault is logged; the worker goes on."""
     try:
         return recover(item, fault)
     except BaseException:  # noqa: BLE001 - as above

@@ -129,7 +129,6 @@ FINALIZER_LEFT: Final = _code(
     "DCL056", "A finalizer is not in the manifest any more, and objects of the cluster have it."
 )
 
-METRICS_ADDRESS: Final = _code("DCL069", "A metrics address of its own is not done yet by this version.")
 SECRET_REFERENCE: Final = _code("DCL072", "`secretKeyRef` is not done yet by this version.")
 SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
 

@@ -1175,6 +1175,23 @@ class AdminSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSpec(LocatedSpec):
+    """The address that serves the metrics alone; None for the admin address only."""
+
+    ABOUT = about("The address of the metrics; by default the admin address.")
+    bind_address: Address | None = field(
+        restart(
+            text(
+                "An address for metrics alone, which needs no token; the admin address has them, too. It "
+                "serves HTTPS if admin.tls is set. Port 0 takes any free port.",
+                value="address",
+                examples=["0.0.0.0:9090"],
+            )
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSpec(LocatedSpec):
     """A whole manifest: `spec` of the document, and the name in its metadata."""
 
@@ -1207,17 +1224,7 @@ class ControllerSpec(LocatedSpec):
         refused(mapping("How several processes share the objects."), codes.SHARDING, accepts=({},))
     )
     admin: AdminSpec = nested(AdminSpec)
-    metrics: ClassVar[Schema] = restart(
-        record(
-            "The address of the metrics; by default the admin address.",
-            {
-                "bindAddress": refused(
-                    text("An address for metrics alone.", value="address", examples=["0.0.0.0:9090"]),
-                    codes.METRICS_ADDRESS,
-                )
-            },
-        )
-    )
+    metrics: MetricsSpec = nested(MetricsSpec, live=False)
 
     def indexes_of(self, resource: str) -> tuple[str, ...]:
         """The names of the indexes that a resource declares."""

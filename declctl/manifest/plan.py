@@ -18,6 +18,7 @@ from declctl.manifest.model import (
     IndexerSpec,
     LeaderElectionSpec,
     LifecycleSpec,
+    MetricsSpec,
     PluginSpec,
     ReloadSpec,
     ResourceSpec,
@@ -28,6 +29,7 @@ from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
 
 NO_ELECTION = LeaderElectionSpec()
+NO_METRICS_ADDRESS = MetricsSpec()
 _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
 
 
@@ -135,6 +137,7 @@ class Plan:
     writes: WritesSpec
     schedules: tuple[ScheduleSpec, ...] = ()
     leader_election: LeaderElectionSpec = NO_ELECTION
+    metrics: MetricsSpec = NO_METRICS_ADDRESS
 
 
 def plan(controller: ControllerSpec) -> Plan:
@@ -159,6 +162,7 @@ def plan(controller: ControllerSpec) -> Plan:
         writes=controller.writes,
         schedules=controller.schedules,
         leader_election=controller.leader_election,
+        metrics=controller.metrics,
     )
 
 

@@ -147,6 +147,17 @@ class Address(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    def covers(self, other: "Address") -> bool:
+        """Whether a listener at this address takes the connections to the other one.
+
+        That is one with the same port and host, or with all interfaces of the protocol of that host.
+        """
+        if not self.port or self.port != other.port:
+            return False  # each port 0 is another one
+        # On `::`, asyncio listens for IPv6 alone.
+        is_ipv6 = ":" in other.host
+        return self.host in (other.host, "", "::" if is_ipv6 else "0.0.0.0")
+
 
 @dataclass(frozen=True, slots=True)
 class FrozenJson:

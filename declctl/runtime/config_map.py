@@ -85,15 +85,19 @@ class MountedFiles:
             return
         self._count += 1
         inner = self.folder / f"..{self._count}"
-        inner.mkdir()
-        for name, data in files.items():
-            (inner / name).write_bytes(data)
         # As the kubelet's AtomicWriter: new names get their links after the move, old ones lose theirs.
         link, moved = self.folder / _LINK, self.folder / "..data_tmp"
         before = link.readlink() if link.is_symlink() else None
-        moved.unlink(missing_ok=True)  # of a write that has failed, as on a full disk
-        moved.symlink_to(inner.name)
-        moved.replace(link)
+        try:
+            inner.mkdir()
+            for name, data in files.items():
+                (inner / name).write_bytes(data)
+            moved.unlink(missing_ok=True)  # of a write that has failed, as on a full disk
+            moved.symlink_to(inner.name)
+            moved.replace(link)
+        except OSError:
+            shutil.rmtree(inner, ignore_errors=True)  # what was written must not keep a full disk full
+            raise
         for name in files:
             with suppress(FileExistsError):
                 (self.folder / name).symlink_to(f"{_LINK}/{name}")

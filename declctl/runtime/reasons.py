@@ -13,6 +13,7 @@ import msgspec
 READY: Final = "Ready"
 RELOADED: Final = "Reloaded"
 DEGRADED: Final = "Degraded"
+HANDLERS_HEALTHY: Final = "HandlersHealthy"
 FILES_FOLLOWED: Final = "FilesFollowed"
 ATTEMPT: Final = ""
 """In place of a condition, for a reason of an attempt to reload or to roll back that is of no condition."""
@@ -22,6 +23,7 @@ CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
         READY: "Whether all caches have their objects, so that handlers see the whole cluster.",
         RELOADED: "Whether the files, as they were read last, are what runs.",
         DEGRADED: "Whether something does not work, although the process runs.",
+        HANDLERS_HEALTHY: "Whether the calls of each handler succeed, at least for some objects.",
         FILES_FOLLOWED: "Whether edits arrive from the ConfigMap of `declctl run configmap/NAMESPACE/NAME`; "
         "without one, there is no such condition.",
     }
@@ -250,6 +252,16 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "The files can't be looked at, so that edits are not noticed.",
         "see the error in the message, and check the folder with `declctl doctor`; it is tried again by "
         "itself",
+    ),
+    _good("AsExpected", HANDLERS_HEALTHY, "No handler fails on and on."),
+    ConditionReason(
+        "CallsFail",
+        HANDLERS_HEALTHY,
+        False,
+        "The last five calls of a handler or more have failed, over ten seconds or more. The message names "
+        "the handler and the error.",
+        "see the calls with `declctl tap --failed`, and their tracebacks in the log; mend the handler and "
+        "save: waiting retries use the new code, and `declctl requeue` queues again what was given up",
     ),
     ConditionReason(
         "AttemptedBefore",

@@ -186,8 +186,19 @@ def test_probes_reach_the_process_whatever_the_manifest_says(helm: str) -> None:
     """By default a manifest has its admin address on loopback, and the pod would never be ready."""
     objects = _objects(helm, admin={"port": 9000})
     (container,) = objects["Deployment", "guard"]["spec"]["template"]["spec"]["containers"]
-    assert "--admin=0.0.0.0:9000" in container["args"]
+    assert "--admin=:9000" in container["args"]
     assert container["ports"] == [{"name": "admin", "containerPort": 9000}]
+
+
+def test_the_metrics_have_a_port_of_their_own(helm: str) -> None:
+    """Prometheus reaches it, and not the admin address."""
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    policy = {"enabled": True, "metricsFrom": prometheus}
+    objects = _objects(helm, metrics={"port": 9090}, networkPolicy=policy)
+    (container,) = objects["Deployment", "guard"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "metrics", "containerPort": 9090} in container["ports"]
+    spec = objects["NetworkPolicy", "guard"]["spec"]
+    assert spec["ingress"] == [{"from": prometheus, "ports": [{"port": "metrics"}]}]
 
 
 def test_only_bundles_of_a_list_run(helm: str) -> None:
@@ -212,6 +223,8 @@ def test_only_bundles_of_a_list_run(helm: str) -> None:
         ({"existingBundle": "other"}, "not both"),
         ({"replica": 2}, "replica"),
         ({"image": {"digest": "abc"}}, "digest"),
+        ({"metrics": {"port": 8081}}, "metrics.port is admin.port"),
+        ({"networkPolicy": {"enabled": True, "metricsFrom": [{}]}}, "metricsFrom is for metrics.port"),
     ],
 )
 def test_wrong_values_are_refused(helm: str, values: dict[str, Any], said: str) -> None:

@@ -131,7 +131,7 @@ def _command(name: str, command: Any) -> str:
         lines += ["", command.epilog.replace("Example: ", "Example: `") + "`"]
     if arguments or options:
         lines += ["", "| | |", "|---|---|"]
-        lines += [f"| `{one.metavar or one.name}` | {_cell(one.help or '')} |" for one in arguments]
+        lines += [f"| `{_cell(one.metavar or one.name)}` | {_cell(one.help or '')} |" for one in arguments]
         lines += [f"| {_option(one)} | {_cell(_help(one))} |" for one in options]
     return "\n".join(lines)
 
@@ -143,12 +143,12 @@ def _argument(one: Any) -> str:
 
 def _option(one: Any) -> str:
     names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-    return names if one.is_flag else f"{names} `{one.metavar or _values(one)}`"
+    return names if one.is_flag else f"{names} `{_cell(one.metavar or _values(one))}`"
 
 
 def _values(one: Any) -> str:
     choices = getattr(one.type, "choices", None)
-    return "\\|".join(str(getattr(c, "value", c)) for c in choices) if choices else "N"
+    return "|".join(str(getattr(c, "value", c)) for c in choices) if choices else "N"
 
 
 def _help(one: Any) -> str:

@@ -20,6 +20,16 @@ def test_the_generated_part_of_a_page_is_current(page: str) -> None:
     assert (reference.DOCS / page).read_text("utf-8") == expected, told
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in reference.DOCS.glob("*.md")))
+def test_each_row_of_a_table_has_the_cells_of_its_head(page: str) -> None:
+    """A bar that is not escaped begins a cell, also in code: the rest of the row would not be shown."""
+    text = re.sub(r"```.*?```", "", (reference.DOCS / page).read_text("utf-8"), flags=re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = table.splitlines()
+        cells = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
+        assert [row for row, number in zip(rows, cells, strict=True) if number != cells[0]] == []
+
+
 @pytest.mark.parametrize("page", ["observability.md", "operations.md"])
 def test_metrics_that_a_page_names_exist(page: str) -> None:
     """A query that is copied from docs/ finds its metric, with the labels that it names."""

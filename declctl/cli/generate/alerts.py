@@ -36,7 +36,7 @@ ALERTS: Final = (
         "DeclctlAbsent",
         "absent(declctl_generation{{job}})",
         "No process of the controller is scraped.",
-        "See the pods of its Deployment, and whether Prometheus may reach their admin address.",
+        "See the pods of its Deployment, and whether Prometheus may reach their metrics.",
         "5m",
         "critical",
     ),

@@ -15,7 +15,7 @@ import yaml
 
 from declctl import __version__
 from declctl.cli.generate.alerts import alert_rule
-from declctl.cli.generate.bundle import FOLDER, MANIFEST, BundleVolume, bundle_volume
+from declctl.cli.generate.bundle import FOLDER, MANIFEST, bundle_volume
 from declctl.cli.generate.objects import (
     Document,
     Place,
@@ -40,6 +40,7 @@ from declctl.errors import UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.manifest import Plan
 from declctl.manifest.model import ADMIN_AT_START
+from declctl.manifest.values import Address
 from declctl.runtime.runtime import DRAIN_SECONDS
 
 _USER: Final = 65532  # of the image
@@ -86,7 +87,11 @@ def deployment_files(
     """
     bundle = bundle_volume(planned.inputs, place)
     volumes = pod_volumes(planned.plan, bundle, options.volumes, plugins=options.plugin_image is not None)
-    _tell_secrets(bundle, place)
+    given = _given_variables(planned.plan, options)
+    # What an option gives is not looked for in the Secret: a container has each variable once.
+    taken = {each["name"] for each in given}
+    variables = [each for each in bundle.variables if each not in taken]
+    _tell_secrets([*variables, *bundle.secret_files], place)
     _tell_files(planned.plan, volumes)
     if planned.plan.plugins and not (options.image or options.plugin_image):
         names = ", ".join(each.name for each in planned.plan.plugins)
@@ -98,17 +103,23 @@ def deployment_files(
     files: dict[str, list[Document | Role]] = {}
     if options.create_namespace:
         files["namespace.yaml"] = [process_namespace(place)]
-    pod = _pod(planned.plan, place, bundle.variables, volumes, options)
+    given += [
+        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
+    ]
+    pod = _pod(planned.plan, place, given, volumes, options)
     files |= {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
         "deployment.yaml": [_deployment(planned.plan, place, pod)],
-        "policies.yaml": [_network_policy(place, options), *_disruption_budget(planned.plan, place)],
+        "policies.yaml": [
+            _network_policy(planned.plan, place, options),
+            *_disruption_budget(planned.plan, place),
+        ],
     }
     if options.service_monitor or options.alerts:
         monitoring: list[Document | Role] = []
         if options.service_monitor:
-            monitoring += [_service(place), _service_monitor(planned.plan, place)]
+            monitoring += [_service(planned.plan, place), _service_monitor(planned.plan, place)]
         if options.alerts:
             monitoring.append(alert_rule(place))
         files["monitoring.yaml"] = monitoring
@@ -119,8 +130,15 @@ def _image(options: DeployOptions) -> str:
     return options.image or f"declctl:{__version__}"
 
 
-def _tell_secrets(bundle: BundleVolume, place: Place) -> None:
-    keys = [*bundle.variables, *bundle.secret_files]
+def _given_variables(plan: Plan, options: DeployOptions) -> list[dict[str, Any]]:
+    """The variables that options give to the container."""
+    given = token_variables(plan, options.volumes)
+    if options.plugin_image is not None:
+        given.append({"name": "PYTHONPATH", "value": PLUGINS})
+    return given
+
+
+def _tell_secrets(keys: Sequence[str], place: Place) -> None:
     if keys:
         line(
             f"declctl: the pod reads {', '.join(keys)} from the Secret {place.name}, which is not generated: "
@@ -146,7 +164,8 @@ def restart_digest(plan: Plan) -> str:
     election = msgspec.to_builtins({f.name: getattr(elects, f.name) for f in fields(elects) if f.compare})
     startup = [[str(step.entry_point), step.order] for step in plan.lifecycle.startup]
     admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in ADMIN_AT_START})
-    parts = [plan.name, str(plan.admin.bind_address), admin, election, startup]
+    metrics = plan.metrics.bind_address
+    parts = [plan.name, str(plan.admin.bind_address), admin, election, startup, metrics and str(metrics)]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
@@ -156,7 +175,28 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
     if address.port and not is_loopback(address.host):
         return address.port, []
     port = address.port or _PORT
-    return port, [f"--admin=0.0.0.0:{port}"]
+    # Without a host, as a pod may have an address of IPv6 alone.
+    return port, [f"--admin=:{port}"]
+
+
+def _scraped(plan: Plan) -> tuple[str, int]:
+    """Name and port of the address that Prometheus asks.
+
+    A metrics address on loopback, or at any free port, is not reached from outside of the pod.
+    """
+    metrics = plan.metrics.bind_address
+    port, arguments = _admin(plan)
+    admin = Address("", port) if arguments else plan.admin.bind_address
+    if metrics is None or not metrics.port or is_loopback(metrics.host) or admin.covers(metrics):
+        return "admin", _PORT
+    return "metrics", metrics.port
+
+
+def _ports(plan: Plan) -> list[dict[str, Any]]:
+    """The ports of the container."""
+    admin = {"name": "admin", "containerPort": _admin(plan)[0]}
+    name, port = _scraped(plan)
+    return [admin] if name == "admin" else [admin, {"name": name, "containerPort": port}]
 
 
 def _probe(plan: Plan, path: str) -> dict[str, Any]:
@@ -185,25 +225,20 @@ def _deployment(plan: Plan, place: Place, pod: Document) -> Document:
 
 
 def _pod(
-    plan: Plan, place: Place, variables: Sequence[str], volumes: Sequence[Volume], options: DeployOptions
+    plan: Plan, place: Place, env: Sequence[Document], volumes: Sequence[Volume], options: DeployOptions
 ) -> dict[str, Any]:
-    port, arguments = _admin(plan)
-    env = token_variables(plan, options.volumes)
-    env += [
-        {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
-    ]
+    _, arguments = _admin(plan)
     if options.volumes.allowed_digests is not None:
         arguments.append(f"--allowed-digests={ALLOWED_DIGESTS}")
     more: dict[str, Any] = {}
     if options.plugin_image is not None:
-        env.append({"name": "PYTHONPATH", "value": PLUGINS})
         more["initContainers"] = [_plugins(options.plugin_image)]
     container = {
         "name": "declctl",
         "image": _image(options),
         "args": ["run", f"{FOLDER}/{MANIFEST}", "--log-format=json", *arguments],
-        **({"env": env} if env else {}),
-        "ports": [{"name": "admin", "containerPort": port}],
+        **({"env": list(env)} if env else {}),
+        "ports": _ports(plan),
         "startupProbe": {
             "httpGet": _probe(plan, "/healthz"),
             "periodSeconds": 1,
@@ -252,9 +287,10 @@ def _disruption_budget(plan: Plan, place: Place) -> list[Document]:
     ]
 
 
-def _network_policy(place: Place, options: DeployOptions) -> Document:
-    """No pod reaches the admin address, or with a ServiceMonitor any pod; the kubelet always does."""
-    reached = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": "admin"}]}]
+def _network_policy(plan: Plan, place: Place, options: DeployOptions) -> Document:
+    """No pod reaches the process, or with a ServiceMonitor any pod its metrics; the kubelet always does."""
+    name, _ = _scraped(plan)
+    reached = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": name}]}]
     spec = {
         "podSelector": {"matchLabels": place.selector},
         "policyTypes": ["Ingress"],
@@ -268,17 +304,18 @@ def _network_policy(place: Place, options: DeployOptions) -> Document:
     }
 
 
-def _service(place: Place) -> Document:
+def _service(plan: Plan, place: Place) -> Document:
+    name, port = _scraped(plan)
     spec = {
         "clusterIP": "None",
         "selector": place.selector,
-        "ports": [{"name": "admin", "port": _PORT, "targetPort": "admin"}],
+        "ports": [{"name": name, "port": port, "targetPort": name}],
     }
     return {"apiVersion": "v1", "kind": "Service", "metadata": place.metadata(), "spec": spec}
 
 
 def _service_monitor(plan: Plan, place: Place) -> Document:
-    endpoint: dict[str, Any] = {"port": "admin", "path": "/metrics"}
+    endpoint: dict[str, Any] = {"port": _scraped(plan)[0], "path": "/metrics"}
     if plan.admin.tls is not None:
         # Prometheus asks pods by their addresses, which no certificate has.
         endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}

@@ -1,5 +1,6 @@
 """Objects of Kubernetes as YAML, in an order that stays the same, with comments at rules."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from declctl.kit.text import one_line, visible
 from declctl.manifest.values import BadValue, check_label
 
 _RBAC = "rbac.authorization.k8s.io"
+# PyYAML writes these without quotes, and kubectl reads booleans and numbers: a namespace `y`, or `1e3`.
+_NO_TEXT_FOR_KUBECTL = re.compile(r"[yYnN]|[-+]?(?:\.\d+|\d+\.?\d*)(?:[eE][-+]?\d+)?|0o[0-7]+")
 Document = Mapping[str, Any]
 
 
@@ -146,7 +149,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: _Dumper, text: str) -> yaml.Node:
     # A block can't hold some characters; PyYAML then takes quotes by itself.
-    style = "|" if "\n" in text else None
+    style = "|" if "\n" in text else "'" if _NO_TEXT_FOR_KUBECTL.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

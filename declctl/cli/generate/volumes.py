@@ -147,7 +147,7 @@ def files_without_volume(plan: Plan, volumes: Sequence[Volume]) -> list[str]:
     folders = [PurePosixPath(each.folder) for each in of_others]
     return [
         each
-        for each in (*named, plan.reload.allowed_digests)
+        for each in dict.fromkeys((*named, plan.reload.allowed_digests))
         if each is not None and not any(_in_pod(each).is_relative_to(folder) for folder in folders)
     ]
 
@@ -164,8 +164,17 @@ def _admin_files(plan: Plan, options: VolumeOptions) -> Mapping[str, Mapping[str
     if options.token_secret is not None and plan.admin.token_file is not None:
         wanted.append((options.token_secret, _TOKEN_KEY, plan.admin.token_file))
     folders: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    known = set[PurePosixPath]()
     for secret, key, file in wanted:
         path = _in_pod(file)
+        if path.is_relative_to(FOLDER):
+            raise UsageError(
+                f"{file} of spec.admin can't be mounted in {FOLDER}, where the manifest is: write a "
+                "full path in another folder."
+            )
+        if path in known:
+            raise UsageError(f"spec.admin names {file} twice, and each key is a file: write two paths.")
+        known.add(path)
         folders.setdefault(str(path.parent), {}).setdefault(secret, []).append((key, path.name))
     return folders
 

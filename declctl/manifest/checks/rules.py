@@ -15,6 +15,7 @@ from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
 from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import (
+    Address,
     BadValue,
     Json,
     Path,
@@ -23,6 +24,7 @@ from declctl.manifest.values import (
     entries_at,
     items_at,
     mapping_at,
+    parse_address,
     parse_duration,
     value_at,
 )
@@ -31,7 +33,6 @@ from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Ste
 
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
-_ADMIN_ADDRESS = "127.0.0.1:8081"  # the default of spec.admin.bindAddress
 LEASE_JITTER = 1.2  # as in client-go: followers wait for up to so many retry periods more
 _NAMED = ("resources", "handlers", "plugins", "schedules")  # lists of the spec whose items have unique names
 
@@ -68,6 +69,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
     _check_namespaces(findings, ("spec", "namespaces"))
     _check_election(findings, shape)
     _check_admin(findings)
+    _check_metrics(findings, shape)
 
 
 # Fields that only one mode has, by the other one, with what holds there.
@@ -351,6 +353,34 @@ def _check_admin(findings: Findings) -> None:
         )
 
 
+def _check_metrics(findings: Findings, shape: Schema) -> None:
+    """Report a metrics address that would take the port of the admin address away from it."""
+    path = ("spec", "metrics", "bindAddress")
+    admin, metrics = (_address(findings, each, shape) for each in (("spec", "admin", "bindAddress"), path))
+    if admin is None or metrics is None or admin.covers(metrics) or not metrics.covers(admin):
+        return
+    findings.add(
+        codes.CONTRADICTION,
+        Location(path),
+        f"{dotted(path)} is {metrics}, which includes the admin address {admin}: only one of them can be "
+        "listened on",
+        suggestion=f"take another port; or remove it, and write admin: {{bindAddress: '{metrics}'}}",
+    )
+
+
+def _address(findings: Findings, path: Path, shape: Schema) -> Address | None:
+    """The address at a path; None if there is none, or if it is wrong, which another check reports."""
+    value = value_at(findings.data, *path)
+    if value is None:
+        value = default_of(shape, *(step for step in path if isinstance(step, str)))
+    if not isinstance(value, str) or findings.is_blamed(path):
+        return None
+    try:
+        return parse_address(value)
+    except BadValue:
+        return None
+
+
 def _add_election_fault(
     findings: Findings, path: Path, names: tuple[str, str], message: str, suggestion: str
 ) -> None:
@@ -376,7 +406,6 @@ def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
 def check_refusals(findings: Findings) -> None:
     """Report each feature that the schema marks as unsupported, unless its value changes nothing."""
     refused: set[Path] = set()
-    admin_address = value_at(findings.data, "spec", "admin", "bindAddress")
     for path, value, piece in findings.pieces:
         notes = notes_of(piece)
         code, accepts = notes.get("refuses"), items_at(notes, "accepts")
@@ -388,11 +417,6 @@ def check_refusals(findings: Findings) -> None:
             continue
         # `False == 0` in Python, but not in a manifest.
         if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepts):
-            continue
-        # Metrics are served on the admin address: a metrics address that is the same changes nothing.
-        if code == codes.METRICS_ADDRESS and value == (
-            _ADMIN_ADDRESS if admin_address is None else admin_address
-        ):
             continue
         refused.add(path)
         suggestion = f"remove it; {codes.how_to_explain(code)} says what to do meanwhile"

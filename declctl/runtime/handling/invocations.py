@@ -35,6 +35,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -334,17 +335,26 @@ class Invocations(ABC, Generic[T]):
         outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
         with self._lock:
             invocation = next((each for each in self._running.values() if each.item is item), None)
-        if invocation is not None:
-            return self.end(invocation, outcome)
-        # The fault came before it had begun, or amid its end, which has counted it: its item is left.
         goes_on = not item.excluded  # the worker of a zombie has been replaced
-        with self._lock:
-            self._note_error(item.key, outcome.error, outcome.error_type)
-        self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
+        try:
+            if invocation is not None:
+                return self.end(invocation, outcome)
+            # The fault came before it had begun, or amid its end, which has counted it: its item is left.
+            with self._lock:
+                self._note_error(item.key, outcome.error, outcome.error_type)
+            self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
+        except BaseException:
+            # A second fault, as of a log whose disk is full: the key must not be held for ever.
+            self._leave(item, delay if item.taken else None)
+            raise
+        self._leave(item, delay)
+        return goes_on
+
+    def _leave(self, item: QueueItem[T], delay: float | None) -> None:
+        """End the work on an item without an invocation, as `_give_back`; then wake who waits for its end."""
         self._give_back(item, delay)
         if self.has_waiters:
             self._slot.open_latches()
-        return goes_on
 
     # The way to the hooks
 
@@ -480,7 +490,7 @@ class Invocations(ABC, Generic[T]):
         invocation.failures.clear()
         if self.has_waiters:
             self._slot.open_latches()
-        return not invocation.overdue
+        return not invocation.overdue or invocation.keeps_worker
 
     def _outcome_of_calls(self, invocation: Invocation[T]) -> InvocationOutcome:
         """The outcome of an invocation whose hooks were called, or whose filter or snapshots have failed."""
@@ -786,20 +796,36 @@ class Invocations(ABC, Generic[T]):
             invocation.overdue = True
             self._counts.zombies += 1
             self._queue.exclude_from_limit(invocation.item)
-        if self.tap.is_open:
-            self._tell_tap(invocation, TapOutcome.OVERDUE, why)
-        self._log.warning(
-            f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
-            "its key is held until it returns",
-            handler=self._name,
-            key=invocation.item.key,
-            generation=invocation.binding.generation,
-            event_id=invocation.event_id,
-        )
-        # Its timeout has told the breaker. Without one, a trial that never returns would keep it half open.
-        self._tell_breaker(invocation, None)
-        invocation.replace_worker()  # of the pool that it began in: a newer one is complete
-        self._slot.wake()  # workers of another pool may wait until they are let in
+        try:
+            if self.tap.is_open:
+                self._tell_tap(invocation, TapOutcome.OVERDUE, why)
+            self._log.warning(
+                f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
+                "its key is held until it returns",
+                handler=self._name,
+                key=invocation.item.key,
+                generation=invocation.binding.generation,
+                event_id=invocation.event_id,
+            )
+        finally:  # a log that can't be written must not cost the handler a worker
+            # Its timeout has told the breaker. Without one, a trial that never returns would keep it half
+            # open.
+            self._tell_breaker(invocation, None)
+            self._replace_worker_of(invocation)
+            self._slot.wake()  # workers of another pool may wait until they are let in
+
+    def _replace_worker_of(self, invocation: Invocation[T]) -> None:
+        """Start another worker in the pool that a zombie began in: a newer pool is complete."""
+        try:
+            invocation.replace_worker()
+        except RuntimeError as error:  # the system has no thread left, or the loop of the pool has ended
+            invocation.keeps_worker = True
+            self._log.warning(
+                f"{self._name}: no other worker takes the place of the one that the call for "
+                f"{invocation.item.key} holds, which goes on when the call returns: {error}",
+                handler=self._name,
+                key=invocation.item.key,
+            )
 
     def time_out_blocked(self) -> None:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
@@ -1066,9 +1092,10 @@ def _cancelled(
 
 
 def _cancel(scope: asyncio.Timeout) -> None:
-    """Cancel a call. On its loop."""
+    """Cancel a call, unless it has ended meanwhile. On its loop."""
     if not scope.expired():
-        scope.reschedule(0.0)  # a time in the past
+        with suppress(RuntimeError):  # the scope was left
+            scope.reschedule(0.0)  # a time in the past
 
 
 def _nothing() -> None:

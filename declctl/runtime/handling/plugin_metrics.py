@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from declctl.hooks.calls import describe_with_place
+from declctl.hooks.calls import describe, describe_with_place
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.log import Log
@@ -19,6 +19,7 @@ from declctl.runtime.threads import in_thread
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.registry import Collector
 
     from declctl.hooks.metrics import CounterLineage, MetricsRegistry
 
@@ -50,13 +51,17 @@ class _Reading(Generic[T]):
         self._lineage = lineage
         self.collected: list[_Collected[T]] = []
         self.faults: list[tuple[ScrapeFault, str]] = []
-        self.running: object = None  # the collector that is called now
+        self.running: Collector | None = None  # the collector that is called now
 
     def run(self, encode: Callable[[Sequence["Metric"]], T], running: "dict[Any, str]") -> None:
-        """Collect and encode. `running` has the collectors whose calls have not returned, by name."""
+        """Collect and encode. `running` has the collectors whose calls have not returned, by name.
+
+        Collectors that took too long at the last scrape come last.
+        """
         from declctl.hooks.metrics import MetricRefused, sample_names
 
-        for collector in self.registry.collectors:
+        late = frozenset(self.registry.late)
+        for collector in sorted(self.registry.collectors, key=late.__contains__):
             name = type(collector).__name__
             if collector in running:
                 self.faults.append(
@@ -103,7 +108,7 @@ class PluginMetrics:
         self._seconds = seconds
         self._active: LoadedCode | None = None
         self._codes: list[LoadedCode] = []  # committed and not retired, each once
-        # By plugin or module, and the digest of its code: a lineage with members, or of the active code.
+        # By plugin or module, and the version or digest of its code. Those without members are removed.
         self._lineages: dict[tuple[str, str], CounterLineage] = {}
         self._stamps: dict[int, tuple[str, str]] = {}  # the key of a registry's lineage, by its identity
         self._one_scrape = asyncio.Lock()  # at a time: a call of another one is not one that hangs
@@ -149,8 +154,11 @@ class PluginMetrics:
             stamp = self._stamps.pop(id(registry))
             if lineage.is_empty:
                 del self._lineages[stamp]
-            else:  # in a thread: there may be many series
-                await asyncio.to_thread(lineage.settle, registry)
+                continue
+            try:
+                await asyncio.to_thread(lineage.settle, registry)  # there may be many series
+            except RuntimeError:  # the system has no thread left; the retirement has to go on
+                lineage.settle(registry)
 
     async def scrape(self, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
         """What `encode` makes of the metrics of each collector, in the order of the manifest.
@@ -171,11 +179,19 @@ class PluginMetrics:
         for reading, task in zip(readings, tasks, strict=True):
             owner = reading.registry.owner
             faults = list(reading.faults)
+            late = reading.registry.late
             if not task.done():
                 task.cancel()
-                name = self._running.get(reading.running)
+                collector = reading.running
+                if collector is not None:
+                    late.add(collector)
+                name = self._running.get(collector)
                 what = "the scrape" if name is None else f"{name}.collect"
                 faults.append((ScrapeFault.TIMED_OUT, f"{what} took longer than {self._seconds:g} s"))
+            elif (error := task.exception()) is not None:  # no thread could be started
+                faults.append((ScrapeFault.RAISED, f"nothing could be collected: {describe(error)}"))
+            else:
+                late.intersection_update(tuple(self._running))
             for each in tuple(reading.collected):
                 # Only for names that a collector has not told when it was registered.
                 other = next((names[name] for name in sorted(each.names) if name in names), None)

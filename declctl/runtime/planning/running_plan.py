@@ -14,7 +14,7 @@ import msgspec
 from declctl.errors import DeclctlError, UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
-from declctl.manifest.model import AdminSpec
+from declctl.manifest.model import AdminSpec, MetricsSpec
 from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.manifest.values import FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
@@ -51,9 +51,11 @@ class RunningPlan(msgspec.Struct, frozen=True):
     written: tuple[str, ...] = ()  # the handlers that have applied something
     namespaces: Mapping[str, tuple[str, ...]] = {}  # by selector of namespaces, those that it matches now
     finalized: Mapping[str, tuple[str, ...]] = {}  # by handler, keys of the cached objects with its finalizer
-    # The name and the admin address at the start of the process; a reload does not change them.
+    # The name, the admin address and that of the metrics at the start of the process; a reload does not
+    # change them.
     began_as: str | None = None
     admin_at_start: AdminSpec | None = None
+    metrics_at_start: MetricsSpec | None = None
 
     @property
     def side(self) -> PlanSnapshot:
@@ -62,13 +64,14 @@ class RunningPlan(msgspec.Struct, frozen=True):
 
     @property
     def first_plan(self) -> Plan:
-        """The plan, with the name and the admin address of the start, which reloads do not change."""
+        """The plan, with the name and the addresses of the start, which reloads do not change."""
         began, now = self.admin_at_start or self.plan.admin, self.plan.admin
         return replace(
             self.plan,
             name=self.began_as or self.plan.name,
             # Of the fields, the names of hosts alone follow a reload.
             admin=replace(began, allowed_hosts=now.allowed_hosts),
+            metrics=self.metrics_at_start or self.plan.metrics,
         )
 
     def scoped(self, plan: Plan) -> Plan:
@@ -125,6 +128,7 @@ def running_snapshot(
         written=tuple(sorted(written)),
         began_as=first.name,
         admin_at_start=first.admin,
+        metrics_at_start=first.metrics,
     )
     reconcilers = [
         binding

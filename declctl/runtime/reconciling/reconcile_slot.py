@@ -717,9 +717,8 @@ class Reconciliations(Invocations[Causes]):
         obj = unread = None
         in_scope, undecided = True, False
         snapshots = own = None
-        changed_at, events = self._keys.changes_of(
-            item.key
-        )  # before the object is read: this call has seen them
+        # Before the object is read, so that this call has seen the changes.
+        changed_at, events = self._keys.changes_of(item.key)
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.

@@ -201,6 +201,8 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
     for name in ("bind_address", *ADMIN_AT_START):
         if getattr(old.admin, name) != getattr(new.admin, name):
             yield Step(StepKind.RESTART, f"admin.{_camel(name)}")
+    if old.metrics != new.metrics:
+        yield Step(StepKind.RESTART, "metrics.bindAddress")
     if old.leader_election != new.leader_election:
         yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
     if old.name != new.name:

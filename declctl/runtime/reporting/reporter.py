@@ -572,14 +572,14 @@ def failing_handlers(failing: Mapping[str, FailureStreak]) -> str:
     The one that has failed for the longest time comes first.
     """
     ordered = sorted(failing.items(), key=lambda each: each[1].began)
-    told = [
+    sentences = [
         f"{name}: the last {streak.calls:,} calls have failed, since {streak.since:%Y-%m-%d %H:%M:%S} UTC, "
         f"the newest with generation {streak.generation} for {excerpt(streak.error, most=_LONGEST_ERROR)}"
         for name, streak in ordered[:_NAMED]
     ]
-    if more := len(ordered) - _NAMED if len(ordered) > _NAMED else 0:
-        told.append(f"and {more} more {'handler' if more == 1 else 'handlers'}")
-    return "; ".join(told)
+    if (more := len(ordered) - _NAMED) > 0:
+        sentences.append(f"and {more} more {'handler' if more == 1 else 'handlers'}")
+    return "; ".join(sentences)
 
 
 def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from declctl.errors import UnknownIndex
 from declctl.informer import RelistDifferences
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import AdminSpec, ControllerSpec
+from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
@@ -228,6 +228,7 @@ class FakeRuntime:
     tap: HandlerTap = field(default_factory=HandlerTap)
     added_metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(log=Logged()))
     admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
+    metrics: MetricsSpec = field(default_factory=MetricsSpec)
     client: Any = None
     told_history: dict[str, Any] = field(
         default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
@@ -242,7 +243,7 @@ class FakeRuntime:
     @property
     def plan(self) -> Plan:
         admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
-        return plan(ControllerSpec("pod-guard", admin=admin))
+        return plan(ControllerSpec("pod-guard", admin=admin, metrics=self.metrics))
 
     @property
     def plugin_metrics(self) -> PluginMetrics:

@@ -66,7 +66,7 @@ def test_port_0_takes_a_free_one_and_says_which(runtime):
 def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
     """Without --admin the address is spec.admin.bindAddress."""
     asked: list[Address] = []
-    monkeypatch.setattr("declctl.admin.server.listen", lambda address: _noted(address, asked))
+    monkeypatch.setattr("declctl.admin.server.listen", lambda address, _: _noted(address, asked))
 
     async def scenario() -> None:
         async with front()(runtime):

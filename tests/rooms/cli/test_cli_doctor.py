@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from declctl.cli.doctor import check_address, check_plugins, check_token, judge_skew, limited
+from declctl.cli.doctor import (
+    check_address,
+    check_metrics_address,
+    check_plugins,
+    check_token,
+    judge_skew,
+    limited,
+)
 from declctl.cli.host_checks import (
     Check,
     CheckState,
@@ -387,6 +394,39 @@ def test_an_admin_address_with_tls_is_not_asked(process: Process):
     found = check_address(admin, "hello")
     assert (found.state, "by HTTPS" in found.found) == (OK, True)
     assert not process.asked
+
+
+def test_the_metrics_address(process: Process):
+    """The own process, another one, another program, the admin address itself, and nobody."""
+    host, _, port = process.address.partition(":")
+    admin, metrics = AdminSpec(), Address(host, int(port))
+    process.answers(404, {"error": "There is nothing at /."})
+    own = check_metrics_address(admin, metrics, "pod-guard")
+    assert (own.state, f"pod-guard serves its metrics at {metrics}" in own.found) == (OK, True)
+    other = check_metrics_address(admin, metrics, "hello")
+    assert (other.state, "does not answer as hello" in other.found) == (FAILED, True)
+    assert "spec.metrics.bindAddress" in other.advice
+    process.body = b"# HELP of_another_exporter"
+    assert check_metrics_address(admin, metrics, "pod-guard").state is FAILED
+    asked = len(process.asked)
+    encrypted = check_metrics_address(AdminSpec(tls=TlsFiles("cert", "key")), metrics, "pod-guard")
+    assert (encrypted.state, encrypted.found) == (OK, f"something listens at {metrics}, by HTTPS")
+    assert len(process.asked) == asked
+    shared = check_metrics_address(AdminSpec(Address("", int(port))), metrics, "pod-guard")
+    assert (shared.state, "is served by the admin address" in shared.found) == (OK, True)
+    assert check_metrics_address(admin, Address("127.0.0.1", 0), "pod-guard").state is OK
+    away = check_metrics_address(admin, Address("192.0.2.1", 9090), "pod-guard")
+    assert (away.state, away.name) == (FAILED, "metrics address")
+
+
+def test_doctor_looks_at_the_metrics_address_of_the_manifest(declctl: Callable, hello: Path):
+    """A start that would end with status 2 is told before it."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with (hello / "manifest.yaml").open("a") as manifest:
+            manifest.write(f"  metrics: {{bindAddress: '127.0.0.1:{other.getsockname()[1]}'}}\n")
+        found = checks_of(declctl, status=1)
+    assert found["metrics address"]["state"] == "failed"
+    assert "is in use" in found["metrics address"]["found"]
 
 
 @pytest.mark.parametrize(("skew", "state"), [(0.4, OK), (-20.0, WARNING), (20.0, WARNING), (3600.0, FAILED)])

@@ -200,6 +200,23 @@ def test_status_goes_on_without_a_token_file_that_can_not_be_used(
         assert f"asks for a token. The token file {file}, which {who} names, {why} " in ended.err
 
 
+def test_status_says_that_the_token_was_not_sent(
+    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    """To an address that only a manifest names: to set the variable, which is set, would not help."""
+    _write_manifest(folder, "pod-guard", f"bindAddress: '{process.address}'")
+    monkeypatch.setattr("declctl.cli.admin_client.is_loopback", lambda _: False)
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "mine")
+    process.answers(200, REDACTED)
+    ended = declctl("status")
+    assert process.asked[-1][2] is None
+    assert f"It was not sent, as only a manifest names {process.address}: write --admin" in ended.err
+    process.answers(401, NEEDS_TOKEN)
+    assert f"asks for a token. It was not sent, as only a manifest names {process.address}" in (
+        declctl("reload").err
+    )
+
+
 def test_a_token_file_that_nobody_needs_is_no_fault(
     declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
 ):

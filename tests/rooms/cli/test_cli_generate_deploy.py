@@ -102,6 +102,17 @@ def test_any_text_arrives_as_it_was(here: Path, capsys, text: str) -> None:
     assert objects["ConfigMap", "guard"]["data"]["handlers.py"] == source
 
 
+@pytest.mark.parametrize("name", ["y", "n", "1e3", "09", "7e10", "12"])
+def test_a_name_is_a_text_for_kubectl_too(here: Path, capsys, name: str) -> None:
+    """Its YAML has more booleans and numbers than PyYAML, which would leave the quotes out."""
+    assert (
+        main(["generate", "deploy", ".", "--namespace", name, "--name", name, "--secret", f"/x={name}"]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert f"namespace: '{name}'\n" in printed
+    assert re.findall(rf"(?:name|[nN]ame.*|instance|code): {name}$", printed, re.MULTILINE) == []
+
+
 def test_handlers_in_packages_are_mounted_in_their_folders(here: Path, capsys) -> None:
     """Keys of a ConfigMap have no folders; the items of the volume do. The mounted bundle is valid."""
     write(here, "manifest.yaml", HEAD + PODS + handler("team.pods:f"))
@@ -178,7 +189,7 @@ def test_the_pod_is_restricted_and_ends_after_the_drain(here: Path, capsys) -> N
     assert pod["terminationGracePeriodSeconds"] == 30
     assert {"startupProbe", "livenessProbe", "readinessProbe", "resources"} <= set(container)
     # The default address is not reached by the kubelet.
-    assert "--admin=0.0.0.0:8081" in container["args"]
+    assert "--admin=:8081" in container["args"]
 
 
 ADMIN_FILES = (
@@ -230,6 +241,41 @@ def test_a_token_without_a_file_in_the_manifest_is_a_variable(here: Path, capsys
     (container,) = pod_of(deployed(capsys, ".", "--token-secret", "guard-token"))["containers"]
     reference = {"secretKeyRef": {"name": "guard-token", "key": "token"}}
     assert container["env"] == [{"name": "DECLCTL_ADMIN_TOKEN", "valueFrom": reference}]
+
+
+def test_a_variable_of_an_option_is_there_once(here: Path, capsys, monkeypatch) -> None:
+    """Also if the manifest reads it: an API server refuses a container that has it twice."""
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "x")
+    monkeypatch.setenv("PYTHONPATH", "x")
+    labels = 'team: "${env:DECLCTL_ADMIN_TOKEN}", path: "${env:PYTHONPATH}"'
+    pods = PODS.replace("kind: Pod}", f"kind: Pod, labelSelector: {{matchLabels: {{{labels}}}}}}}")
+    write(here, "manifest.yaml", HEAD + pods + handler("handlers:f"))
+    assert main(["generate", "deploy", ".", "--token-secret", "guard-token", "--plugin-image", "p:1"]) == 0
+    captured = capsys.readouterr()
+    assert "from the Secret guard" not in captured.err
+    (deployment,) = [each for each in yaml.safe_load_all(captured.out) if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in container["env"]] == ["DECLCTL_ADMIN_TOKEN", "PYTHONPATH"]
+
+
+@pytest.mark.parametrize(
+    ("admin", "said"),
+    [
+        ("tls: {certFile: /run/a.pem, keyFile: /run/a.pem}", "spec.admin names /run/a.pem twice"),
+        (
+            "tls: {certFile: a.pem, keyFile: /run/b.pem}",
+            "a.pem of spec.admin can't be mounted in /etc/declctl",
+        ),
+        ("tls: {certFile: /etc/declctl/s/a, keyFile: /run/b}", "can't be mounted in /etc/declctl"),
+    ],
+)
+def test_paths_of_the_manifest_that_no_volume_can_have_are_named(
+    here: Path, capsys, admin: str, said: str
+) -> None:
+    """The options name Secrets; the paths are those of the manifest."""
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + f"  admin: {{{admin}}}\n")
+    assert main(["generate", "deploy", ".", "--tls-secret", "guard-tls"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_plugin_has_its_secrets_and_a_folder_to_write_to(here: Path, capsys) -> None:
@@ -322,6 +368,7 @@ def test_probes_of_an_address_with_tls_are_https(here: Path, capsys) -> None:
         ("  writes: {qps: 10}\n", False),
         ("  admin: {allowedHosts: [a.b]}\n", False),
         ("  admin: {bindAddress: '0.0.0.0:8081'}\n", True),
+        ("  metrics: {bindAddress: '0.0.0.0:9090'}\n", True),
         ("  admin: {tokenFile: /run/token}\n", True),
         ("  admin: {authorization: Kubernetes}\n", True),
         ("  admin: {tls: {certFile: /run/tls.crt, keyFile: /run/tls.key}}\n", True),
@@ -420,6 +467,43 @@ def test_monitoring_is_added_if_it_is_asked_for(here: Path, capsys) -> None:
     assert wanted.items() <= labels.items()
 
 
+def test_prometheus_asks_the_metrics_address(here: Path, capsys) -> None:
+    """Its port alone is opened to other pods: the admin address stays closed."""
+    metrics = "  metrics: {bindAddress: '0.0.0.0:9090'}\n"
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + metrics)
+    objects = deployed(capsys, ".", "--service-monitor")
+    (container,) = pod_of(objects)["containers"]
+    admin = {"name": "admin", "containerPort": 8081}
+    assert container["ports"] == [admin, {"name": "metrics", "containerPort": 9090}]
+    assert container["livenessProbe"]["httpGet"]["port"] == "admin"
+    (opened,) = objects["NetworkPolicy", "guard"]["spec"]["ingress"]
+    assert opened["ports"] == [{"port": "metrics"}]
+    (port,) = objects["Service", "guard"]["spec"]["ports"]
+    assert port == {"name": "metrics", "port": 9090, "targetPort": "metrics"}
+    (endpoint,) = objects["ServiceMonitor", "guard"]["spec"]["endpoints"]
+    assert endpoint == {"port": "metrics", "path": "/metrics"}
+    assert deployed(capsys)["NetworkPolicy", "guard"]["spec"]["ingress"] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "  metrics: {bindAddress: '127.0.0.1:9090'}\n",
+        "  metrics: {bindAddress: '0.0.0.0:0'}\n",
+        "  metrics: {bindAddress: '10.0.0.5:8081'}\n",  # --admin=0.0.0.0:8081 includes it
+        "  admin: {bindAddress: ':9000'}\n  metrics: {bindAddress: ':9000'}\n",
+    ],
+)
+def test_an_address_that_prometheus_can_not_reach_is_no_port(here: Path, capsys, more: str) -> None:
+    """It asks the admin address then."""
+    write(here, "manifest.yaml", HEAD + PODS + handler("handlers:f") + more)
+    objects = deployed(capsys, ".", "--service-monitor")
+    (container,) = pod_of(objects)["containers"]
+    assert [each["name"] for each in container["ports"]] == ["admin"]
+    (endpoint,) = objects["ServiceMonitor", "guard"]["spec"]["endpoints"]
+    assert endpoint["port"] == "admin"
+
+
 def test_a_kustomization_has_the_same_objects(here: Path, capsys) -> None:
     """It can be made again, and overwrites nothing of others."""
     objects = deployed(capsys)
@@ -478,6 +562,12 @@ def test_the_output_is_stable(capsys) -> None:
 
 
 _METRIC = re.compile(r"\b(?:declctl|workqueue|leader_election|rest_client)_[a-z0-9_]+")
+
+
+def test_every_alert_is_in_the_table_of_the_documentation() -> None:
+    """Who installs them reads there what they mean."""
+    text = (EXAMPLES.parent / "docs" / "deploy.md").read_text("utf-8")
+    assert [each.name for each in ALERTS if f"`{each.name}`" not in text] == []
 
 
 def test_every_metric_of_an_alert_exists() -> None:

@@ -1,6 +1,8 @@
 """Exit statuses, and what a person sees when something goes wrong."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -161,3 +163,28 @@ def test_a_user_without_a_home_is_served(tmp_path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("declctl: "), done.stderr  # of the kubeconfig, which names no cluster
+
+
+_FIRST_PROCESS = """\
+import importlib, os, signal
+entry = importlib.import_module("declctl.cli.main")
+
+def terminated(_):
+    assert os.getpid() == 1
+    os.kill(1, signal.SIGTERM)
+    return 99  # the signal was lost
+
+entry.status_of = terminated
+entry.main([])
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="a process 1 of its own needs root, and unshare of util-linux",
+)
+def test_the_first_process_of_a_container_can_be_ended_while_it_starts() -> None:
+    """The kernel keeps SIGTERM from process 1 without a handler: a deleted pod would stay."""
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", _FIRST_PROCESS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")

@@ -12,7 +12,7 @@ from declctl.cli import admin_client
 from declctl.cli import plan as plan_command
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import AdminSpec
+from declctl.manifest.model import AdminSpec, MetricsSpec
 from declctl.manifest.values import Address
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
@@ -513,6 +513,16 @@ def test_what_still_waits_for_a_new_process_is_told(declctl: Callable, guard: Pa
     assert "RESTART REQUIRED: admin.bindAddress takes effect when the process starts again" in ended.out
     (guard / "manifest.yaml").write_text(MANIFEST + "  admin: {bindAddress: '127.0.0.1:9'}\n")
     assert "!admin" not in declctl(*asked).out
+
+
+def test_an_address_of_the_metrics_waits_for_a_new_process(declctl: Callable, guard: Path, process: Process):
+    """As the admin address: a reload has taken the manifest, and nothing listens at the new address yet."""
+    (guard / "manifest.yaml").write_text(MANIFEST + "  metrics: {bindAddress: '127.0.0.1:9'}\n")
+    asked = ("plan", "manifest.yaml", "--against", "running", "--admin", process.address)
+    process.answers(200, _running(guard, metrics_at_start=MetricsSpec()))
+    assert "RESTART REQUIRED: metrics.bindAddress takes effect when the process" in declctl(*asked).out
+    process.answers(200, _running(guard, metrics_at_start=MetricsSpec(Address("127.0.0.1", 9))))
+    assert "!metrics" not in declctl(*asked).out
 
 
 def test_a_cache_that_lingers_is_not_listed_again(declctl: Callable, guard: Path, process: Process):

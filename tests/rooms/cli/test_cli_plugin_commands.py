@@ -27,6 +27,13 @@ def declctl_commands(app):
     def fail() -> None:
         '''Fail.'''
         raise OSError("no network")
+
+    @app.command()
+    def leave(how: str) -> bool:
+        '''End in one way or another.'''
+        if how != "true":
+            sys.exit({"zero": 0, "seven": 7, "none": None, "text": "no such channel"}[how])
+        return True
 """
 CALLBACK = """
 import declctl
@@ -88,6 +95,12 @@ def test_the_help_has_them_in_a_group_of_their_own(declctl: Callable, install: C
     below = declctl("slack", "--help").out
     assert "Post a message." in below
     assert "declctl slack" in below
+
+
+def test_a_long_name_of_a_plugin_leaves_the_texts_of_the_help(declctl: Callable, install: Callable):
+    """Of declctl's commands, too."""
+    install("s" * 60)
+    assert "Check manifests;" in declctl("--help").out
 
 
 def test_a_callback_of_the_plugin_has_its_help_and_options(declctl: Callable, install: Callable):
@@ -174,6 +187,20 @@ def test_an_exception_of_a_command_is_a_fault_of_the_plugin(declctl: Callable, i
     )
     ended = declctl("slack", "post", "--chanel", "x")
     assert (ended.status, "No such option" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [("zero", 0, ""), ("seven", 7, ""), ("none", 0, ""), ("true", 0, ""), ("text", 1, "no such channel\n")],
+)
+def test_a_command_ends_as_one_of_any_typer_application(
+    declctl: Callable, install: Callable, how: str, status: int, said: str
+):
+    """By `sys.exit`, whose text is printed; what a function returns is no exit status."""
+    install("slack")
+    ended = declctl("slack", "leave", how)
+    assert ended.status == status
+    assert ended.err.removeprefix("noise at import\n") == said
 
 
 @pytest.mark.parametrize("variable", ["", "other"])

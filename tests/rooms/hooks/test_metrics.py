@@ -50,8 +50,12 @@ def test_files_have_no_names_of_declctl() -> None:
 
 
 def test_a_plugin_that_is_called_like_a_figure_has_no_prefix() -> None:
-    """A plugin named handler does not get the names of handlers' figures."""
-    assert (reserved_prefix("handler"), reserved_prefix("my-chat")) == ("", "declctl_my_chat_")
+    """A plugin named handler, or plugin-metrics, does not get the names of declctl's figures."""
+    assert (reserved_prefix("handler"), reserved_prefix("plugin-metrics")) == ("", "")
+    assert (reserved_prefix("my-chat"), reserved_prefix("handlers2")) == (
+        "declctl_my_chat_",
+        "declctl_handlers2_",
+    )
     with pytest.raises(MetricRefused, match="declctl_handler_x"):
         Gauge("declctl_handler_x", "mine", registry=registry("handler"))
 

@@ -40,6 +40,14 @@ FOUND = {
         "def hook(ctx):\n    write(ctx)\ndef write(ctx):\n    x = §ctx.apply({})\n    return x",
         "DCL097",
     ),
+    "a helper with a guard": (
+        "def hook(a, ctx):\n    write(a, ctx)\ndef write(a, ctx):\n    if a: return\n    §ctx.apply(a)",
+        "DCL097",
+    ),
+    "a helper in a branch of a hook": (
+        "def hook(obj, ctx):\n    if obj:\n        write(ctx)\ndef write(ctx):\n    §ctx.apply({})",
+        "DCL097",
+    ),
     "the blocking form": ("async def hook(obj, ctx):\n    §ctx.sync.apply({})", "DCL097"),
     "the blocking form, awaited": ("async def hook(ctx):\n    await §ctx.sync.patch_status(a=1)", "DCL097"),
     "an event that is awaited": (
@@ -93,6 +101,20 @@ FINE = {
     "a helper with both forms": (
         "def hook(ctx):\n    write(ctx, True)\n"
         "def write(ctx, sync):\n    return ctx.sync.apply({}) if sync else ctx.apply({})"
+    ),
+    "a helper that returns before the other form": (
+        "def hook(ctx):\n    write(ctx, True)\ndef write(ctx, sync):\n    if sync:\n"
+        "        return ctx.sync.apply({})\n    return ctx.apply({})"
+    ),
+    "a helper that looks for a loop": (
+        "import asyncio\ndef hook(ctx):\n    write(ctx)\ndef write(ctx):\n    try:\n"
+        "        asyncio.get_running_loop()\n    except RuntimeError:\n        return ctx.sync.apply({})\n"
+        "    return ctx.apply({})"
+    ),
+    "a helper that chooses a helper": (
+        "def hook(ctx):\n    write(ctx, True)\n"
+        "def write(ctx, sync):\n    return block(ctx) if sync else begin(ctx)\n"
+        "def block(ctx):\n    return ctx.sync.apply({})\ndef begin(ctx):\n    return ctx.apply({})"
     ),
     "a helper of both kinds": (
         f"{HOOK}def declctl_deleted(ctx):\n    write(ctx)\nasync def hook(ctx):\n    await write(ctx)\n"

@@ -12,7 +12,6 @@ RESOURCE = "resources: [{name: pods, apiVersion: v1, kind: Pod, %s}]"
 @pytest.mark.parametrize(
     ("fragment", "code"),
     [
-        ("metrics: {§bindAddress: '0.0.0.0:9090'}", "DCL069"),
         ("plugins: [{name: p, configFrom: [{name: t, §secretKeyRef: {name: s, key: k}}]}]", "DCL072"),
         ("§sharding: {replicas: 3}", "DCL074"),
     ],
@@ -43,6 +42,10 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
         "leaderElection: {enabled: no}",
         "metrics: {bindAddress: 127.0.0.1:8081}",
         "admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: ':9000'}",
+        "admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: '127.0.0.1:9000'}",
+        "admin: {bindAddress: '127.0.0.1:9000'}\nmetrics: {bindAddress: '10.0.0.5:9000'}",
+        "admin: {bindAddress: ':0'}\nmetrics: {bindAddress: ':0'}",
+        "metrics: {}",
         "reload: {probationPeriod: 0s}",
         "sharding: {}",
     ],
@@ -50,6 +53,20 @@ def test_what_is_not_done_yet_is_refused(only_fault, fragment, code):
 def test_what_equals_the_default_is_fine(faults, fragment):
     """Values that ask for what happens anyway are accepted."""
     assert faults(fragment) == ()
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "metrics: {bindAddress: §'0.0.0.0:8081'}",
+        "admin: {bindAddress: '[::1]:9000'}\nmetrics: {bindAddress: §'[::]:9000'}",
+    ],
+)
+def test_a_metrics_address_that_takes_the_admin_port_is_refused(only_fault, fragment):
+    """The start would end with an address in use, and blame another process."""
+    fault = only_fault(fragment)
+    assert fault.code == "DCL017"
+    assert "which includes the admin address" in fault.message
 
 
 @pytest.mark.parametrize("policy", ["Ignore", "DeadLetter"])

@@ -165,6 +165,7 @@ def test_explain_tells_all_about_a_field():
         ("spec.handlers[0].queue.concurrency", "whole number", 1, "live"),
         ("spec.handlers[].events", "list of text", ["Added", "Modified", "Deleted", "Resync"], "live"),
         ("spec.admin.bindAddress", "text", "127.0.0.1:8081", "restart"),
+        ("spec.metrics.bindAddress", "text", None, "restart"),
         ("spec.lifecycle.startup.order", "whole number", 0, "restart"),
         ("spec.lifecycle.shutdown.order", "whole number", 0, "live"),
         ("Controller.spec.resources.labelSelector", "mapping or text", None, "live"),

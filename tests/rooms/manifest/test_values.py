@@ -75,6 +75,26 @@ def test_addresses_read_and_print(text, address):
     assert str(address) == text
 
 
+@pytest.mark.parametrize(
+    ("listening", "other", "covered"),
+    [
+        ("127.0.0.1:80", "127.0.0.1:80", True),
+        ("127.0.0.1:80", "127.0.0.1:81", False),
+        ("127.0.0.1:80", "0.0.0.0:80", False),
+        ("0.0.0.0:80", "127.0.0.1:80", True),
+        ("0.0.0.0:80", "[::1]:80", False),
+        ("[::]:80", "[::1]:80", True),
+        ("[::]:80", "127.0.0.1:80", False),
+        (":80", "[::1]:80", True),
+        (":80", "localhost:80", True),
+        (":0", ":0", False),
+    ],
+)
+def test_all_interfaces_cover_one_of_them(listening, other, covered):
+    """Of the same protocol, as a server listens for IPv6 alone on ::, and port 0 is another one each time."""
+    assert parse_address(listening).covers(parse_address(other)) is covered
+
+
 @pytest.mark.parametrize("text", ["handlers", "handlers.pods:on_change", "a.b:C.method", "größe:höhe"])
 def test_entry_points_read_and_print(text):
     """A module, or something in it."""

@@ -18,7 +18,7 @@ from declctl.manifest.model import (
     ScheduleSpec,
     TlsFiles,
 )
-from declctl.manifest.values import EntryPoint
+from declctl.manifest.values import Address, EntryPoint
 from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
 BASE = """
@@ -100,6 +100,8 @@ def test_a_comment_changes_nothing() -> None:
          "+index pods.byApp"),
         ("{name: guard}\nspec:\n", "{name: guard}\nspec:\n  admin: {bindAddress: '127.0.0.1:9999'}\n",
          "!admin.bindAddress"),
+        ("{name: guard}\nspec:\n", "{name: guard}\nspec:\n  metrics: {bindAddress: '127.0.0.1:9999'}\n",
+         "!metrics.bindAddress"),
         ("name: guard", "name: other", "!metadata.name"),
         ("spec:\n", "spec:\n  reload: {settle: 1s}\n", "~reload"),
     ],
@@ -190,6 +192,7 @@ _ABSENT = {
     "RetrySpec.max_attempts": 5,
     "ReloadSpec.allowed_digests": "/etc/declctl-allowed/digests",
     "AdminSpec.token_file": "token",
+    "MetricsSpec.bind_address": Address("127.0.0.1", 9090),
     "AdminSpec.tls": TlsFiles("tls.crt", "tls.key"),
     "HandlerPlan.filter": FilterSpec("a=b"),
     "HandlerPlan.entry_point": EntryPoint("h", "other"),

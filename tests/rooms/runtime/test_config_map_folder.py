@@ -27,6 +27,30 @@ def test_the_files_are_those_of_the_newest_change(tmp_path: Path):
     assert found == {"a.py": "3", "c.py": "4"}
 
 
+def test_a_change_that_can_not_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A full disk: what was written of it goes, and the present files stay."""
+    files = MountedFiles(tmp_path)
+    files.replace({"data": {"a.py": "1"}})
+    before = sorted(tmp_path.iterdir())
+    write = Path.write_bytes
+
+    def fails_at_b(path: Path, data: bytes) -> int:
+        if path.name == "b.py":
+            raise OSError("no space left on device")
+        return write(path, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", fails_at_b)
+        with pytest.raises(OSError, match="no space"):
+            files.replace({"data": {"a.py": "2", "b.py": "2"}})
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "a.py").read_text("utf-8") == "1"
+    files.replace({"data": {"a.py": "2", "b.py": "2"}})
+    assert (tmp_path / "b.py").read_text("utf-8") == "2"
+
+
 @pytest.mark.parametrize("key", [".", "..", "../a", "..data", "a/b", ""])
 def test_a_key_that_is_no_name_of_a_file_is_refused(tmp_path: Path, key: str):
     """No file is written outside of the folder, and the present ones stay."""

@@ -13,6 +13,7 @@ from declctl.manifest.model import OnFailure, RetrySpec
 from declctl.objects import ChangeType
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
 from declctl.runtime.handling.tap import TapFilter, TapOutcome
+from declctl.testing import until
 from declctl.workqueue import Backoff
 
 SOON = 10.0
@@ -166,3 +167,93 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     figures = slot.statistics()
     assert (figures.succeeded, figures.failed, figures.retried, figures.running) == (2, 0, 0, 0)
     assert (figures.queued, figures.lag.total, figures.duration.total) == (0, 2, 2)
+
+
+class BrokenLog:
+    """A log that raises for each line of a level, as one whose disk is full."""
+
+    def __init__(self, log: Any, level: str) -> None:
+        self._log = log
+        self._level = level
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._level:
+            raise OSError("no space left on device")
+        return getattr(self._log, name)
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, began) -> None:
+    """Also if the log stays broken: the change is retried, and what waits for the end of calls is woken."""
+
+    def no_context(*_: object) -> None:
+        raise LookupError("no context")
+
+    bench.log = BrokenLog(log, "error")
+
+    def handler(ctx) -> None:
+        raise ValueError("no")
+
+    binding = bench.binding(handler)
+    slot = bench.bound(binding if began else replace(binding, make_context=no_context))
+    slot.add_all([added("a")])
+    item = slot.queue.take()
+    with pytest.raises(OSError if began else LookupError) as first:
+        slot.work(item)
+    idle = slot.end_of(None)
+    with pytest.raises(OSError):
+        slot.recover(item, first.value)
+    figures = slot.queue.statistics()
+    assert (figures.running, figures.backing_off) == (0, 1)
+    bench.loop.submit(idle.wait()).result(SOON)
+
+
+def test_a_log_that_is_broken_costs_no_worker(bench, added, log) -> None:
+    """The worker of a call that is given up is replaced, and the breaker told, whatever the log does."""
+    gate, replaced = threading.Event(), threading.Event()
+    bench.log = BrokenLog(log, "warning")
+    slot = bench.slot(lambda: gate.wait(SOON), timeout=0.02, retry=ONCE)
+    slot.invocations.replace_worker = replaced.set
+    slot.add_all([added("a")])
+    worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
+    worker.start()
+    assert replaced.wait(SOON)
+    gate.set()
+    worker.join(SOON)
+
+
+def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, added, log) -> None:
+    """Without a thread for another one, the handler would have no worker left."""
+    gate = threading.Event()
+
+    def no_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    slot = bench.slot(lambda: gate.wait(SOON), timeout=0.02, retry=ONCE)
+    slot.invocations.replace_worker = no_thread
+    slot.add_all([added("a")])
+    item, left = slot.queue.take(), []
+    worker = threading.Thread(target=lambda: left.append(slot.work(item)))
+    worker.start()
+    until("it is logged", lambda: log.find("no other worker takes the place"))
+    gate.set()
+    worker.join(SOON)
+    assert left == [True]
+    assert slot.statistics().zombies == 0
+
+
+def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None:
+    """The end of the drain cancels a call that has returned by then."""
+    faults: list[Any] = []
+    bench.loop.loop.set_exception_handler(lambda _, context: faults.append(context))
+
+    async def returns(change) -> None:
+        await asyncio.sleep(0)
+        assert bench.handler.invocations.abandon(bench.handler.binding) == 1
+
+    slot = bench.slot(returns)
+    slot.add_all([added("a")])
+    assert bench.loop.submit(slot.work_async(slot.queue.take())).result(SOON) is True
+    bench.loop.submit(asyncio.sleep(0)).result(SOON)
+    assert not faults
+    assert slot.statistics().succeeded == 1

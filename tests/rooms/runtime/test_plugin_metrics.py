@@ -191,6 +191,51 @@ def test_a_collector_that_hangs_is_left_out_until_it_returns() -> None:
     assert "Made.collect took longer than 0.2 s" in scraped.log.events("warning")[0]
 
 
+def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only() -> None:
+    """The next scrapes collect it last."""
+    gate, slow = threading.Event(), threading.Event()
+    slow.set()
+
+    def linger() -> Metric:
+        if slow.is_set():
+            gate.wait(20)
+        return gauge("slow")
+
+    scraped = Scraped(code(Made(linger), Made(gauge("behind"))), seconds=0.5)
+
+    async def play() -> None:
+        for expected in (False, True, True):
+            gate.clear()
+            text = await scraped.scrape()
+            assert ("slow" in text, "behind 1.0" in text) == (False, expected)
+            gate.set()
+            for thread in [each for each in threading.enumerate() if each.name == "declctl-scrape"]:
+                await asyncio.to_thread(thread.join, 10)
+        slow.clear()
+        for _ in range(2):
+            text = await scraped.scrape()
+            assert ("slow 1.0" in text, "behind 1.0" in text) == (True, True)
+
+    asyncio.run(play())
+    assert scraped.faults() == {"TimedOut": 3}
+
+
+def test_a_scrape_without_a_thread_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process at its limit of threads says that metrics are missing."""
+
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    scraped = Scraped(code(Made(gauge("mine"))))
+    with monkeypatch.context() as limited:
+        limited.setattr("declctl.runtime.handling.plugin_metrics.in_thread", no_thread)
+        assert scraped() == ""
+    assert scraped.faults() == {"Raised": 1}
+    (line,) = scraped.log.events("warning")
+    assert "nothing could be collected: RuntimeError: can't start new thread" in line
+    assert "mine 1.0" in scraped()
+
+
 def test_two_scrapers_at_once_get_all() -> None:
     """A call that another scrape is making is not one that hangs."""
     scraped = Scraped(code(Made(gauge("mine"))))
@@ -224,6 +269,24 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
     inputs: Any = SimpleNamespace(modules={"handlers": "edited"}, code="2")
     scraped.metrics.commit(edited, inputs)
     assert "jobs_total 0.0" in scraped()
+
+
+def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has counted stays, and its generation can be retired."""
+    scraped = Scraped()
+    first, before = counting()
+    second, _ = counting()
+    before.inc(2)
+    for each in (first, second):
+        scraped.metrics.commit(each, INPUTS)
+
+    async def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(asyncio, "to_thread", no_thread)
+        asyncio.run(scraped.metrics.retire(first))
+    assert "jobs_total 2.0" in scraped()
 
 
 def test_a_registry_that_two_generations_have_is_kept_by_the_second() -> None:
