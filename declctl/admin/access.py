@@ -44,8 +44,9 @@ from declctl.runtime.log import Log
 _log = logging.getLogger(__name__)
 _PATHS = (
     "there are /, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, "
-    "/cache/{resource}/{key}, /index/{resource}/{index}/{value}, /deadletters, /events, "
-    "POST /-/reload, POST /-/rollback, POST /-/trigger and POST /-/requeue"
+    "/cache/{resource}/{key}, /index/{resource}/{index}/{value}, /queue/{handler}, "
+    "/deadletters, /events, "
+    "POST /-/reload, POST /-/rollback, POST /-/trigger, POST /-/requeue and POST /-/loglevel"
 )
 _QUIET_SECONDS = 60.0
 _SHOWN = 200  # characters of a client's text in the log
@@ -55,6 +56,7 @@ _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
     | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType", "lastErrorTime"}
     | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
+    | {"level", "start", "until"}  # of the log
 )
 _TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
 _BEARER = "bearer"

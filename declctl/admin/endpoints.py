@@ -1,13 +1,13 @@
 """The endpoints: probes and status, reads of the live cache, and requests for reloads and rollbacks.
 
 Their clients are kubelets, `declctl status`, and people with curl. Reads of the cache run in threads, because
-a list of a large cache would block the machinery. Documented paths that this version does not have answer
-501.
+a list of a large cache would block the machinery.
 """
 
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -16,14 +16,18 @@ from declctl.admin.access import answer, redacted, refusal, type_name
 from declctl.admin.reviews import ReviewSender
 from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
+from declctl.kit import Clock
 from declctl.kit.documents import document_of
 from declctl.kit.secret_values import is_secret, without_values
 from declctl.kit.text import excerpt, one_line
 from declctl.manifest import Plan
+from declctl.manifest.values import BadValue, parse_duration
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
+from declctl.runtime.handling.queue_listing import DEFAULT_ITEMS, MOST_ITEMS, QueueListing
 from declctl.runtime.handling.tap import HandlerTap
+from declctl.runtime.log import LEVELS, Log, LogLevelControl
 from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
@@ -32,8 +36,7 @@ from declctl.runtime.scheduling.schedules import TriggerResult
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
-_GET = ("/queue/{handler}",)
-_POST = ("/-/loglevel",)
+_SHORTEST, _LONGEST = 1.0, 86_400.0  # seconds for which a level of the log is changed
 
 
 class ControlledRuntime(Protocol):
@@ -92,6 +95,15 @@ class ControlledRuntime(Protocol):
 
         None if the process ends. Raises KeyError for an unknown handler.
         """
+        ...
+
+    async def queue(self, handler: str, most: int) -> QueueListing | None:
+        """What waits for a handler: the next `most` items; None if there is no such handler."""
+        ...
+
+    @property
+    def log_level(self) -> LogLevelControl | None:
+        """The level of the process's log; None if it can't be changed."""
         ...
 
     async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
@@ -245,8 +257,8 @@ class DeadLetterOffice:
     async def letters(self, request: web.Request) -> web.StreamResponse:
         """The dead letters of all handlers; with `?handler=`, those of one. 404 for an unknown handler."""
         name = request.query.get("handler")
-        if name is not None and name not in self._handlers():
-            return self._no_handler(name)
+        if name is not None and name not in _handlers(self._runtime):
+            return _no_handler(self._runtime, name)
         letters = [each for each in self._runtime.dead_letters() if name in (None, each.handler)]
         return answer({"count": len(letters), "deadLetters": [document_of(each) for each in letters]})
 
@@ -262,8 +274,8 @@ class DeadLetterOffice:
             return refusal(400, "Name a handler, or a handler and a key, or write all=true.")
         if not self._runtime.status().generation:
             return _starting()
-        if handler is not None and handler not in self._handlers():
-            return self._no_handler(handler)
+        if handler is not None and handler not in _handlers(self._runtime):
+            return _no_handler(self._runtime, handler)
         results = self._runtime.requeue(handler, key)
         if results is None:
             return refusal(503, "The process ends, and calls no handler any more.")
@@ -282,12 +294,102 @@ class DeadLetterOffice:
             message += f"; {pending} not, as newer changes of their keys wait or run"
         return answer({"message": message, "requeued": requeued, "pending": pending})
 
-    def _handlers(self) -> list[str]:
-        return [handler.name for handler in self._runtime.status().handlers]
 
-    def _no_handler(self, name: str) -> web.Response:
-        known = ", ".join(self._handlers()) or "none"
-        return refusal(404, f"No handler is named {excerpt(name, most=80)}; the manifest declares {known}.")
+class QueueReads:
+    """`/queue`."""
+
+    def __init__(self, runtime: ControlledRuntime) -> None:
+        self._runtime = runtime
+
+    async def waiting(self, request: web.Request) -> web.StreamResponse:
+        """What waits for a handler, in the order of the turns; `?limit=` is the number of items.
+
+        404 for an unknown handler, 400 for a limit that is none, 503 before the first generation.
+        """
+        name, limit = request.match_info["handler"], request.query.get("limit", str(DEFAULT_ITEMS))
+        if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= MOST_ITEMS:
+            return refusal(400, f"limit: {excerpt(limit, most=40)!r} is no number from 1 to {MOST_ITEMS:,}.")
+        if not self._runtime.status().generation:
+            return _starting()
+        listing = await self._runtime.queue(name, int(limit))
+        if listing is None:
+            return _no_handler(self._runtime, name)
+        # A thousand items take too long for the machinery loop.
+        return answer(await asyncio.to_thread(document_of, listing))
+
+
+def _handlers(runtime: ControlledRuntime) -> list[str]:
+    return [handler.name for handler in runtime.status().handlers]
+
+
+def _no_handler(runtime: ControlledRuntime, name: str) -> web.Response:
+    known = ", ".join(_handlers(runtime)) or "none"
+    return refusal(404, f"No handler is named {excerpt(name, most=80)}; the manifest declares {known}.")
+
+
+class LogLevels:
+    """`/-/loglevel`: changes the level of the process's log, for a time if that is asked for."""
+
+    def __init__(self, runtime: ControlledRuntime, *, clock: Clock, log: Log | None) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._log = log
+        self._timer: asyncio.Task[None] | None = None  # sets the level back
+
+    async def change(self, request: web.Request) -> web.StreamResponse:
+        """Change the level: `?level=debug`; `?for=10m` sets that of the start again after that time.
+
+        200 with the level before and the new one; 400 for a level or a duration that is none; 409 if the log
+        is not that of `declctl run`.
+        """
+        level, given = request.query.get("level", "").lower(), request.query.get("for")
+        if level not in LEVELS:
+            said = excerpt(request.query.get("level", ""), most=40)
+            return refusal(400, f"level: {said!r} is none of {', '.join(LEVELS)}.")
+        try:
+            seconds = None if given is None else parse_duration(given)
+        except BadValue as error:
+            return refusal(400, f"for: {excerpt(str(error), most=200)}; {error.suggestion}.")
+        if seconds is not None and not _SHORTEST <= seconds <= _LONGEST:
+            return refusal(400, "for: write a duration from 1s to 24h.")
+        control = self._runtime.log_level
+        if control is None:
+            return refusal(409, "The log of this process is not that of `declctl run`, which has the level.")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        before, until, then = control.level, None, ""
+        # The level of the start needs no end.
+        if seconds is not None and level != control.start:
+            until = self._clock.now() + timedelta(seconds=seconds)
+            then = f"; {control.start} again in {given}"
+            self._timer = asyncio.create_task(self._set_back(control, seconds), name="log level")
+        self._change(control, level, f"{request.remote} asked for it{then}", until=until)
+        message = f"the log level is {level}, and was {before}{then}"
+        return answer({"message": message, "before": before, "level": level, "until": document_of(until)})
+
+    async def close(self) -> None:
+        """Stop the timer: the process ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def _set_back(self, control: LogLevelControl, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._change(control, control.start, "its time is over")
+
+    def _change(
+        self, control: LogLevelControl, level: str, why: str, *, until: datetime | None = None
+    ) -> None:
+        before = control.level
+        line = f"the log level is {level} from now on, and was {before}: {why}"
+        # A warning, under the level of the two that shows more: the log says why its lines change.
+        shows_less = LEVELS.index(level) > LEVELS.index(before)
+        if self._log is not None and shows_less:
+            self._log.warning(line)
+        control.change(level, until=until)
+        if self._log is not None and not shows_less:
+            self._log.warning(line)
 
 
 class WriteReasons:
@@ -410,17 +512,3 @@ def _outcome(outcome: Outcome) -> web.Response:
 
 def _starting() -> web.Response:
     return refusal(503, "The process is starting and reads its files by itself; ask again in a moment.")
-
-
-def not_yet(router: web.UrlDispatcher) -> None:
-    """Add a 501 answer for each documented path that this version does not have."""
-    for path in _GET:
-        router.add_get(path, _refuse)
-    for path in _POST:
-        router.add_post(path, _refuse)
-
-
-async def _refuse(request: web.Request) -> web.StreamResponse:
-    return refusal(
-        501, f"This version does not do {request.method} {request.path} yet; /status has what is known."
-    )

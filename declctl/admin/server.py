@@ -26,10 +26,11 @@ from declctl.admin.endpoints import (
     CacheReads,
     ControlledRuntime,
     DeadLetterOffice,
+    LogLevels,
     Probes,
+    QueueReads,
     ReloadOrders,
     WriteReasons,
-    not_yet,
 )
 from declctl.admin.page import page
 from declctl.admin.reviews import ReviewedToken
@@ -333,7 +334,12 @@ async def serve(
     connections = ConnectionTable(clock, refusals)
     reloads = ReloadOrders(runtime)
     app = application(
-        runtime, access(address, refusals, authorizer), reloads, connections=connections, refusals=refusals
+        runtime,
+        access(address, refusals, authorizer),
+        reloads,
+        LogLevels(runtime, clock=clock, log=log),
+        connections=connections,
+        refusals=refusals,
     )
     async with AsyncExitStack() as stack:
         if certificate is not None:
@@ -610,6 +616,7 @@ def application(
     runtime: ControlledRuntime,
     access: Access,
     reloads: ReloadOrders,
+    levels: LogLevels,
     *,
     connections: ConnectionTable,
     refusals: Refusals,
@@ -642,7 +649,9 @@ def application(
     app.router.add_get("/events", access.guarded(streams.stream))
     app.on_shutdown.append(streams.close)
     app.on_shutdown.append(lambda _: reloads.close())
-    not_yet(app.router)
+    app.router.add_get("/queue/{handler}", access.guarded(QueueReads(runtime).waiting))
+    app.router.add_post("/-/loglevel", access.guarded(levels.change))
+    app.on_shutdown.append(lambda _: levels.close())
     return app
 
 

@@ -52,7 +52,6 @@ _GET_INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "cache": _READ_THE_CACHE,
         "index": _READ_THE_CACHE,
-        "queue": "`declctl status` shows how much waits",
         "snapshot": _READ_THE_CACHE,
         "handlers": "`declctl status` lists handlers",
     }
@@ -743,6 +742,33 @@ def requeue(
 
 
 @app.command()
+def loglevel(
+    level: Annotated[LogLevel, typer.Argument(metavar="LEVEL", help="The least that is logged from now on.")],
+    *,
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="Set back the level of the start after this time, such as 10m; 24h at most.",
+        ),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> int:
+    """Change what a running process logs: its own lines, those of ctx.log, and those of libraries.
+
+    A reload keeps the level. A new process begins with that of `--log-level`.
+    """
+    from urllib.parse import urlencode
+
+    from declctl.cli.remote import give_order
+
+    query = {"level": str(level), **({"for": duration} if duration is not None else {})}
+    return give_order(f"/-/loglevel?{urlencode(query)}", admin, as_json=output is Output.JSON)
+
+
+@app.command()
 def history(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) -> None:
     """List what became of each attempt to reload a running process, the oldest first."""
     from declctl.cli.remote import show_history
@@ -841,6 +867,30 @@ def get_dead_letters(*, output: _OutputOption = Output.TEXT, admin: _AdminOption
     from declctl.cli.remote import show_dead_letters
 
     show_dead_letters(admin, as_json=output is Output.JSON)
+
+
+@_get.command("queue")
+def get_queue(
+    handler: Annotated[
+        str,
+        typer.Argument(
+            metavar="HANDLER", help="The name of a handler.", autocompletion=_completing("handlers")
+        ),
+    ],
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many items are shown at most.")
+    ] = 100,
+    output: _OutputOption = Output.TEXT,
+    admin: _AdminOption = None,
+) -> None:
+    """List what waits for a handler, in the order in which it will be handed out.
+
+    The running calls come first. Values of objects are not shown.
+    """
+    from declctl.cli.remote import show_queue
+
+    show_queue(handler, admin, limit=limit, as_json=output is Output.JSON)
 
 
 @_bench.callback()

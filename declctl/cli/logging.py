@@ -294,6 +294,9 @@ _OF_RECORDS = {
     "message",
     "asctime",
 }  # all other attributes are fields of `extra`
+_FilteringLogger: Any = type(
+    "FilteringLogger", (structlog.make_filtering_bound_logger(logging.INFO),), {}
+)  # of `ctx.log` and of declctl's own lines
 _LEVELS = ("critical", "error", "warning", "info")
 _NUMBERS = logging.getLevelNamesMapping()
 _OF_LINES = ("timestamp", "level", "ts", "controller")  # names that every line has of its own
@@ -365,12 +368,11 @@ def set_up_logs(
     clock: Clock,
     controller: ControllerName | None = None,
 ) -> Any:
-    """Send all logs to `screen`; returns the first logger.
+    """Send all logs to `screen`; returns the first logger. `change_level` changes the level later.
 
     `form` is `text` or `json`, `level` the lowest level that is written. JSON lines have the name of the
     `controller`.
     """
-    lowest = logging.getLevelNamesMapping()[level.upper()]
     renderer: Renderer
     if form == "text":
         renderer = TextLines(colour=screen.has_colour, local_time=screen.is_terminal)
@@ -380,7 +382,7 @@ def set_up_logs(
         renderer = JsonLines(lambda: named.name, lambda: named.generation())  # noqa: PLW0108
     structlog.configure(
         processors=_chain(clock, renderer),
-        wrapper_class=structlog.make_filtering_bound_logger(lowest),
+        wrapper_class=_FilteringLogger,
         logger_factory=lambda *_: ScreenLogger(screen),
         cache_logger_on_first_use=False,
     )
@@ -390,13 +392,25 @@ def set_up_logs(
     root = logging.getLogger()
     # All handlers are replaced, as a handler of another library would write its own lines.
     root.handlers[:] = [LibraryLogs(log)]
-    root.setLevel(lowest)
+    change_level(level)
+    return log
+
+
+def change_level(level: str) -> None:
+    """Write entries of this level and above from now on. It holds for all loggers, also those made before.
+
+    From any thread, after `set_up_logs`.
+    """
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    # structlog has a class for each level, whose methods below that level do nothing. All loggers are of one
+    # class, whose base is exchanged: so a line that is left out still costs nothing.
+    _FilteringLogger.__bases__ = (structlog.make_filtering_bound_logger(lowest),)
+    logging.getLogger().setLevel(lowest)
     logging.getLogger(_CLIENT).setLevel(max(lowest, logging.INFO))
     # The runtime logs faults of LIST and WATCH once for each resource.
     logging.getLogger(_LINE).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.ERROR))
     logging.getLogger(_NOTICES).setLevel(lowest)
     logging.getLogger(_WATCHER).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.WARNING))
-    return log
 
 
 def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:

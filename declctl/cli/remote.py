@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import typer
 
 from declctl.cli.admin_client import AdminAnswer, admin_address, ask, expect, why_redacted
-from declctl.cli.report import print_dead_letters, print_history, print_status, show_faults
+from declctl.cli.report import print_dead_letters, print_history, print_queue, print_status, show_faults
 from declctl.cli.terminal import line, print_json
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic
@@ -48,6 +49,16 @@ def show_dead_letters(admin: str | None, *, as_json: bool) -> None:
         print_json(document)
     else:
         print_dead_letters(document, now=datetime.now(UTC))
+
+
+def show_queue(handler: str, admin: str | None, *, limit: int, as_json: bool) -> None:
+    """Print what waits for a handler, `limit` items at most. Raises UsageError."""
+    path = f"/queue/{quote(handler, safe='')}?limit={limit}"
+    document = expect(ask(admin_address(admin), "GET", path), "handler", "waiting", "leftOut", "items")
+    if as_json:
+        print_json(document)
+    else:
+        print_queue(document, now=datetime.now(UTC))
 
 
 def give_order(path: str, admin: str | None, *, as_json: bool) -> int:

@@ -27,6 +27,12 @@ _COUNTS = (
     *_UNWANTED,
 )
 _NOTABLE = ("queued", "skipped", "slow", "mutations")
+_QUEUE_COUNTS = (
+    ("running", "running"),
+    ("waiting", "waiting"),
+    ("backingOff", "backing off"),
+    ("unmapped", "changes that lead to no key yet"),
+)
 _DISABLED = "disabled: its plugin could not be loaded"
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
@@ -69,6 +75,9 @@ def print_status(document: Document, *, now: datetime) -> None:
     """Print the document of `GET /status` on stdout; ages are counted from `now`."""
     line(headline(document, now=now))
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
+    if level := document.get("logLevel"):
+        until = f"in {_until(level['until'], now=now)}" if level["until"] else None
+        _section("LOG LEVEL", ("START", "SET BACK"), [(level["level"], level["start"], until)])
     election = document.get("leaderElection")
     rows = [] if not election else [_election(election, now)]
     _section("LEASE", ("STATE", "LEADER", "SINCE", "TRANSITIONS", "REFUSED WRITES", "ERROR"), rows)
@@ -167,6 +176,32 @@ def print_dead_letters(document: Document, *, now: datetime) -> None:
     print_table(headers, rows)
 
 
+def print_queue(document: Document, *, now: datetime) -> None:
+    """The items of `GET /queue/{handler}` as a table, and on stderr how many there are."""
+    has_types = any(each["type"] is not None for each in document["items"])
+    rows = [
+        (
+            each["key"],
+            each["state"] + (", again" if each["again"] else ""),
+            each["type"] if has_types else each["priority"],
+            f"{age(each['since'], now=now)} ago" if each["since"] else None,
+            each["attempts"],
+            f"in {_until(each['due'], now=now)}" if each["due"] else None,
+            each["generation"],
+            each["lastErrorType"],
+        )
+        for each in document["items"]
+    ]
+    if rows:
+        kind = "TYPE" if has_types else "PRIORITY"
+        headers = ("KEY", "STATE", kind, "SINCE", "ATTEMPTS", "DUE", "GENERATION", "LAST ERROR")
+        print_table(headers, rows)
+    counts = [f"{document[name]:,} {word}" for name, word in _QUEUE_COUNTS if document.get(name)]
+    left_out = f"; {document['leftOut']:,} are not shown" if document["leftOut"] else ""
+    said = f"{', '.join(counts)}{left_out}" if counts else "nothing waits"
+    line(f"{document['handler']}: {said}", err=True)
+
+
 def _what(attempt: Document) -> str:
     """The changes of an attempt, or why it was refused."""
     said = str(attempt["message"] or " ".join(attempt["changes"]))
@@ -229,6 +264,11 @@ def age(moment: str, *, now: datetime) -> str:
     except ValueError:
         return "an unknown time"
     return figures.age((now - then.astimezone(UTC)).total_seconds())
+
+
+def _until(moment: str, *, now: datetime) -> str:
+    """In how much time a moment of a document is; `0s` if it is past."""
+    return figures.age(max(0.0, (datetime.fromisoformat(moment).astimezone(UTC) - now).total_seconds()))
 
 
 def last_event(seconds: float | None) -> str | None:

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from declctl.admin import from_environment, front, why_not_served
 from declctl.cli.admin_client import parse_admin
-from declctl.cli.logging import OWN_LOGGER, ControllerName, Screen, progress, set_up_logs, stderr_screen
+from declctl.cli.logging import (
+    OWN_LOGGER,
+    ControllerName,
+    Screen,
+    change_level,
+    progress,
+    set_up_logs,
+    stderr_screen,
+)
 from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.options import time_limit
 from declctl.errors import UsageError
@@ -21,6 +29,7 @@ from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
 from declctl.manifest import Plan
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.log import LogLevelControl
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
 from declctl.writes import OnDryRun
@@ -77,6 +86,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         dry_run=dry_run,
         allowed_digests=allowed_digests,
         mutation_detector=_is_set(_MUTATION_DETECTOR),
+        log_level=LogLevelControl(log_level, change_level),
     )
     with ExitStack() as stack:
         connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)

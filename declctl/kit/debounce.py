@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from declctl.kit.pending import smallest_first
+
 T = TypeVar("T")
 
 LONGEST_REST = 10  # times the seconds of the debounce
@@ -78,6 +80,13 @@ class RestingValues(Generic[T]):
         for rest in rests:
             self.end(rest)
             yield rest.value
+
+    def soonest(self) -> Iterator[Rest[T]]:
+        """The rests by their ends; one that was extended may come too early. Ends none.
+
+        The values must not change meanwhile.
+        """
+        return (rest for _, _, rest in smallest_first(self._heap) if not rest.ended)
 
     @property
     def size(self) -> int:

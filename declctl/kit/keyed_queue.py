@@ -12,13 +12,15 @@ import itertools
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from declctl.kit.clock import Clock
 from declctl.kit.debounce import Rest, RestingValues
+from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot, smallest_first
 from declctl.kit.worker_budget import WorkerBudget
 
 T = TypeVar("T")
@@ -74,6 +76,11 @@ def passed_behind(holder: QueueItem[T]) -> Iterator[QueueItem[T]]:
         if item.passed:
             yield item
         item = item.after
+
+
+def _next_passed(item: QueueItem[T]) -> list[QueueItem[T]]:
+    """The item that is released when this one is done; none if its turn has not come."""
+    return [item.after] if item.after is not None and item.after.passed else []
 
 
 def return_permit(item: QueueItem[Any]) -> None:
@@ -492,20 +499,85 @@ class KeyedQueue(Generic[T]):
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment."""
         with self._lock:
-            pending = sum(self._epochs.pending.values())
-            backing_off, running = len(self._due), self._running + self._excluded
-            return KeyedQueueStatistics(
-                added=self._added,
-                taken=self._taken,
-                merged=self._merged,
-                dropped=self._dropped,
-                waiting=pending - running - backing_off,
-                running=running,
-                backing_off=backing_off,
-                weight=self._weight,
-            )
+            return self._figures()
+
+    def snapshot(self, most: int, running: Iterable[QueueItem[T]] = ()) -> QueueSnapshot:
+        """The numbers of this moment, and the next `most` items in the order of their turns.
+
+        The items that run come first: those of `running`, which the owner of the workers knows. The lock is
+        held for a time that depends on `most`, and not on the number of items.
+        """
+        with self._lock:
+            figures, now = self._figures(), self._now()
+            items = [self._pending_item(item) for item in islice(self._in_order(running, now), most)]
+            return QueueSnapshot(figures.waiting, figures.running, figures.backing_off, items)
 
     # The methods below are called under the lock.
+
+    def _figures(self) -> KeyedQueueStatistics:
+        pending = sum(self._epochs.pending.values())
+        backing_off, running = len(self._due), self._running + self._excluded
+        return KeyedQueueStatistics(
+            added=self._added,
+            taken=self._taken,
+            merged=self._merged,
+            dropped=self._dropped,
+            waiting=pending - running - backing_off,
+            running=running,
+            backing_off=backing_off,
+            weight=self._weight,
+        )
+
+    def _in_order(self, running: Iterable[QueueItem[T]], now: float) -> Iterator[QueueItem[T]]:
+        """All items at their turns, as if no further value came and each call took the same time."""
+        # The further items of their keys, each to be released when the one before it is done.
+        passed: deque[QueueItem[T]] = deque()
+        due = smallest_first(self._due)
+        later: list[tuple[float, int, QueueItem[T]]] = []  # the first item that is not due yet
+        # Some of `running` may be done by now, or back off.
+        for item in chain((item for item in running if item.taken), self._released):
+            yield item
+            passed.extend(_next_passed(item))
+        for entry in due:
+            if entry[0] > now:
+                later.append(entry)
+                break
+            yield entry[2]
+            passed.extend(_next_passed(entry[2]))
+        while passed:
+            yield passed[0]
+            passed.extend(_next_passed(passed.popleft()))
+        for item in self._ready:
+            holder = None if item.gone else self._held.get(item.key)
+            # What waits behind a retry comes after it, and not at its own turn.
+            if not (item.gone or (holder is not None and holder.due is not None and holder.due > now)):
+                yield item
+        backing_off = ((moment, item) for moment, _, item in chain(later, due))
+        resting = ((rest.until, rest.value) for rest in self._resting.soonest())
+        for _, item in heapq.merge(backing_off, resting, key=lambda entry: entry[0]):
+            yield item
+            behind = item.after if item.rest is None else None
+            while behind is not None:
+                if behind.rest is None:
+                    yield behind
+                behind = behind.after
+
+    def _pending_item(self, item: QueueItem[T]) -> PendingItem:
+        due, epoch = item.due, None
+        if item.taken:
+            state = ItemState.RUNNING
+        elif due is not None:
+            state = ItemState.BACKING_OFF
+        elif item.rest is not None:
+            state, due = ItemState.RESTING, item.rest.until
+        else:
+            state = ItemState.WAITING if item.before is None else ItemState.BEHIND
+        # A value without an epoch is processed by the code that runs when its turn comes.
+        if item.epoch != NO_EPOCH:
+            epoch = self._epochs.of(item.epoch)
+        return PendingItem(
+            item.key, state, item.added_at, due, item.attempts, item.retry_state, item.value, epoch
+        )
 
     def _come_back(self, item: QueueItem[T]) -> None:
         return_permit(item)

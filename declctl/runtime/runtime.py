@@ -38,9 +38,10 @@ from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
+from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
-from declctl.runtime.log import Log
+from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
@@ -130,6 +131,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
+    log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
 
 async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | None:
@@ -370,6 +372,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         retries=retries,
         file_watch=file_watch.status,
         followed=options.followed,
+        log_level=options.log_level,
         candidate=candidate,
         clock=clock,
         log=log,
@@ -540,6 +543,17 @@ class Runtime:
         handler.
         """
         return None if self._stopping.is_set() else self.parts.slots.requeue(handler, key)
+
+    @property
+    def log_level(self) -> LogLevelControl | None:
+        """The level of the process's log; None if the log is that of a caller."""
+        return self.options.log_level
+
+    async def queue(self, handler: str, most: int) -> QueueListing | None:
+        """What waits for a handler: the next `most` items; None if there is no such handler."""
+        slot = self.parts.slots.get(handler)
+        # In a thread: the lock of a queue may be held, and items become texts.
+        return None if slot is None else await asyncio.to_thread(slot.listing, most)
 
     async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         """Who wrote the fields of an object, and why.

@@ -10,11 +10,13 @@ import math
 import threading
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from declctl.kit import Clock
+from declctl.kit.pending import smallest_first
 from declctl.objects import Cause
-from declctl.workqueue.queue import MOST_CAUSES, Priority, WorkQueue
+from declctl.workqueue.queue import MOST_CAUSES, Priority, QueuedItem, WorkQueue
 from declctl.workqueue.rate_limit import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
@@ -75,6 +77,13 @@ class Delays(Generic[K]):
             while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][:2]:
                 heapq.heappop(self._heap)
             return max(0.0, self._heap[0][0] - self._clock.monotonic()) if self._heap else None
+
+    def soonest(self, most: int) -> list[tuple[K, float]]:
+        """The `most` items that are due first, each with its time on the clock; in the order of the times."""
+        with self._lock:
+            entries = smallest_first(self._heap)
+            valid = ((item, due) for due, order, item in entries if self._due.get(item) == (due, order))
+            return list(islice(valid, most))
 
     def clear(self) -> int:
         """Remove all items; returns how many."""
@@ -213,6 +222,14 @@ class DelayingQueue(WorkQueue[K]):
         """Shut down, and return when every queued item was handed out and is done."""
         self.shut_down()
         await super().shut_down_with_drain()
+
+    def delayed_items(self, most: int) -> list[QueuedItem[K]]:
+        """The `most` delayed items that are due first, in the order of their times."""
+        with self._lock:
+            return [
+                QueuedItem(item, self._delayed[item].priority, due=due)
+                for item, due in self._delays.soonest(most)
+            ]
 
     @property
     def delayed(self) -> int:

@@ -11,10 +11,11 @@ event loop. `delay` adds delays and back-off.
 import asyncio
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,6 +67,15 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     longest_running_processor_seconds: float
 
 
+class QueuedItem(NamedTuple, Generic[K]):
+    """A copy of one item that waits. Times are monotonic, in seconds."""
+
+    item: K
+    priority: Priority
+    since: float | None = None  # its first add; None for a delayed item
+    due: float | None = None  # the end of its delay; None if it has none
+
+
 @dataclass(slots=True)
 class _Request:
     """One add of an item, or several: to be handed out, or handed out to a worker."""
@@ -114,6 +124,20 @@ class _Turns(Generic[K]):
         item = self._live.popleft()
         self._in_a_row += 1
         return item
+
+    def in_order(self) -> Iterator[K]:
+        """The items in the order in which `pop` would return them, if none were pushed meanwhile."""
+        live, background = iter(self._live), iter(self._background)
+        live_left, background_left, in_a_row = len(self._live), len(self._background), self._in_a_row
+        while live_left or background_left:
+            if background_left and (not live_left or in_a_row >= LIVE_IN_A_ROW):
+                background_left -= 1
+                in_a_row = 0
+                yield next(background)
+            else:
+                live_left -= 1
+                in_a_row += 1
+                yield next(live)
 
     def __len__(self) -> int:
         return len(self._live) + len(self._background)
@@ -278,6 +302,17 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         """The number of queued items. Items that a worker has do not count (client-go 234)."""
         return len(self._waiting)
+
+    def next_items(self, most: int) -> list[QueuedItem[K]]:
+        """The next `most` queued items, in the order in which they will be handed out. O(most)."""
+        with self._lock:
+            requests = ((item, self._dirty[item]) for item in islice(self._waiting.in_order(), most))
+            return [QueuedItem(item, request.priority, request.since) for item, request in requests]
+
+    def comes_again(self, item: K) -> bool:
+        """Whether an item was added again since a worker has it, so that its `done` queues it."""
+        with self._lock:
+            return item in self._processing and item in self._dirty
 
     def statistics(self) -> QueueStatistics:
         """The figures of this moment."""

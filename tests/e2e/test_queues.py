@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from bundles import telling
 from clusters import Cluster
@@ -83,4 +84,58 @@ def test_an_object_that_changes_often_is_told_once(cluster: Cluster, namespace: 
         # On a machine that stands still for seconds, there may be more lines; nothing is lost.
         assert handler["delivered"] + handler["merged"] >= 5
         assert handler["delivered"] == len(declctl.out)
+        assert declctl.stop() == 0
+
+
+SAYING = (
+    "def tell(change, ctx):\n"
+    "    ctx.log.debug(f'looks at {change.key}')\n"
+    "    ctx.log.info(f'has {change.key}')\n"
+    "    if change.key.endswith('/bad'):\n"
+    "        raise ValueError(f'no {change.key}')\n"
+)
+
+
+def test_what_waits_is_listed_and_the_log_shows_more_on_request(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """One object fails and backs off: it is listed. The level is changed, survives a reload, and is told."""
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    bundle.write("handlers.py", SAYING)
+    policy = "retry: {initialBackoff: 10m, maxBackoff: 10m}"
+    bundle.edit("manifest.yaml", '"handlers:tell"', f'"handlers:tell", {policy}')
+    cluster.rest.create(pod("bad", namespace))
+    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
+        admin = ("--admin", declctl.admin().removeprefix("http://"))
+
+        def queue() -> dict[str, Any]:
+            return json.loads(_run("get", "queue", "tell", "-o", "json", *admin).stdout)
+
+        def is_logged(text: str) -> bool:
+            return any(text in line for line in declctl.err)
+
+        until("it backs off", lambda: queue()["backingOff"] == 1)
+        (item,) = queue()["items"]
+        assert (item["key"], item["state"], item["type"]) == (f"{namespace}/bad", "BackingOff", "Added")
+        assert (item["attempts"], item["lastErrorType"]) == (1, "ValueError")
+        assert item["since"] < item["due"]
+        listed = _run("get", "queue", "tell", *admin)
+        assert len(listed.stdout.splitlines()) == 2
+        assert listed.stderr == "tell: 1 backing off\n"
+        unknown = _run("get", "queue", "nobody", *admin)
+        assert (unknown.returncode, "No handler is named nobody" in unknown.stderr) == (2, True)
+
+        assert not is_logged("looks at")
+        changed = _run("loglevel", "debug", *admin)
+        assert (changed.returncode, changed.stdout) == (0, "the log level is debug, and was info\n")
+        assert "LOG LEVEL" in _run("status", *admin).stdout
+        assert _run("reload", "--force", *admin).returncode == 0
+        cluster.rest.create(pod("a", namespace))
+        until("the new code shows more", lambda: is_logged(f"looks at {namespace}/a"))
+        assert _run("loglevel", "error", *admin).returncode == 0
+        before = len(declctl.err)
+        cluster.rest.create(pod("b", namespace))
+        until("it is handled", lambda: declctl.status()["handlers"][0]["succeeded"] == 2)
+        assert not any(f"{namespace}/b" in line for line in declctl.err[before:])
+        assert is_logged("the log level is error from now on, and was debug: 127.0.0.1 asked for it")
         assert declctl.stop() == 0

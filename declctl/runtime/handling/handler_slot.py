@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, KeyedQueue, Latch
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit.pending import PendingItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
@@ -34,6 +35,7 @@ from declctl.runtime.handling.invocations import (
     Invocations,
     SlotQueue,
 )
+from declctl.runtime.handling.queue_listing import QueueListing, list_queue
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
@@ -93,6 +95,7 @@ class HandlerSlot(ABC, Generic[T]):
         self.queue = queue
         self.dead_letters = dead_letters  # what was given up; they go with the slot
         self._loop = loop  # the machinery's
+        self._clock = clock
         self._lock = threading.Lock()  # guards `_memos`
         self._memos: dict[str, tuple[str | None, Memo]] = {}  # by key, with the uid of the object
         self._initial_complete = False  # everything of the first sync was added
@@ -421,6 +424,32 @@ class HandlerSlot(ABC, Generic[T]):
             duration=duration,
             fails=self.invocations.lasting_streak() is not None,
         )
+
+    @property
+    def unmapped_changes(self) -> int:
+        """The number of changes that lead to no key of a reconciler yet."""
+        return 0
+
+    def listing(self, most: int) -> QueueListing:
+        """What waits for the handler: the next `most` items, in the order of their turns. From any thread.
+
+        A call that begins meanwhile may be missing.
+        """
+        snapshot = self.queue.snapshot(most, self.invocations.items())
+        return list_queue(
+            snapshot,
+            handler=self.name,
+            mode=str(self.binding.plan.mode),
+            unmapped=self.unmapped_changes,
+            generation_of=self._generation_of,
+            clock=self._clock,
+        )
+
+    def _generation_of(self, item: PendingItem) -> int | None:
+        if item.epoch is None:
+            return None
+        # An epoch that was handed over a moment ago may be forgotten by now.
+        return (self._bindings.get(item.epoch) or self.binding).generation
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""

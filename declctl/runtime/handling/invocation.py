@@ -48,6 +48,7 @@ class Retry(NamedTuple):
     is_suspended: bool = False  # the newest retry is for a plugin that is not called (`CircuitBreaker`)
     span: Any = None  # the context of the span of the last attempt, if there are traces
     was_called: bool = True  # in one of the attempts, hooks were called and came to an end
+    error_type: str | None = None  # of the newest attempt that has failed
 
 
 class _LoopCall(NamedTuple):

@@ -34,7 +34,7 @@ of user code may itself raise when it is read. That ends no worker.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -52,6 +52,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
+from declctl.kit.pending import QueueSnapshot
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
@@ -200,6 +201,10 @@ class SlotQueue(Protocol[T]):
 
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment."""
+        ...
+
+    def snapshot(self, most: int, running: Iterable[QueueItem[T]] = ()) -> QueueSnapshot:
+        """The numbers of this moment, and the next `most` items in the order of their turns."""
         ...
 
 
@@ -699,6 +704,7 @@ class Invocations(ABC, Generic[T]):
             is_suspended=isinstance(outcome, Suspended),
             was_called=has_result or was_called(item),
             span=span,
+            error_type=outcome.error_type if has_result else None if before is None else before.error_type,
         )
         self._queue.retry(item, delay)
         if self._closed:  # it was closed after the outcome was decided
@@ -870,6 +876,11 @@ class Invocations(ABC, Generic[T]):
         """The invocations of a binding that have not ended."""
         with self._lock:
             return [invocation for invocation in self._running.values() if invocation.binding is binding]
+
+    def items(self) -> list[QueueItem[T]]:
+        """The items of all invocations that have not ended."""
+        with self._lock:
+            return [invocation.item for invocation in self._running.values()]
 
     def keys(self, bindings: Collection[int] | None = None) -> list[str]:
         """The keys of running invocations, for messages; `bindings` (their ids) limits them."""

@@ -7,11 +7,12 @@ a reload leaves the queue alone, and drains the running calls only.
 """
 
 import asyncio
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from random import getrandbits
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import CacheSnapshot, Lister
 from declctl.kit import Clock, KeyedQueueStatistics
 from declctl.kit.keyed_queue import EpochCounter, QueueItem, return_permit
+from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.objects import (
     Cause,
@@ -481,6 +483,67 @@ class ReconcileQueue:
                 backing_off=self._queue.delayed,
                 weight=0,
             )
+
+    def snapshot(self, most: int, running: Iterable[QueueItem[Causes]] = ()) -> QueueSnapshot:  # noqa: ARG002
+        """As `KeyedQueue.snapshot`; the value of each item is its `Priority`. It knows by itself what runs.
+
+        A key that waits and is delayed, too, is there twice, as in the figures.
+        """
+        with self._lock:
+            items = list(islice(self._in_order(most), most))
+            # Without the `_expected` keys, which are not there yet.
+            waiting = len(self._queue) + len(self._held) + len(self._resting)
+            return QueueSnapshot(waiting, len(self._taken), self._queue.delayed, items)
+
+    def _in_order(self, most: int) -> Iterator[PendingItem]:
+        """What runs or is held back, then each key at its turn; `most` items if there are. Under the lock."""
+        for key, item in self._taken.items():
+            yield PendingItem(
+                key,
+                ItemState.RUNNING,
+                item.added_at,
+                retries=item.attempts,
+                retry_state=item.retry_state,
+                value=self._queue.priority_of(key),
+                epoch=item.epoch,
+                again=self._queue.comes_again(key),
+            )
+        for key, held in self._held.items():
+            due = held.until if held.until > self._clock.monotonic() else None
+            priority, again = self._queue.priority_of(key), self._queue.comes_again(key)
+            yield self._pending_item(key, ItemState.AWAITS_CACHE, priority, due=due)._replace(again=again)
+        for queued in self._queue.next_items(most):
+            yield self._pending_item(queued.item, ItemState.WAITING, queued.priority, since=queued.since)
+        delayed = (
+            self._pending_item(
+                each.item,
+                ItemState.BACKING_OFF if each.item in self._failed else ItemState.REQUEUED,
+                each.priority,
+                due=each.due,
+            )
+            for each in self._queue.delayed_items(most)
+        )
+        resting = (
+            self._pending_item(each.key, ItemState.RESTING, each.priority, due=until)
+            for until, each in self._resting.soonest()
+        )
+        yield from heapq.merge(delayed, resting, key=lambda item: item.due or 0.0)
+
+    def _pending_item(
+        self,
+        key: str,
+        state: ItemState,
+        priority: Priority,
+        *,
+        since: float | None = None,
+        due: float | None = None,
+    ) -> PendingItem:
+        failed = self._failed.get(key)
+        if failed is None:
+            return PendingItem(key, state, since, due, value=priority)
+        if since is None:
+            since = failed.added_at  # the last attempt
+        return PendingItem(key, state, since, due, failed.attempts, failed.retry_state, priority)
 
     def workqueue_statistics(self) -> QueueStatistics:
         """The figures of the work queue under client-go's names. A key that rests is not in it yet."""
@@ -1059,6 +1122,11 @@ class ReconcileSlot(HandlerSlot[Causes]):
         failure = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
         self._mapper.mapping_failed(self.binding, place, failure, waiting.first_failed, None)
         self._unmapped.end(waiting)
+
+    @property
+    def unmapped_changes(self) -> int:
+        """The number of changes that lead to no key yet."""
+        return len(self._unmapped)
 
     @property
     def unmapped(self) -> str:

@@ -53,6 +53,13 @@ class RestingKeys:
         moment = self._values.next() if seconds else None
         return 0.0 if moment is None else max(0.0, moment - self._clock.monotonic())
 
+    def soonest(self) -> Iterator[tuple[float, RestingKey]]:
+        """The keys in the order in which they come to rest, each with the monotonic time of that.
+
+        The owner keeps its lock while it reads them.
+        """
+        return ((rest.until, rest.value) for rest in self._values.soonest())
+
     def clear(self) -> int:
         """Forget all keys; returns how many."""
         number = len(self._rests)

@@ -25,7 +25,7 @@ from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.slots import Slots
-from declctl.runtime.log import Log
+from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import (
     STOPPING,
@@ -217,6 +217,7 @@ class StatusReporter:
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
         followed: "Callable[[], FollowedStatus] | None",
+        log_level: LogLevelControl | None,
         candidate: ElectionReader | None,
         clock: Clock,
         log: Log,
@@ -235,6 +236,7 @@ class StatusReporter:
         self._retries = retries
         self._file_watch = file_watch
         self._followed = followed  # None unless the files are those of a ConfigMap that is followed
+        self._log_level = log_level  # None if the log is that of a caller
         self._candidate = candidate  # None without an election
         self._clock = clock
         self._log = log
@@ -410,6 +412,7 @@ class StatusReporter:
             client_requests=self._requests(),
             file_watch=self._file_watch(),
             files_followed=self._followed is None or self._followed().is_followed,
+            log_level=None if self._log_level is None else self._log_level.changed,
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
             write_retries=self._writes.retries(),

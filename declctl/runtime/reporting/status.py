@@ -20,6 +20,7 @@ from declctl.objects.refusals import granting_command
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
+from declctl.runtime.log import LogLevelStatus
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
@@ -707,6 +708,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
+    log_level: LogLevelStatus | None = None  # None: that of the start
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""

@@ -22,7 +22,9 @@ from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
+from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.tap import HandlerTap
+from declctl.runtime.log import LogLevelControl
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import (
@@ -215,6 +217,9 @@ class FakeRuntime:
     requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
     told_why: WriteExplanation | Exception | None = None
     asked_why: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    told_queues: dict[str, QueueListing] = field(default_factory=dict[str, QueueListing])
+    asked_queues: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    log_level: LogLevelControl | None = None
     reloads: int = 0
     forced: int = 0
     gate: asyncio.Event | None = None
@@ -274,6 +279,10 @@ class FakeRuntime:
     ) -> Mapping[RequeueResult, int] | None:
         self.requeued.append((handler, key))
         return self.requeue_results
+
+    async def queue(self, handler: str, most: int) -> QueueListing | None:
+        self.asked_queues.append((handler, most))
+        return self.told_queues.get(handler)
 
     async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         self.asked_why.append((resource, key, field))

@@ -136,17 +136,3 @@ def test_a_wrong_method_is_told(ask: Callable):
     answer = ask("/-/reload")
     assert answer.status == 405
     assert "takes POST" in answer.json["error"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/queue/notify"),
-        ("POST", "/-/loglevel"),
-    ],
-)
-def test_what_is_documented_and_not_done_says_so(ask: Callable, method: str, path: str):
-    """A documented path that this version lacks answers 501 with a sentence, not 404."""
-    answer = ask(path, method=method)
-    assert answer.status == 501
-    assert "This version does not do" in answer.json["error"]

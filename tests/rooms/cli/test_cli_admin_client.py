@@ -356,6 +356,29 @@ def test_reload_can_be_forced(declctl: Callable, process: Process):
     assert process.asked[0][:2] == ("POST", "/-/reload?wait=false&force=true")
 
 
+def test_a_level_can_be_changed_for_a_time(declctl: Callable, process: Process):
+    """The level and the time are in the order, and the answer is shown; another level is refused here."""
+    process.answers(200, {"message": "the log level is debug, and was info", "before": "info"})
+    ended = declctl("loglevel", "debug", "--for", "10m", "--admin", process.address)
+    assert (ended.status, ended.out) == (0, "the log level is debug, and was info\n")
+    assert process.asked[0][:2] == ("POST", "/-/loglevel?level=debug&for=10m")
+    assert declctl("loglevel", "loud", "--admin", process.address).status == 2
+    assert len(process.asked) == 1
+
+
+def test_a_queue_is_read_up_to_a_limit(declctl: Callable, process: Process):
+    """The limit is that of the request; with -o json, the document is shown as it is."""
+    document = {"handler": "notify", "waiting": 0, "leftOut": 0, "items": []}
+    process.answers(200, document)
+    ended = declctl("get", "queue", "notify", "--limit", "5", "-o", "json", "--admin", process.address)
+    assert (ended.status, json.loads(ended.out)) == (0, document)
+    assert process.asked[0][:2] == ("GET", "/queue/notify?limit=5")
+    process.answers(404, {"error": "No handler is named nobody; the manifest declares notify."})
+    ended = declctl("get", "queue", "nobody", "--admin", process.address)
+    assert (ended.status, ended.out) == (2, "")
+    assert "the manifest declares notify" in ended.err
+
+
 def _manifest_of(folder: Path, process: Process, name: str) -> None:
     text = MANIFEST.replace("name: c}", f"name: {name}}}")
     admin = f'  admin: {{bindAddress: "{process.address}"}}\n'
@@ -364,7 +387,16 @@ def _manifest_of(folder: Path, process: Process, name: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["status"], ["history"], ["reload"], ["rollback"], ["why", "pods/a/b"], ["get", "deadletters"]],
+    [
+        ["status"],
+        ["history"],
+        ["reload"],
+        ["rollback"],
+        ["why", "pods/a/b"],
+        ["get", "deadletters"],
+        ["get", "queue", "notify"],
+        ["loglevel", "debug"],
+    ],
 )
 def test_another_controller_than_that_of_the_folder_is_not_talked_to(
     declctl: Callable, process: Process, folder: Path, command: list[str]

@@ -24,7 +24,7 @@ def test_a_documented_command_says_that_it_is_not_done(declctl: Callable, name: 
     assert ended.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["cache", "index", "queue", "snapshot", "handlers"])
+@pytest.mark.parametrize("name", ["cache", "index", "snapshot", "handlers"])
 def test_so_does_a_read_of_a_running_process(declctl: Callable, name: str):
     """`declctl get cache pods` says how to read the cache today."""
     ended = declctl("get", name, "pods")

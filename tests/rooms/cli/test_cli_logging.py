@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from declctl.cli.logging import Screen, set_up_logs
+from declctl.cli.logging import Screen, change_level, set_up_logs
 from declctl.hooks.calls import Implementation, call
 from declctl.kit import ManualClock
 
@@ -199,3 +199,23 @@ def test_no_text_of_an_object_reaches_the_log_raw(form: str, texts: list[str]):
         # What others have written begins no line: a line of the log begins with its time.
         heads = [line for line in written.split("\n")[:-1] if not line.startswith("  ")]
         assert [line.partition("T")[0] for line in heads] == ["2026-01-01"] * 2
+
+
+def test_a_changed_level_holds_for_loggers_that_were_made_before():
+    """`ctx.log` of a running handler, and loggers of libraries, show more, and then less."""
+    log, stream = logs()
+    bound, library = log.bind(handler="notify"), logging.getLogger("of.a.handler")
+
+    def say(number: int) -> None:
+        bound.debug(f"own {number}")
+        library.debug(f"library {number}")
+
+    say(1)
+    change_level("debug")
+    say(2)
+    bound.bind(key="a").debug("bound later")
+    change_level("error")
+    bound.warning("left out")
+    library.warning("left out")
+    bound.error("shown")
+    assert [line["event"] for line in lines(stream)] == ["own 2", "library 2", "bound later", "shown"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from declctl.cli.report import age, headline, print_dead_letters, print_status
+from declctl.cli.report import age, headline, print_dead_letters, print_queue, print_status
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 DOCUMENT: dict[str, Any] = {
@@ -362,3 +362,50 @@ def test_dead_letters_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     print_dead_letters({"deadLetters": []}, now=NOW)
     assert capsys.readouterr() == ("", "no dead letters\n")
+
+
+def _item(key: str, state: str, **known: object) -> dict[str, object]:
+    nothing = dict.fromkeys(("type", "priority", "since", "due", "lastErrorType", "generation"))
+    return {"key": key, "state": state, "attempts": 0, "again": False, **nothing, **known}
+
+
+def test_a_queue_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each item, with ages; on stderr, how many there are and how many are not shown."""
+    then = "2026-01-01T11:57:00Z"
+    failed = {"due": "2026-01-01T12:00:30Z", "attempts": 2, "lastErrorType": "KeyError"}
+    document = {
+        "handler": "notify",
+        "running": 0,
+        "waiting": 1234,
+        "backingOff": 1,
+        "leftOut": 1233,
+        "items": [
+            _item("a/b", "Waiting", type="Added", since=then, generation=6),
+            _item("a/c", "BackingOff", type="Modified", **failed),
+        ],
+    }
+    print_queue(document, now=NOW)
+    shown = capsys.readouterr()
+    assert [row.split() for row in shown.out.splitlines()] == [
+        ["KEY", "STATE", "TYPE", "SINCE", "ATTEMPTS", "DUE", "GENERATION", "LAST", "ERROR"],
+        ["a/b", "Waiting", "Added", "3m", "ago", "0", "-", "6", "-"],
+        ["a/c", "BackingOff", "Modified", "-", "2", "in", "30s", "-", "KeyError"],
+    ]
+    assert shown.err == "notify: 1,234 waiting, 1 backing off; 1,233 are not shown\n"
+    keys = [_item("a/b", "Running", priority="Background") | {"again": True}]
+    print_queue({**document, "items": keys, "leftOut": 0, "waiting": 0, "running": 1}, now=NOW)
+    shown = capsys.readouterr()
+    assert "PRIORITY" in shown.out
+    assert "Running, again   Background" in shown.out
+    print_queue({**document, "items": [], "waiting": 0, "backingOff": 0, "leftOut": 0}, now=NOW)
+    assert capsys.readouterr() == ("", "notify: nothing waits\n")
+
+
+def test_a_changed_log_level_is_in_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the level of the start, and when it is set back; no section otherwise."""
+    level = {"level": "debug", "start": "info", "until": "2026-01-01T12:10:00Z"}
+    print_status(document(logLevel=level), now=NOW)
+    shown = capsys.readouterr().out.partition("LOG LEVEL")[2].splitlines()
+    assert [row.split() for row in shown[:2]] == [["START", "SET", "BACK"], ["debug", "info", "in", "10m"]]
+    print_status(document(logLevel=None), now=NOW)
+    assert "LOG LEVEL" not in capsys.readouterr().out

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from declctl import transport
 from declctl.cli import run as running
@@ -43,7 +44,8 @@ class FakeRuntime:
 
     def __init__(self, options: running.RunOptions, **given: Any) -> None:
         type(self).made = self
-        self.options = options
+        self.log_level = options.log_level  # it is equal to itself only
+        self.options = replace(options, log_level=None)
         self.given = given
 
     def run(self) -> int:
@@ -70,10 +72,12 @@ def _hello(folder: Path) -> Path:
 def test_options_reach_the_runtime(declctl: Callable, fake: type[FakeRuntime]):
     """Each option of the command line is what the runtime is made with; its exit status is the command's."""
     fake.ends_with = 1
-    ended = declctl("run", "m.yaml", "--once", "--timeout", "1m30s", "--no-watch")
+    ended = declctl("run", "m.yaml", "--once", "--timeout", "1m30s", "--no-watch", "--log-level", "warning")
     assert ended.status == 1
     assert fake.made is not None
     assert fake.made.options == running.RunOptions("m.yaml", watch=False, once=True, timeout=90.0)
+    assert fake.made.log_level is not None
+    assert fake.made.log_level.start == "warning"
 
 
 def test_defaults_leave_it_to_the_manifest(declctl: Callable, fake: type[FakeRuntime]):

@@ -354,3 +354,47 @@ def test_what_nobody_has_changed_has_no_lag(queue):
     keys.add("a/web", Cause("Requeue", "pods", "a/web", "DeadLetter"), Priority.LIVE)
     keys.take()
     assert keys.changes_of("a/web") == (None, ())
+
+
+def _listed(queue, most=100):
+    return [(item.key, str(item.state), item.value.name) for item in queue.snapshot(most).items]
+
+
+def test_the_listing_has_each_key_at_its_turn(queue):
+    """What runs; four live keys for each one of a first sync; then what is due later, by its time."""
+    made, _, _ = queue
+    for name in ("runs", "fails", "later"):
+        made.add(name, CHANGED, Priority.LIVE)
+    running, failing, later = made.take(), made.take(), None
+    failing.retry_state = None
+    made.retry(failing, 30.0)
+    later = made.take()
+    made.requeue(later, 10.0, Cause("Requeue", "pods", "later", "Requeue"))
+    made.done(later)
+    for name in ("x", "y"):
+        made.add(name, INITIAL, Priority.BACKGROUND)
+    for number in range(5):
+        made.add(f"n{number}", CHANGED, Priority.LIVE)
+    made.add("runs", CHANGED, Priority.LIVE)
+    made.debounce = 20.0
+    made.add("rests", CHANGED, Priority.LIVE)
+    shown = made.snapshot(100)
+    waiting = [(item.key, item.value) for item in shown.items if item.state == "Waiting"]
+    assert _listed(made)[0] == ("runs", "Running", "LIVE")
+    assert shown.items[0].again
+    assert _listed(made)[-3:] == [
+        ("later", "Requeued", "LIVE"),
+        ("rests", "Resting", "LIVE"),
+        ("fails", "BackingOff", "LIVE"),
+    ]
+    assert [item.due for item in shown.items[-3:]] == [1010.0, 1020.0, 1030.0]
+    assert (shown.running, shown.waiting, shown.delayed) == (1, 8, 2)
+    assert [item.retries for item in shown.items[-3:]] == [0, 0, 1]
+    assert _listed(made, 3) == _listed(made)[:3]
+    made.done(running)
+    order = []
+    while (item := made.take()) is not None:
+        order.append(item.key)
+        made.done(item)
+    # `runs` was added again: it has waited behind those of its priority since its call has ended.
+    assert [key for key in order if key != "runs"] == [key for key, _ in waiting]

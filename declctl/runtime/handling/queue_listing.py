@@ -1,0 +1,87 @@
+"""What waits for a handler: the document of `GET /queue/{handler}`, without values of objects."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from declctl.kit import Clock
+from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
+from declctl.objects import Notification
+from declctl.runtime.handling.invocation import Retry
+from declctl.workqueue import Priority
+
+DEFAULT_ITEMS, MOST_ITEMS = 100, 1000  # of one listing
+
+
+class ListedItem(msgspec.Struct, frozen=True):
+    """One change, or one key of a reconciler. Times are in UTC."""
+
+    key: str
+    state: ItemState
+    type: str | None  # of the change; None for a key of a reconciler
+    priority: str | None  # of a key of a reconciler: Live or Background; None for a change
+    since: datetime | None  # when it was added; of a running or failed key of a reconciler, its last call
+    attempts: int  # that have failed
+    due: datetime | None  # the time of its retry, or the end of its rest; None if it waits for no time
+    last_error_type: str | None  # of the newest failed attempt
+    generation: int | None  # whose code handles it; None: the one that runs when its turn comes
+    again: bool  # a running key of a reconciler that was added again, and comes once more
+
+
+class QueueListing(msgspec.Struct, frozen=True):
+    """What waits for a handler at one moment; `items` in the order in which they will be handed out."""
+
+    handler: str
+    mode: str
+    waiting: int  # neither running nor backing off
+    running: int
+    backing_off: int  # failed, or due at a time that the handler has asked for
+    unmapped: int  # changes that lead to no key of a reconciler yet; they are not among the items
+    left_out: int  # items beyond the limit
+    items: Sequence[ListedItem]
+
+
+def list_queue(
+    snapshot: QueueSnapshot,
+    *,
+    handler: str,
+    mode: str,
+    unmapped: int,
+    generation_of: Callable[[PendingItem], int | None],
+    clock: Clock,
+) -> QueueListing:
+    """The listing of a snapshot. `generation_of` says whose code handles an item."""
+    now, wall = clock.monotonic(), clock.now()
+
+    def moment(seconds: float | None) -> datetime | None:
+        return None if seconds is None else wall + timedelta(seconds=seconds - now)
+
+    def listed(item: PendingItem) -> ListedItem:
+        retry = item.retry_state if isinstance(item.retry_state, Retry) else None
+        waits = 0 if retry is None else retry.waits  # for a cache or a suspended plugin: they are no attempts
+        return ListedItem(
+            key=item.key,
+            state=item.state,
+            type=str(item.value.type) if isinstance(item.value, Notification) else None,
+            priority=item.value.name.capitalize() if isinstance(item.value, Priority) else None,
+            since=moment(item.since),
+            attempts=max(0, item.retries - waits),
+            due=moment(item.due),
+            last_error_type=None if retry is None else retry.error_type,
+            generation=generation_of(item),
+            again=item.again,
+        )
+
+    items = [listed(item) for item in snapshot.items]
+    total = snapshot.waiting + snapshot.running + snapshot.delayed
+    return QueueListing(
+        handler=handler,
+        mode=mode,
+        waiting=snapshot.waiting,
+        running=snapshot.running,
+        backing_off=snapshot.delayed,
+        unmapped=unmapped,
+        left_out=max(0, total - len(items)),
+        items=items,
+    )
