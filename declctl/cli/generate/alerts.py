@@ -75,6 +75,13 @@ ALERTS: Final = (
         "`declctl status` names it.",
     ),
     Alert(
+        "DeclctlFilesNotFollowed",
+        "declctl_files_followed{{job}} == 0",
+        "The ConfigMap with the files is deleted, or can't be watched: no edit arrives.",
+        "`declctl status` says why; the last files go on.",
+        "5m",
+    ),
+    Alert(
         "DeclctlHandlerFails",
         'increase(declctl_handler_results_total{{job},result="failed"}[15m]) > 0',
         "{{ $labels.handler }} has given up a change.",
