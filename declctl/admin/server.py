@@ -565,6 +565,10 @@ async def why_not_served(
             await ServerCertificate(pair).load()
     except UsageError as error:
         return str(error)
+    (_, main), *others = _addresses(wanted, address)
+    for role, each in others:
+        if each.covers(main) and not main.covers(each):
+            return f"the {role} {each} includes the admin address {main}: only one can be listened on"
     own = {each.port for _, each in _addresses(now, address)}
     for role, each in _addresses(wanted, address):
         if not each.port or each.port in own:

@@ -470,9 +470,9 @@ def _hide_secrets(_logger: object, _method: str, entry: Entry) -> Entry:
     for name, value in entry.items():
         if isinstance(value, str):
             entry[name] = secret_values.hide(value)
-        elif isinstance(value, dict | list | tuple | set | BaseException | Mapping):
+        elif not isinstance(value, int | float | datetime | None):
             # Such a field is shown as its text. It stays as it is unless the text has a secret.
-            text = str(value)
+            text = _text(value)
             hidden = secret_values.hide(text)
             if hidden != text:
                 entry[name] = hidden

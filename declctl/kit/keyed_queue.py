@@ -157,6 +157,7 @@ class Epochs:
         return epoch
 
 
+_MOST_LISTED = 10_000  # values of the row of turns that a snapshot looks at, while it holds the lock
 _MOST_VANISHED = 64  # gone items in the row of turns, before it is rebuilt without them
 
 
@@ -547,7 +548,7 @@ class KeyedQueue(Generic[T]):
         while passed:
             yield passed[0]
             passed.extend(_next_passed(passed.popleft()))
-        for item in self._ready:
+        for item in islice(self._ready, _MOST_LISTED):
             holder = None if item.gone else self._held.get(item.key)
             # What waits behind a retry comes after it, and not at its own turn.
             if not (item.gone or (holder is not None and holder.due is not None and holder.due > now)):

@@ -11,6 +11,7 @@ import binascii
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 HIDDEN: Final = "(hidden)"
@@ -28,13 +29,14 @@ _MOST_SECRETS = 1024  # whose values are known to be remembered; the oldest one 
 class SecretValues:
     """Remembers values of Secrets, and hides them in texts. From any thread.
 
-    Of too many values, those that were remembered first are forgotten.
+    Of too many values, those that were remembered first are forgotten, but for those that were kept.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, None] = {}  # in the order in which they came
         self._bytes = 0
+        self._kept: dict[str, None] = {}
         # Hashes of the values of one Secret that are all there. A resource version would not do in their
         # place: a reloaded transform makes other values of the same version.
         self._seen: dict[int, None] = {}
@@ -61,12 +63,20 @@ class SecretValues:
             if len(self._seen) > _MOST_SECRETS:
                 del self._seen[next(iter(self._seen))]
 
+    def keep(self, secret: Mapping[str, Any]) -> None:
+        """Remember the values of a Secret, or of a part of it, until the process ends.
+
+        That is for a Secret that is read once and used for ever, such as that of a config.
+        """
+        with self._lock:
+            self._kept.update(dict.fromkeys(_forms(tuple(_values(secret)))))
+
     def hide(self, text: str) -> str:
         """The text with `(hidden)` in the place of each remembered value."""
-        if not self._values:
+        if not self._values and not self._kept:
             return text
         with self._lock:
-            found = [value for value in self._values if value in text]
+            found = [value for value in chain(self._kept, self._values) if value in text]
         for value in sorted(found, key=len, reverse=True):  # one value may be a part of another
             text = text.replace(value, HIDDEN)
         return text

@@ -156,8 +156,8 @@ class Address(msgspec.Struct, frozen=True):
         if not self.port or self.port != other.port:
             return False  # each port 0 is another one
         # On `::`, asyncio listens for IPv6 alone.
-        is_ipv6 = ":" in other.host
-        return self.host in (other.host, "", "::" if is_ipv6 else "0.0.0.0")
+        every = "::" if ":" in other.host else "0.0.0.0"
+        return self.host in (other.host, "") or (self.host == every and other.host != "")
 
 
 @dataclass(frozen=True, slots=True)

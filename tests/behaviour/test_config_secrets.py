@@ -11,6 +11,7 @@ import pytest
 from declctl.errors import ReloadRefused
 from declctl.runtime.checking.check import check
 from declctl.runtime.reloading import attempts
+from declctl.sandbox.faults import Match
 from declctl.testing import until
 
 PLUGIN = """
@@ -162,6 +163,36 @@ def test_a_value_that_is_gone_at_a_reload_of_the_same_files_is_tried_again(
     runs.sandbox.create(secret(SECOND))
     until("it is applied", lambda: runs.advance(1) or runs.runtime.generation == 2)
     assert rig.told("prepare")[1:] == [("prepare", SECOND)]
+
+
+def test_an_edit_that_is_taken_back_reads_no_secret(rig, board, controller) -> None:
+    """Nobody has asked for a new value: a Secret that is gone by now is no fault of the files that run."""
+    _write(rig)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)], watch=True)
+    runs.wait_ready()
+    runs.sandbox.delete("Secret", "pager", "default")
+    _write(rig, code="def broken(:\n")
+    until("it is refused", lambda: _reloaded(runs)[0] == "False")
+    _write(rig)
+    until("it is as it was", lambda: _reloaded(runs)[0] == "True")
+    assert rig.told("prepare") == [("prepare", FIRST)]
+
+
+def _reloaded(runs) -> tuple[str, str]:
+    condition = next(each for each in runs.status().conditions if each.type == "Reloaded")
+    return condition.status, condition.reason
+
+
+def test_a_secret_that_does_not_come_in_time_refuses_the_reload(rig, board, controller) -> None:
+    """A server that is silent holds up neither the process nor a rollback."""
+    rig.reload_policy = "warmTimeout: 500ms, preflight: Off"
+    _write(rig)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)])
+    runs.wait_ready()
+    runs.sandbox.faults.delay(30, Match("get", "secrets"))
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "SecretUnavailable")
+    assert "were not read within 0.5 s" in outcome.line
 
 
 def test_a_start_without_the_value_ends(rig, board, controller) -> None:

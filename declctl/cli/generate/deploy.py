@@ -180,14 +180,14 @@ def _admin(plan: Plan) -> tuple[int, list[str]]:
 
 
 def _scraped(plan: Plan) -> tuple[str, int]:
-    """Name and port of the address that Prometheus asks.
+    """The name of the container's port that Prometheus asks, and the port of the Service for it.
 
     A metrics address on loopback, or at any free port, is not reached from outside of the pod.
     """
     metrics = plan.metrics.bind_address
     port, arguments = _admin(plan)
     admin = Address("", port) if arguments else plan.admin.bind_address
-    if metrics is None or not metrics.port or is_loopback(metrics.host) or admin.covers(metrics):
+    if metrics is None or metrics.port in (0, port) or is_loopback(metrics.host) or admin.covers(metrics):
         return "admin", _PORT
     return "metrics", metrics.port
 

@@ -74,7 +74,7 @@ class SecretReader:
             there = ", ".join(sorted(data)) or "none"
             message = f"{what} has no key {secret.key}"
             raise UnreadSecretKey(SECRET_VALUE, message, f"add the key; its keys are: {there}", field="key")
-        secret_values.remember({"data": {secret.key: data[secret.key]}})
+        secret_values.keep({"data": {secret.key: data[secret.key]}})
         try:
             return base64.b64decode(str(data[secret.key]), validate=True).decode("utf-8").rstrip("\n")
         except (binascii.Error, UnicodeDecodeError):

@@ -28,7 +28,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, RETRIED, Outcome, Result
 from declctl.runtime.reloading.generation import (
     Generation,
     Lifecycle,
@@ -81,6 +81,7 @@ class Reloader:
         self._log = log
         self._next_number = 1  # of the next generation that is committed
         self._last_digest = ""  # of the files that were tried last, applied or refused
+        self._secrets_due = False  # a user has asked for the values of Secrets, and has not got them yet
         self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
         self._attempt = asyncio.Lock()  # held by a start, a reload or a rollback
         self._lifecycle = lifecycle
@@ -230,13 +231,11 @@ class Reloader:
                 try:
                     with self._own_faults():
                         steps = await asyncio.to_thread(restart_steps, self.active.loaded_code.plugins)
-                        if not checked.errors:
-                            checked = await self._staging.with_secrets(checked)
+                        goes_on = await self._has_other_secrets(checked, asked=asked)
                 except ReloadRefused as refused:
                     return self._refused(refused, digest, began)
                 # No file has the values of Secrets: other values make another generation of the same files.
-                configs = self.active.loaded_code.plugin_configs
-                if checked.errors or not has_other_secrets(checked, configs):
+                if not goes_on:
                     return Outcome(Result.UNCHANGED, self.active.number, digest, steps=steps)
             # The same files fail the same way: they are tried again only if a user asks.
             elif digest == self._last_digest and not asked:
@@ -251,9 +250,26 @@ class Reloader:
                     staged = await self._staging.next(checked, self._next_number, replaced=self.active)
             except ReloadRefused as refused:
                 self._last_digest = digest  # not after a cancellation: the files were not tried then
+                self._secrets_due &= refused.reason in RETRIED
                 return self._refused(refused, digest, began)
+            self._secrets_due = False
             known, self._warnings = self._warnings, checked.diagnostics
             return self._commit_with_outcome(staged, began, warnings=new_among(checked.diagnostics, known))
+
+    async def _has_other_secrets(self, checked: CheckResult, *, asked: bool) -> bool:
+        """Whether Secrets have other values for the configs of plugins than the code that runs.
+
+        They are read if a user asks, and then until that has come to an end: an edit that is taken back reads
+        none.
+        Raises ReloadRefused, as `Stage.with_secrets` does.
+        """
+        assert self.active is not None
+        self._secrets_due |= asked
+        if checked.errors or not self._secrets_due:
+            return False
+        complete = await self._staging.with_secrets(checked)
+        self._secrets_due = has_other_secrets(complete, self.active.loaded_code.plugin_configs)
+        return self._secrets_due
 
     def forget(self, digest: str) -> None:
         """Forget that files of this digest were tried: the next attempt tries them again."""

@@ -704,12 +704,18 @@ class Stage:
     async def with_secrets(self, checked: CheckResult) -> CheckResult:
         """A copy with the values of the Secrets that configs of plugins name, unless it has them.
 
-        Raises ReloadRefused (Forbidden or SecretUnavailable).
+        Raises ReloadRefused (Forbidden or SecretUnavailable), also after `warmTimeout`.
         """
+        assert checked.inputs is not None
+        limit = checked.inputs.loaded.controller.reload.warm_timeout
         try:
-            return await self._services.secrets.read(checked)
+            async with asyncio.timeout(limit):
+                return await self._services.secrets.read(checked)
         except ManifestErrors as error:
             raise _refusal_with(error, checked) from error
+        except TimeoutError:
+            message = f"the Secrets of the plugins' configs were not read within {limit:g} s"
+            raise ReloadRefused("SecretUnavailable", message) from None
 
     async def _assemble(self, checked: CheckResult, number: int) -> AssembledGeneration:
         known = [generation.loaded_code for generation in self._lifetimes.all()]

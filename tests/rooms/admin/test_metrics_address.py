@@ -197,3 +197,7 @@ def test_a_process_stays_if_the_next_one_could_not_open_it():
         assert asyncio.run(why(planned(), planned(busy), address=busy)) is None  # the own admin address
         assert asyncio.run(why(planned(busy), planned())) is None
         assert asyncio.run(why(planned(), planned(ANY_PORT))) is None
+        ours, wider = Address("127.0.0.1", 8081), Address("0.0.0.0", 8081)
+        fault = asyncio.run(why(planned(), planned(wider), address=ours))
+        assert fault is not None
+        assert fault.startswith(f"the metrics address {wider} includes the admin address {ours}")

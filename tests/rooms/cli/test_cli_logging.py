@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from declctl.cli.logging import Screen, change_level, set_up_logs
 from declctl.hooks.calls import Implementation, call
 from declctl.kit import ManualClock
+from declctl.kit.secret_values import secret_values
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -27,6 +28,35 @@ def logs(level: str = "info") -> tuple[Any, io.StringIO]:
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     """What was written."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+class Unreadable:
+    """Raises when it is read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda token: SimpleNamespace(token=token),
+        lambda token: token.encode(),
+        lambda token: frozenset({token}),
+        lambda token: {"a": [token]},
+        ValueError,
+    ],
+    ids=["an object", "bytes", "a set", "a mapping", "an exception"],
+)
+def test_a_value_of_a_secret_is_hidden_in_a_field_of_any_type(wrapped: Any):
+    """A handler that logs its settings does not show the token in them."""
+    secret_values.keep({"stringData": {"token": "tok-of-a-logged-secret"}})
+    log, stream = logs()
+    log.info("read", settings=wrapped("tok-of-a-logged-secret"), other=Unreadable())
+    assert "(hidden)" in stream.getvalue()
+    assert "tok-of-a-logged-secret" not in stream.getvalue()
 
 
 def test_a_bound_logger_keeps_its_fields():

@@ -121,3 +121,12 @@ def test_only_secrets_are_hidden():
     assert found["data"] == {"a": "(hidden)"}
     assert found["metadata"]["annotations"] == {LAST_APPLIED: "(hidden)", "other": "x"}
     assert not is_secret("example.dev/v1", "Secret")
+
+
+def test_what_is_kept_is_never_forgotten():
+    """The token of a config is read once: later Secrets, however many, do not show it again."""
+    values = SecretValues()
+    values.keep({"data": {"token": base64.b64encode(b"tok-5e6ea91c").decode()}})
+    for number in range(5000):
+        values.remember({"stringData": {"value": f"another value {number}"}})
+    assert values.hide("refused tok-5e6ea91c") == "refused (hidden)"

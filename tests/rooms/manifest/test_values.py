@@ -87,6 +87,7 @@ def test_addresses_read_and_print(text, address):
         ("[::]:80", "127.0.0.1:80", False),
         (":80", "[::1]:80", True),
         (":80", "localhost:80", True),
+        ("0.0.0.0:80", ":80", False),
         (":0", ":0", False),
     ],
 )
