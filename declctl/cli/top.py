@@ -149,8 +149,12 @@ def _handler(now: Mapping[str, Any], old: Mapping[str, Any] | None, rate: _Rates
 
 def _cache(now: Mapping[str, Any], old: Mapping[str, Any] | None, rate: _Rates) -> CacheLoad:
     def events(document: Mapping[str, Any]) -> int:
+        # A bookmark is no event of an object.
         return sum(
-            sum(informer["reflector"]["events"].values()) for informer in document.get("informers") or ()
+            count
+            for informer in document.get("informers") or ()
+            for kind, count in informer["reflector"]["events"].items()
+            if kind != "BOOKMARK"
         )
 
     return CacheLoad(

@@ -6,6 +6,8 @@ from typing import Any
 from declctl.testing import until
 
 CODE = """
+import time
+
 import blackboard
 
 def _work(name, obj):
@@ -13,6 +15,7 @@ def _work(name, obj):
         blackboard.running += 1
         blackboard.most = max(blackboard.most, blackboard.running)
     blackboard.gate.wait(30.0)
+    time.sleep(blackboard.pause)
     with blackboard.lock:
         blackboard.running -= 1
     blackboard.tell(name, obj.name)
@@ -33,6 +36,7 @@ def _prepare(rig) -> None:
     board = rig.board
     board.lock, board.gate = threading.Lock(), threading.Event()
     board.running = board.most = 0
+    board.pause = 0.0  # seconds of a call after the gate
 
 
 def test_handlers_of_one_queue_share_its_workers(rig, config_map) -> None:
@@ -60,6 +64,7 @@ def test_a_handler_with_much_to_do_does_not_starve_another(rig, config_map) -> N
     until("the others wait", lambda: runs.handler("one").queued == 199)
     runs.sandbox.create(_secret("s"))
     until("it waits", lambda: runs.handler("two").queued == 1)
+    rig.board.pause = 0.002
     rig.board.gate.set()
     until("all is done", lambda: len(rig.board.told) == 201)
     # Next but one, unless its thread does not run for a tenth of a second or longer.

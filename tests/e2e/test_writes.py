@@ -419,6 +419,8 @@ def test_an_expired_event_comes_back_with_its_count_and_similar_ones_are_combine
 
         for number in range(12):
             note(note=f"{number}")
+        # The stop takes nothing new: all are handled before it, and posted by it.
+        until("they are handled", lambda: declctl.status()["handlers"][0]["succeeded"] == 14)
         until("they are posted", lambda: len(events()) == 10)
         assert declctl.stop() == 0
     counts = {each["note"]: (each.get("series") or {}).get("count") for each in events()}

@@ -187,7 +187,8 @@ CASES = (
         "a resource that may not be read",
         "Forbidden",
         "v1 Secret in all namespaces: secrets: 403 Forbidden: the sandbox was told to answer 403",
-        f"grant list and watch (`declctl validate --cluster` says what is missing); {_BY_ITSELF}",
+        "grant list and watch, or get of the Secret (`declctl validate --cluster` says what is missing); "
+        f"{_BY_ITSELF}",
         manifest=_with_secrets(),
         arrange=lambda scene: scene.sandbox.faults.refuse(403, Match(resource="secrets")),
         put_right=lambda scene: scene.sandbox.faults.clear(),

@@ -62,7 +62,9 @@ STATUS = {
 }
 LATER = {
     **STATUS,
-    "resources": [{**RESOURCE, "informers": [{"reflector": {"events": {"ADDED": 5, "MODIFIED": 35}}}]}],
+    "resources": [
+        {**RESOURCE, "informers": [{"reflector": {"events": {"ADDED": 5, "MODIFIED": 35, "BOOKMARK": 7}}}]}
+    ],
     "handlers": [{**HANDLER, "succeeded": 130, "failed": 2, "retried": 5}],
 }
 
