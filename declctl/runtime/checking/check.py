@@ -41,9 +41,6 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 _UNREADABLE = "DCL000"
 _NO_VALUE = "DCL082"
 _NO_CHILD = "DCL086"
-# Beside the time of the import: a check may import what the plugin's own import has left for later, such as a
-# library of a hundred services.
-_CONFIG_SECONDS = 15.0
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
 _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
     errno.EFBIG: "make it smaller; docs/security.md has the limits",
@@ -165,11 +162,9 @@ def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
     inputs, declaration = checked.inputs, checked.declaration
     assert inputs is not None
     assert declaration is not None
-    limit = inputs.loaded.controller.reload.preflight_timeout
-    if declaration.checks_configs and declaration.plugins:
-        limit += _CONFIG_SECONDS
+    policy = inputs.loaded.controller.reload
     try:
-        result = preflight.run(declaration, timeout=limit)
+        result = preflight.run(declaration, timeout=policy.preflight_timeout)
     except OSError as error:
         # A warning: a process that cannot fork still runs, as with preflight: Off.
         return CheckResult((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)

@@ -335,15 +335,6 @@ def test_a_plugin_shows_what_a_schema_can_not_say(declctl: Callable, hello: Path
     assert "manifest.yaml:16:14: warning DCL082: pager: config.url: absent" in ended.err
 
 
-def test_a_check_may_take_longer_than_an_import(declctl: Callable, hello: Path, plugin: Callable):
-    """A plugin imports a large library when a config needs it, and not at each edit."""
-    plugin(CHECKING.format(body="__import__('time').sleep(0.6)"))
-    manifest = _with_plugin(RULES).replace("spec:\n", "spec:\n  reload: {preflightTimeout: 500ms}\n", 1)
-    (hello / "manifest.yaml").write_text(manifest)
-    ended = declctl("validate", "manifest.yaml")
-    assert (ended.status, "is valid" in ended.out) == (0, True), ended.err
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
