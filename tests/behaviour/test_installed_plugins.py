@@ -192,6 +192,13 @@ def declctl_event(change, ctx):
 """
 
 
+def _flaky(mode: str) -> str:
+    """The code of the plugin with a hook for a mode."""
+    if mode == "Event":
+        return _FLAKY
+    return _FLAKY.replace("declctl_event(change", "declctl_reconcile(request").replace("change.", "request.")
+
+
 def _write_flaky(rig, *, mode: str = "Event", failures: int = 3) -> None:
     breaker = f"circuitBreaker: {{failures: {failures}, initialBackoff: 100ms, maxBackoff: 200ms}}"
     rig.more = f"  plugins:\n    - {{name: tester, onError: Disable, {breaker}}}\n"
@@ -209,12 +216,7 @@ def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succe
 ) -> None:
     """Its state, `Degraded`, the log and the counters say so; nothing is lost, and other handlers go on."""
     monkeypatch.setattr(rig.board, "down", True, raising=False)
-    code = _FLAKY
-    if mode == "Reconcile":
-        code = code.replace("declctl_event(change", "declctl_reconcile(request").replace(
-            "change.key", "request.key"
-        )
-    _break(tmp_path, code)
+    _break(tmp_path, _flaky(mode))
     _write_flaky(rig, mode=mode)
     objects = [config_map(name) for name in "abcdefgh"]
     runs = controller(rig.folder.path / "manifest.yaml", objects=objects)
@@ -438,12 +440,7 @@ def test_a_change_that_waits_for_a_plugin_has_its_lag_in_the_end(
 ) -> None:
     """Of a change that came while the plugin was suspended, the figures have the wait, once."""
     monkeypatch.setattr(rig.board, "down", True, raising=False)
-    code = _FLAKY
-    if mode == "Reconcile":
-        code = code.replace("declctl_event(change", "declctl_reconcile(request").replace(
-            "change.key", "request.key"
-        )
-    _break(tmp_path, code)
+    _break(tmp_path, _flaky(mode))
     _write_flaky(rig, mode=mode)
     runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
     runs.wait_ready()

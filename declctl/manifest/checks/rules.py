@@ -6,8 +6,8 @@ differently from the written ones: an octal number, or `yes` in a plugin's confi
 nor filter by a field that it does not have.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import did_you_mean, listed
@@ -15,7 +15,6 @@ from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
 from declctl.manifest.model import AdminAuthorization
 from declctl.manifest.values import (
-    Address,
     BadValue,
     Json,
     Path,
@@ -31,6 +30,7 @@ from declctl.manifest.values import (
 from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, Step
 
+T = TypeVar("T")
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 LEASE_JITTER = 1.2  # as in client-go: followers wait for up to so many retry periods more
@@ -304,7 +304,9 @@ def _check_circuit_breaker(findings: Findings, path: Path, plugin: Mapping[str, 
 
 
 def _check_backoff(findings: Findings, path: Path, shape: Schema, *, defaults: str = "5m and 1s") -> None:
-    first, longest = (_seconds(findings, (*path, name), shape) for name in ("initialBackoff", "maxBackoff"))
+    first, longest = (
+        _parsed(findings, (*path, name), shape, parse_duration) for name in ("initialBackoff", "maxBackoff")
+    )
     if first is not None and longest is not None and longest < first:
         given = "maxBackoff" if value_at(findings.data, *path, "maxBackoff") is not None else "initialBackoff"
         message = f"{dotted(path)} waits for {first:g}s at first, and for {longest:g}s at most"
@@ -319,7 +321,7 @@ def _check_election(findings: Findings, shape: Schema) -> None:
     if not mapping_at(findings.data, *path):
         return
     places = {name: (*path, name) for name in ("leaseDuration", "renewDeadline", "retryPeriod")}
-    lease, renewal, retry = (_seconds(findings, place, shape) for place in places.values())
+    lease, renewal, retry = (_parsed(findings, place, shape, parse_duration) for place in places.values())
     if lease is not None and renewal is not None and lease <= renewal:
         _add_election_fault(
             findings,
@@ -356,7 +358,8 @@ def _check_admin(findings: Findings) -> None:
 def _check_metrics(findings: Findings, shape: Schema) -> None:
     """Report a metrics address that would take the port of the admin address away from it."""
     path = ("spec", "metrics", "bindAddress")
-    admin, metrics = (_address(findings, each, shape) for each in (("spec", "admin", "bindAddress"), path))
+    admin = _parsed(findings, ("spec", "admin", "bindAddress"), shape, parse_address)
+    metrics = _parsed(findings, path, shape, parse_address)
     if admin is None or metrics is None or admin.covers(metrics) or not metrics.covers(admin):
         return
     findings.add(
@@ -368,19 +371,6 @@ def _check_metrics(findings: Findings, shape: Schema) -> None:
     )
 
 
-def _address(findings: Findings, path: Path, shape: Schema) -> Address | None:
-    """The address at a path; None if there is none, or if it is wrong, which another check reports."""
-    value = value_at(findings.data, *path)
-    if value is None:
-        value = default_of(shape, *(step for step in path if isinstance(step, str)))
-    if not isinstance(value, str) or findings.is_blamed(path):
-        return None
-    try:
-        return parse_address(value)
-    except BadValue:
-        return None
-
-
 def _add_election_fault(
     findings: Findings, path: Path, names: tuple[str, str], message: str, suggestion: str
 ) -> None:
@@ -389,8 +379,8 @@ def _add_election_fault(
     findings.add(codes.CONTRADICTION, Location((*path, name)), message, suggestion=suggestion)
 
 
-def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
-    """The duration at a path in seconds; None if it is wrong, which another check reports."""
+def _parsed(findings: Findings, path: Path, shape: Schema, parse: Callable[[str], T]) -> T | None:
+    """What is written at a path; None if nothing is, or if it is wrong, which another check reports."""
     value = value_at(findings.data, *path)
     if value is None:
         # The default of an absent field counts: the other field may contradict it.
@@ -398,7 +388,7 @@ def _seconds(findings: Findings, path: Path, shape: Schema) -> float | None:
     if not isinstance(value, str) or findings.is_blamed(path):
         return None
     try:
-        return parse_duration(value)
+        return parse(value)
     except BadValue:
         return None
 
