@@ -45,8 +45,18 @@ _COUNTING: Final = (Counter, Histogram, Summary)
 
 def reserved_prefix(plugin: str) -> str:
     """The beginning of the names with `declctl_` of a plugin; empty if declctl has such names itself."""
-    word = re.sub(r"\W", "_", plugin)
+    word = _word_of(plugin)
     return "" if word.partition("_")[0] in _OWN_WORDS else f"{_OWN}{word}_"
+
+
+def own_prefixes(plugin: str) -> tuple[str, ...]:
+    """The beginnings of names that show whose a metric of a plugin is; the best one first."""
+    return tuple(each for each in (reserved_prefix(plugin), f"{_word_of(plugin)}_") if each)
+
+
+def _word_of(plugin: str) -> str:
+    """The name of a plugin as a part of the name of a metric."""
+    return re.sub(r"\W", "_", plugin)
 
 
 class MetricRefused(ValueError):

@@ -9,7 +9,6 @@ the environment of the tests, for example with `pip install -e .`.
 """
 
 import json
-import re
 import sys
 import tempfile
 import threading
@@ -206,7 +205,7 @@ def _has_metrics_of_its_own(plugin: _Plugin) -> None:
     """`declctl_metrics` raises nothing; each metric has a name of the plugin and a help, and can be read."""
     registry = _registry(plugin)
     for hook in registry.of("declctl_metrics", [plugin.name]):
-        from declctl.hooks.metrics import MetricsRegistry  # late: few plugins have metrics
+        from declctl.hooks.metrics import MetricsRegistry, own_prefixes  # late: few plugins have metrics
 
         # Twice: a plugin may leave the manifest, and come back.
         for _ in range(2):
@@ -215,10 +214,10 @@ def _has_metrics_of_its_own(plugin: _Plugin) -> None:
                 call(hook, {"registry": metrics})
             except HandlerFailed as failure:
                 raise AssertionError(str(failure)) from failure
-            prefix = re.sub(r"\W", "_", plugin.name)
+            prefixes = own_prefixes(plugin.name)
             for family in (each for collector in metrics.collectors for each in collector.collect()):
-                assert family.name.startswith((f"{prefix}_", f"declctl_{prefix}_")), (
-                    f"the metric {family.name} may be one of others: begin its name with declctl_{prefix}_"
+                assert family.name.startswith(prefixes), (
+                    f"the metric {family.name} may be one of others: begin its name with {prefixes[0]}"
                 )
                 assert family.documentation, f"the metric {family.name} has no help text"
 
