@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports examples check soak bench bench-full e2e-real dist tools browser picture
+.PHONY: help demo test test-rest test-all mutants lint types imports examples check soak bench bench-full e2e-real dist tools browser picture
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -27,15 +27,33 @@ $(RUNS): pyproject.toml
 $(TESTS): $(RUNS)
 	@echo "adding what the tests need (once; another minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Written once, here, and not by each worker: the tests' bytecode.
+	@$(BIN)/python -m pytest -qq --collect-only tests plugins >.venv/collected || { tail -n 40 .venv/collected; exit 1; }
 	@touch $@
 
 demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 	@exec $(BIN)/python examples/demo.py
 
 SUITES ?= tests plugins
+# Tests wait more than they compute.
+WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+# SEED=N repeats an order; by default each run has its own.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
+# Without bytecode, each worker would compile each test, and each of some hundred child processes declctl.
+unexport PYTHONDONTWRITEBYTECODE
 
-test: $(TESTS) ## all tests; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
-	$(BIN)/python -m pytest -q -rs $(SUITES)
+test: $(TESTS) ## what to run before each commit: rooms, properties, promises, and scenarios; five minutes on two cores
+	$(PYTEST) -m "not thorough" $(SUITES)
+
+test-rest: $(TESTS) ## what `make test` leaves out; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
+	$(PYTEST) -rs -m thorough $(SUITES)
+
+test-all: test test-rest ## all tests
+
+MUTANTS ?= 150
+
+mutants: $(TESTS) ## do the tests find planted faults? two hours; MUTANTS=20 for a look
+	$(BIN)/python -m tests.mutants --mutants $(MUTANTS)
 
 lint: $(TESTS) ## style: ruff
 	$(BIN)/ruff check .
@@ -50,7 +68,7 @@ imports: $(TESTS) ## which room may import which: import-linter
 examples: $(TESTS) ## every example against the sandbox, and what README and docs/ show
 	$(BIN)/python -m pytest -q tests/promises
 
-check: lint types imports test ## everything that must hold before a commit
+check: lint types imports test-all ## everything that must hold before a merge
 
 HISTORIES ?= 1000
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _NAMED = os.environ.get("DECLCTL_TEST_CHROMIUM")
 _PROGRAM = _NAMED or next(filter(None, map(shutil.which, _PROGRAMS)), None)
-_SECONDS = 60.0  # for everything that one test does with a browser
+_SECONDS = 240.0  # for everything that one test does with a browser
 _MILLISECONDS = 60_000  # for one step of it
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)  # of the clock of a page that is `stopped`
 # What Chromium says of an answer with the status 401, and of a refused connection. Tests cause both.

@@ -1,15 +1,93 @@
-"""Settings of all tests.
+"""Settings of all tests, and the choice of those that `make test` runs.
 
 A person's run looks for new counterexamples each time; CI says the same of the same code each time,
 so that what is red there is what the change did. Neither judges by how fast the machine is.
 """
 
+import asyncio
 import atexit
+import gc
+import inspect
 import os
+import re
 import shutil
+import signal
 import tempfile
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
+
+TESTS = Path(__file__).parent
+SLOW = tuple(TESTS / name for name in ("e2e", "behaviour", "properties", "hostile", "promises"))
+THOROUGH = (TESTS / "e2e", TESTS / "hostile")
+
+
+def pytest_configure() -> None:
+    """Lets the children of tests hear Ctrl-C: a shell has those of a background job ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of `THOROUGH` as `thorough`, but for scenarios, and puts what takes long first.
+
+    So modules are short in the end, when workers wait for the last one.
+    """
+    for item in items:
+        if any(map(item.path.is_relative_to, THOROUGH)) and not item.get_closest_marker("scenario"):
+            item.add_marker("thorough")
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """0 for what needs a real API server, 1 for folders of `SLOW`, 2 for others."""
+    if item.get_closest_marker("real"):
+        return 0
+    return 1 if any(map(item.path.is_relative_to, SLOW)) else 2
+
+
+def pytest_collection_finish() -> None:
+    """Leaves ten thousand tests out of each collection of garbage that follows."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says how this order is repeated."""
+    seed = config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"The order of this run: SEED={seed} (--randomly-seed={seed})")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs an `async def` test on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
+    return True
+
+
+class ModuleScheduling(LoadScopeScheduling):
+    """One worker runs all tests of a module; two share those that need a real API server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module, _, test = nodeid.partition("::")
+        # Each of the two starts a control plane; more would be heavy. The lengths of names part them evenly.
+        return f"real {len(module) % 2}" if _REAL.search(test) else module
+
+
+_REAL = re.compile(r"\[(.+-)?real(-.+)?\]$")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleScheduling:
+    """Tells xdist which tests stay together."""
+    return ModuleScheduling(config, log)
+
 
 # The official client reads the system's certificates for each new client, also for a server without TLS.
 # So does each process that imports aiohttp. That takes 40 ms, a thousand times. No test needs them.

@@ -207,7 +207,7 @@ class ConfigMapFolder:
         self._files: MountedFiles | None = None  # from `__enter__` on
         self._warned_at = -_SILENCE_SECONDS  # by time.monotonic; of the last warning about the watch
         # The thread of the folder writes these four, and any thread reads them.
-        self._informer: SharedIndexInformer | None = None  # from the first sync on
+        self._informer: SharedIndexInformer | None = None  # from the first read on
         self._is_deleted = False
         self._refused: str | None = None  # why the last change could not be taken over
         self._ended: str | None = None  # why the ConfigMap is not followed any more
@@ -281,13 +281,16 @@ class ConfigMapFolder:
             self._replace(await read_config_map(client, self._namespace, self._name, verbs=_VERBS))
             async with SharedInformerFactory(client, namespace=self._namespace) as factory:
                 informer = factory.informer("v1", "ConfigMap", field_selector=f"metadata.name={self._name}")
-                informer.set_watch_error_handler(self._watch_failed)
                 informer.add_event_handler(
                     ResourceEventHandlerFuncs(add=self._added, update=self._updated, delete=self._deleted)
                 )
-                await factory.wait_for_cache_sync()
                 self._informer = informer
-                first.set_result(None)
+                # The files are there: a missing right to watch them is a status, not a reason to wait here.
+                informer.set_watch_error_handler(lambda error: self._watch_failed(error, first))
+                await factory.wait_for_cache_sync()
+                if not informer.lister.keys():
+                    await self._deleted(None)  # between the read and the list
+                _finish(first)
                 await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001 - raised by `__enter__`; later it is logged
             if first.done():
@@ -320,7 +323,8 @@ class ConfigMapFolder:
         else:
             self._refused = None
 
-    def _watch_failed(self, error: Exception) -> None:
+    def _watch_failed(self, error: Exception, first: "asyncio.Future[None]") -> None:
+        _finish(first)
         now = time.monotonic()
         if now - self._warned_at >= _SILENCE_SECONDS:
             self._warned_at = now
@@ -332,3 +336,8 @@ class ConfigMapFolder:
             self._files.replace(obj)
         except UsageError as error:
             raise UsageError(f"{self}: {error}.") from error
+
+
+def _finish(first: "asyncio.Future[None]") -> None:
+    if not first.done():
+        first.set_result(None)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 _LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
@@ -48,13 +49,13 @@ _TURNS = 20  # of the machinery loop: after these, events that the reflector has
 
 
 def until(
-    what: str, condition: Callable[[], T], *, timeout: float = 10.0, every: float = _PAUSE_SECONDS
+    what: str, condition: Callable[[], T], *, timeout: float = WAIT_SECONDS, every: float = _PAUSE_SECONDS
 ) -> T:
     """Wait until a condition is true. Blocks the calling thread.
 
     - `what`: names the condition in the error.
     - `condition`: called again and again, in the calling thread.
-    - `timeout`: the longest wait, in seconds.
+    - `timeout`: the longest wait, in seconds. It is generous, so that a busy machine fails no test.
     - `every`: the longest pause between two calls, in seconds. Pauses grow from a millisecond to this.
 
     Returns the first true value of `condition`. Raises AssertionError with the last value after `timeout`.
@@ -284,11 +285,11 @@ class ControllerUnderTest:
         # Workers wait by the time of this machine for the next change that is due.
         self.on_machinery(_called(self.runtime.wake_workers), _LOOK_SECONDS)
 
-    def wait_ready(self, timeout: float = 10.0) -> None:
+    def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced. Raises AssertionError after `timeout` seconds."""
         until("the controller is ready", lambda: self.status().ready, timeout=timeout)
 
-    def wait_idle(self, timeout: float = 10.0) -> None:
+    def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every handler has handled every change that is in the sandbox now.
 
         Also waits for changes that back off, and for running calls. Raises AssertionError after `timeout`

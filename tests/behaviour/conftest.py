@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from declctl.testing import BundleDir, ControllerUnderTest
+from declctl.runtime.reloading.changes import Outcome
+from declctl.testing import BundleDir, ControllerUnderTest, until
 from declctl.testing.pytest_plugin import bundle_dir, configmap_dir, controller, sandbox
 from tests.pieces import Pieces
 from tests.storm import plugin
@@ -35,6 +36,8 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 class Rig(Pieces):
     """A manifest in pieces, handlers in one file, and the controller that runs them."""
 
+    runs: ControllerUnderTest  # since `start` or `run`
+
     def __init__(self, folder: BundleDir, board: Any, start: Callable[..., ControllerUnderTest]) -> None:
         super().__init__(folder)
         self.board = board
@@ -42,9 +45,41 @@ class Rig(Pieces):
 
     def run(self, code: str | None = None, *, watch: bool = False, objects: Any = ()) -> ControllerUnderTest:
         """Write it all, start the controller, and wait until its caches are filled."""
-        controller = self._start(self.write(code), objects=objects, watch=watch)
+        controller = self.start(code, watch=watch, objects=objects)
         controller.wait_ready()
         return controller
+
+    def start(
+        self, code: str | None = None, *, watch: bool = False, objects: Any = ()
+    ) -> ControllerUnderTest:
+        """Write it all and start the controller, whose caches may not be filled yet."""
+        self.runs = self._start(self.write(code), objects=objects, watch=watch)
+        return self.runs
+
+    def only(self, name: str = "tell", **options: Any) -> None:
+        """Make this the only handler of the manifest."""
+        self.handlers = []
+        self.handler(name, **options)
+
+    def reload(self, code: str | None = None, *resources: str) -> Outcome:
+        """Write it all, with other resources if there are any, and reload it."""
+        self.resources = list(resources) or self.resources
+        self.write(code)
+        return self.runs.reload()
+
+    def apply(self, code: str | None = None, *resources: str) -> Outcome:
+        """Reload it, and have it applied."""
+        outcome = self.reload(code, *resources)
+        assert outcome.result == "Applied", outcome.line
+        return outcome
+
+    def roll_back(self, number: int | None = None) -> Outcome:
+        """Go back to the generation before, or to another one."""
+        return self.runs.on_machinery(self.runs.runtime.rollback(number), 30)
+
+    def retired(self) -> None:
+        """Return when the old code is gone."""
+        until("the old code is retired", lambda: self.runs.status().generations_alive == 1)
 
     def told(self, *first: Any) -> list[tuple]:
         """The rows of the blackboard that begin like this."""
@@ -73,6 +108,31 @@ def config_map(name: str, namespace: str = "default", **data: str) -> dict[str, 
         "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": namespace},
         "data": data,
+    }
+
+
+def secret(name: str, **labels: str) -> dict[str, Any]:
+    """A Secret in the namespace `default`."""
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+
+
+def gadgets(*versions: str) -> dict[str, Any]:
+    """The definition of a kind that is served in these versions."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.example.dev"},
+        "spec": {
+            "group": "example.dev",
+            "scope": "Namespaced",
+            "names": {"kind": "Gadget", "plural": "gadgets", "singular": "gadget"},
+            "versions": [
+                {"name": name, "served": True, "storage": name == versions[-1], "schema": schema}
+                for name in versions
+            ],
+        },
     }
 
 

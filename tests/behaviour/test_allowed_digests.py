@@ -72,8 +72,10 @@ def test_files_that_nobody_has_reviewed_do_not_start(reviews) -> None:
     assert not reviews.is_imported("first")
 
 
-def test_an_edit_waits_for_its_review(reviews, config_map) -> None:
+def test_an_edit_waits_for_its_review(reviews, config_map, monkeypatch) -> None:
     """It is refused before its import, named in the status, and tried again when the list has it."""
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
+    reviews.rig.reload_policy += ", probationPeriod: 1h"
     first = reviews.write("first")
     reviews.allow(first)
     controller = reviews.rig.run(reviews.code("first"), objects=[config_map("one")])
@@ -85,62 +87,38 @@ def test_an_edit_waits_for_its_review(reviews, config_map) -> None:
     assert not reviews.is_imported("second")
     controller.sandbox.create(config_map("two"))
     until("the first code goes on", lambda: ("first", "default/two") in reviews.rig.told())
-    reviews.allow(first, second)
-    assert str(controller.reload().result) == "Applied"
-    assert reviews.is_imported("second")
-
-
-def test_it_is_tried_again_without_anybody_asking(reviews, monkeypatch) -> None:
-    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
-    first = reviews.write("first")
-    reviews.allow(first)
-    controller = reviews.rig.run(reviews.code("first"))
-    second = reviews.write("second")
-    assert controller.reload().reason == "DigestNotAllowed"
     reviews.allow(second)
     until("the second code runs", lambda: controller.status().generation == 2)
+    assert reviews.is_imported("second")
+    # A rollback runs older code, which has to be in the list like any other: its review was withdrawn.
+    assert reviews.rig.roll_back().reason == "DigestNotAllowed"
+    assert controller.status().generation == 2
 
 
-def test_an_edit_that_leaves_the_list_out_is_refused_by_the_list_of_what_runs(reviews) -> None:
-    reviews.allow(reviews.write("first"))
+def test_a_list_that_is_left_out_or_can_not_be_read_allows_nothing(reviews) -> None:
+    """An edit without the list is refused by the list of what runs; the fault of a list is told."""
+    first = reviews.write("first")
+    reviews.allow(first)
     controller = reviews.rig.run(reviews.code("first"))
+    second = reviews.write("second")
+
+    def refused(words: str = "") -> None:
+        outcome = controller.reload()
+        assert outcome.reason == "DigestNotAllowed"
+        assert words in outcome.message
+
+    reviews.list.write_text(f"{second}\nsha256:{second}\n")
+    refused(f"{reviews.list}:2: this is no digest")
+    reviews.list.unlink()
+    refused("can't be read")
+    reviews.list.mkdir()
+    refused("can't be read")
+    reviews.list.rmdir()
+    reviews.allow(first)
     reviews.rig.reload_policy = "watch: Auto"
     reviews.write("second")
-    assert controller.reload().reason == "DigestNotAllowed"
+    refused()
     assert not reviews.is_imported("second")
-
-
-@pytest.mark.parametrize("fault", ["gone", "no digest", "a folder"])
-def test_a_list_that_can_not_be_read_allows_nothing(fault, reviews) -> None:
-    first = reviews.write("first")
-    reviews.allow(first)
-    controller = reviews.rig.run(reviews.code("first"))
-    second = reviews.write("second")
-    if fault == "no digest":
-        reviews.list.write_text(f"{second}\nsha256:{second}\n")
-        reason = f"{reviews.list}:2: this is no digest"
-    else:
-        reviews.list.unlink()
-        reason = "can't be read"
-    if fault == "a folder":
-        reviews.list.mkdir()
-    outcome = controller.reload()
-    assert outcome.reason == "DigestNotAllowed"
-    assert reason in outcome.message
-
-
-def test_code_whose_review_was_withdrawn_does_not_come_back(reviews) -> None:
-    """A rollback runs older code, which has to be in the list like any other."""
-    reviews.rig.reload_policy = f"probationPeriod: 1h, allowedDigests: {reviews.list}"
-    first = reviews.write("first")
-    reviews.allow(first)
-    controller = reviews.rig.run(reviews.code("first"))
-    second = reviews.write("second")
-    reviews.allow(second)
-    assert str(controller.reload().result) == "Applied"
-    outcome = controller.on_machinery(controller.runtime.rollback(), 30)
-    assert outcome.reason == "DigestNotAllowed"
-    assert controller.status().generation == 2
 
 
 def test_an_empty_name_allows_nothing() -> None:

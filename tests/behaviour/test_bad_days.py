@@ -122,6 +122,7 @@ def test_a_watch_that_falls_silent_is_noticed(rig, sandbox, config_map) -> None:
     assert _same(controller, sandbox)
 
 
+@pytest.mark.thorough
 def test_status_tells_what_a_relist_found_and_nobody_saw_happen(rig, sandbox, config_map) -> None:
     """After a stop under churn, `status` says how many objects a list found changed: not seen between."""
     rig.handler("tell")
@@ -142,6 +143,7 @@ def test_status_tells_what_a_relist_found_and_nobody_saw_happen(rig, sandbox, co
     assert [row[2] for row in rig.told("tell", "default/changed")] == ["Added", "Modified"]
 
 
+@pytest.mark.thorough
 @pytest.mark.client_go("A storage that is put back to a backup")
 @pytest.mark.parametrize("changes_after", [0, 3, 100])
 def test_a_cluster_that_was_put_back_to_a_backup_is_told_as_it_is(
@@ -199,6 +201,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(rig, sandbox, config_ma
     assert (server["unreachableSince"], server["error"], server["outages"]) == (None, None, 1)
 
 
+@pytest.mark.thorough
 def test_a_namespace_that_is_served_is_followed_while_another_one_is_forbidden(
     rig, sandbox, config_map
 ) -> None:
@@ -219,6 +222,7 @@ def test_a_namespace_that_is_served_is_followed_while_another_one_is_forbidden(
     sandbox.faults.clear()
 
 
+@pytest.mark.thorough
 def test_many_watches_are_true_again_after_an_outage_and_ask_nothing_meanwhile(
     rig, sandbox, config_map
 ) -> None:
@@ -239,37 +243,6 @@ def test_many_watches_are_true_again_after_an_outage_and_ask_nothing_meanwhile(
     assert controller.status().server.outages == 1
 
 
-@pytest.mark.client_go(308, 341, "Sources")
-def test_a_kind_that_comes_later_starts_when_it_is_there(rig, sandbox, config_map) -> None:
-    """A manifest names a custom kind whose definition is installed later: everything else runs meanwhile."""
-    rig.resources.append("- {name: widgets, apiVersion: example.org/v1, kind: Widget}")
-    rig.handler("tell")
-    rig.handler("widgets", resource="widgets", entry="handlers:tell")
-    controller = rig.run(CODE, objects=[config_map("m")])
-    until("the other works", lambda: rig.told("tell", "default/m"))
-    assert controller.resource("widgets").state == "Missing"
-    sandbox.create(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": "widgets.example.org"},
-            "spec": {
-                "group": "example.org",
-                "scope": "Namespaced",
-                "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
-                "versions": [
-                    {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {}}}
-                ],
-            },
-        }
-    )
-    sandbox.create(
-        {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": "default"}}
-    )
-    until("the widget is told", lambda: rig.told("tell", "default/w"), timeout=25)
-    until("the resource has synced", lambda: controller.resource("widgets").synced)
-
-
 BAD = """
 from blackboard import tell as note, wait
 import sys
@@ -288,6 +261,7 @@ def deep(change): deep(change)
 """
 
 
+@pytest.mark.thorough
 def test_handlers_that_misbehave_harm_nobody_else(rig, sandbox, config_map) -> None:
     """Handlers raise, exit, hang, leak and recurse: they are counted, and the good one hears everything."""
     names = ("raises", "exits", "cancels", "ends", "deep")

@@ -74,8 +74,7 @@ def test_an_edit_frees_the_handlers_that_one_of_them_has_held_up(rig, config_map
     line = file.read_text("utf-8").split("\n").index('        wait("held")') + 1
     assert f"handler blocks at {file}:{line} in blocks" in message
     controller.sandbox.create(config_map("m1"))
-    rig.folder.write("handlers.py", _code(2))
-    assert controller.reload().result == "Applied"
+    rig.apply(_code(2))
     controller.sandbox.patch("ConfigMap", "m0", {"data": {"x": "y"}})
     until("others run", lambda: {row[1] for row in rig.told("other")} == {"m0", "m1"}, timeout=20)
     until("its other keys, too", lambda: rig.told("ended") == [("ended", "m1", 2)], timeout=20)
@@ -90,6 +89,7 @@ def test_an_edit_frees_the_handlers_that_one_of_them_has_held_up(rig, config_map
     assert controller.status().generations_alive == 1
 
 
+@pytest.mark.thorough
 def test_hooks_of_the_new_generation_run_beside_a_blocked_loop(rig, config_map) -> None:
     """`async def declctl_prepare` does not wait for the loop that old code blocks; nor do mixed classes."""
     rig.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 200ms, warmTimeout: 5s"
@@ -98,8 +98,7 @@ def test_hooks_of_the_new_generation_run_beside_a_blocked_loop(rig, config_map) 
     rig.handler("both", entry="handlers:Both")
     rig.handler("hooks", entry="handlers")
     controller = _blocked(rig, config_map, _code(1, PREPARE))
-    rig.folder.write("handlers.py", _code(2, PREPARE))
-    assert controller.reload().result == "Applied"
+    rig.apply(_code(2, PREPARE))
     assert rig.told("prepared") == [("prepared", 1), ("prepared", 2)]
     controller.sandbox.create(config_map("m1"))
     until("it is heard", lambda: rig.told("both", "m1", 2), timeout=20)

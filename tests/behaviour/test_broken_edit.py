@@ -14,70 +14,57 @@ from blackboard import tell as note
 def tell(change):
     note("old", str(change.key), change.type)
 """
+_HOOKED = f"{GOOD}\nimport declctl\n@declctl.hookimpl\n"
+# By what is broken: the code, the entry point, the reason of the refusal, and words of its message.
 BROKEN = {
-    "syntax error": ("def tell(change:\n", "SyntaxError", "handlers.py:1"),
-    "import raises": (f"{GOOD}\nraise OSError('no disk')\n", "ImportFailed", "no disk"),
-    "sys.exit": (f"{GOOD}\nimport sys\nsys.exit(0)\n", "ImportFailed", "SystemExit"),
-    "os._exit": (f"{GOOD}\nimport os\nos._exit(0)\n", "ImportFailed", "ended the process (exit status 0)"),
-    "killed": (
-        f"{GOOD}\nimport os\nos.kill(os.getpid(), 9)\n",
+    "syntax error": ("def tell(change:\n", "", "SyntaxError", "handlers.py:1"),
+    "import raises": (f"{GOOD}\nraise OSError('no disk')\n", "", "ImportFailed", "no disk"),
+    "sys.exit": (f"{GOOD}\nimport sys\nsys.exit(0)\n", "", "ImportFailed", "SystemExit"),
+    "os._exit": (
+        f"{GOOD}\nimport os\nos._exit(0)\n",
+        "",
         "ImportFailed",
-        "ended the process (signal 9)",
+        "ended the process (exit status 0)",
     ),
-    "hangs": (f"{GOOD}\nwhile True: pass\n", "ImportTimeout", "longer than 4 s"),
-    "missing attribute": ("def tel(change): ...\n", "Invalid", "no 'tell'"),
-    "unknown parameter": ("def tell(chnage): ...\n", "Invalid", "chnage"),
+    "killed": (f"{GOOD}\nimport os\nos.kill(os.getpid(), 9)\n", "", "ImportFailed", "the process (signal 9)"),
+    "hangs": (f"{GOOD}\nwhile True: pass\n", "", "ImportTimeout", "longer than 4 s"),
+    "missing attribute": ("def tel(change): ...\n", "", "Invalid", "no 'tell'"),
+    "unknown parameter": ("def tell(chnage): ...\n", "", "Invalid", "chnage"),
     "prepare raises": (
-        f"{GOOD}\nimport declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise ValueError('not today')\n",
+        "def declctl_prepare(): raise ValueError('not today')",
+        "",
         "PrepareFailed",
         "not today",
     ),
-    "prepare exits": (
-        f"{GOOD}\nimport declctl, sys\n@declctl.hookimpl\ndef declctl_prepare(ctx): sys.exit('bye')\n",
+    "prepare exits": ("def declctl_prepare(ctx): raise SystemExit('bye')", "", "PrepareFailed", "bye"),
+    "prepare hangs": (
+        "async def declctl_prepare():\n    import asyncio\n    await asyncio.sleep(1000)",
+        "",
         "PrepareFailed",
-        "bye",
+        "longer than 1 s",
     ),
-}
-_HOOKED = f"{GOOD}\nimport declctl\n@declctl.hookimpl\n"
-BROKEN |= {
-    "a hook that there is not": (f"{_HOOKED}def declctl_evnt(change): ...\n", "Invalid", "declctl_evnt"),
-    "a hook with a parameter of its own": (
-        f"{_HOOKED}def declctl_deleted(corpse): ...\n",
-        "Invalid",
-        "corpse",
-    ),
+    "a hook that there is not": ("def declctl_evnt(change): ...", "", "Invalid", "declctl_evnt"),
+    "a hook with a parameter of its own": ("def declctl_deleted(corpse): ...", "", "Invalid", "corpse"),
     "a hook that gives indexes raises": (
-        f"{_HOOKED}def declctl_indexers(): raise ValueError('no indexes')\n",
+        "def declctl_indexers(): raise ValueError('no indexes')",
+        "",
         "Invalid",
         "no indexes",
     ),
     "a class that can't be made": (
         f"{GOOD}\nclass Broken:\n    def __init__(self): raise OSError('not made')\n",
+        "handlers:Broken",
         "ImportFailed",
         "not made",
     ),
-    "prepare hangs": (
-        f"{_HOOKED}async def declctl_prepare():\n    import asyncio\n    await asyncio.sleep(1000)\n",
-        "PrepareFailed",
-        "longer than 1 s",
-    ),
     "a filter that raises": (
         f"{GOOD}\ndef passes(obj): raise ValueError('no filter')\n",
+        "",
         "FilterFailed",
         "no filter",
     ),
 }
 _STAYING = ("declctl-handler", "declctl-machinery")  # others do one thing and leave
-_ENTRIES = {
-    "prepare raises": "handlers",
-    "prepare exits": "handlers",
-    "prepare hangs": "handlers",
-    "a hook that there is not": "handlers",
-    "a hook with a parameter of its own": "handlers",
-    "a hook that gives indexes raises": "handlers",
-    "a class that can't be made": "handlers:Broken",
-}
-_FILTERS = {"a filter that raises": "filter: {entryPoint: 'handlers:passes'}"}
 
 
 def _fingerprint(controller, sandbox):
@@ -120,18 +107,17 @@ def _still_works(rig, controller, config_map, number: int = 0) -> None:
 @pytest.mark.guarantee("G6")
 def test_broken_code_is_refused_and_nothing_else_changes(what, rig, running, sandbox, config_map) -> None:
     """Whatever the new code does when it is loaded, the old one goes on as if nothing had happened."""
-    code, reason, words = BROKEN[what]
-    _settled(running)
+    code, entry, reason, words = BROKEN[what]
+    rig.retired()
     before = _fingerprint(running, sandbox)
-    if rest := _FILTERS.get(what):
-        rig.handlers = []
-        rig.handler("tell", rest=rest)
-    if entry := _ENTRIES.get(what):
-        rig.handlers = []
-        rig.handler("tell", entry=entry)
+    if "filter" in what:
+        rig.only(rest="filter: {entryPoint: 'handlers:passes'}")
+    if code.startswith(("def declctl", "async def declctl")):
+        code, entry = f"{_HOOKED}{code}\n", "handlers"
+    if entry:
+        rig.only(entry=entry)
         code = code.replace("def tell", "@__import__('declctl').hookimpl\ndef declctl_event")
-    rig.write(code)
-    outcome = running.reload()
+    outcome = rig.reload(code)
     assert (outcome.result, outcome.reason) == ("Refused", reason), outcome.message
     assert words in outcome.message
     assert _fingerprint(running, sandbox) == before
@@ -141,35 +127,23 @@ def test_broken_code_is_refused_and_nothing_else_changes(what, rig, running, san
     _still_works(rig, running, config_map)
 
 
-def _settled(controller) -> None:
-    until("the old generation is retired", lambda: controller.status().generations_alive == 1)
-
-
-@pytest.mark.guarantee("G6")
-def test_a_mended_edit_is_taken(rig, running) -> None:
-    """The file is mended: the condition is true again, whether the code is new or as before."""
+@pytest.mark.guarantee("G6", "G24")
+def test_a_broken_edit_is_tried_once_and_a_mended_one_is_taken(rig, running) -> None:
+    """What is broken is not imported again unless somebody asks; log and status say when all is well."""
     rig.folder.write("handlers.py", "def tell(change:\n")
-    assert running.reload().result == "Refused"
-    rig.folder.write("handlers.py", f"{GOOD}\nX = 1\n")
-    assert running.reload().result == "Unchanged"
-    assert running.condition("Reloaded").status == "True"
-    rig.folder.write("handlers.py", f"{GOOD}\nX = 2\n")
-    assert running.reload().result == "Applied"
-
-
-def test_an_edit_that_is_taken_back_is_told(rig, running) -> None:
-    """A broken file is put back to what runs: the log and the status say that all is well again."""
-    good = rig.folder.path.joinpath("handlers.py").read_text()
-    rig.folder.write("handlers.py", "def tell(change:\n")
-    assert running.reload().result == "Refused"
+    results = [
+        running.on_machinery(running.runtime.reload(asked=asked), 10) for asked in (False, False, True)
+    ]
+    assert [r.reason for r in results] == ["SyntaxError", "AttemptedBefore", "SyntaxError"]
     assert running.condition("Reloaded").status == "False"
-    rig.folder.write("handlers.py", good)
-    assert running.reload().result == "Unchanged"
-    number = running.status().generation
+    assert rig.reload(f"{GOOD}\nX = 1\n").result == "Unchanged"
     assert running.condition("Reloaded").status == "True"
-    assert running.log.events("info").count(f"generation {number} is what the files say again") == 1
+    told = f"generation {running.status().generation} is what the files say again"
+    assert running.log.events("info").count(told) == 1
     assert running.reload().result == "Unchanged"
-    assert running.log.events("info").count(f"generation {number} is what the files say again") == 1
+    assert running.log.events("info").count(told) == 1
+    assert rig.reload("def tell(change:\n").result == "Refused"
+    rig.apply(f"{GOOD}\nX = 2\n")
 
 
 def test_what_a_handler_logs_is_in_the_controllers_log(rig, config_map) -> None:
@@ -194,34 +168,17 @@ def test_what_a_handler_logs_is_in_the_controllers_log(rig, config_map) -> None:
 
 
 @pytest.mark.guarantee("G6")
-def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map) -> None:
-    """The manifest asks for secrets that the service account may not read: the old manifest goes on."""
-    _settled(running)
+def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map, monkeypatch) -> None:
+    """Secrets may not be read: the old manifest goes on, and nothing piles up in the tries that follow."""
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
+    rig.retired()
     sandbox.faults.refuse(403, Match(resource="secrets"))
     before = _fingerprint(running, sandbox)
     rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
     rig.handler("second", resource="secrets", entry="handlers:tell")
-    rig.write()
-    outcome = running.reload()
+    outcome = rig.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "Forbidden"), outcome.line
     assert "Secret" in outcome.message
-    after = _fingerprint(running, sandbox)
-    after["asked"] = [row for row in after["asked"] if row[1] != "secrets"]
-    assert after == before
-    _still_works(rig, running, config_map)
-
-
-@pytest.mark.guarantee("G6")
-def test_retries_of_what_is_forbidden_change_nothing(rig, running, sandbox, config_map, monkeypatch) -> None:
-    """A reload that waits for a right is tried again and again: nothing piles up, nobody is asked more."""
-    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
-    _settled(running)
-    sandbox.faults.refuse(403, Match(resource="secrets"))
-    before = _fingerprint(running, sandbox)
-    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
-    rig.handler("second", resource="secrets", entry="handlers:tell")
-    rig.write()
-    assert running.reload().reason == "Forbidden"
     until("it was tried again", lambda: running.status().reload_retries >= 4)
 
     def after() -> dict:
@@ -232,6 +189,7 @@ def test_retries_of_what_is_forbidden_change_nothing(rig, running, sandbox, conf
     _still_works(rig, running, config_map)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6", "G13")
 def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sandbox, config_map) -> None:
     """The API server is silent about a new kind: the reload gives up after `warmTimeout`."""
@@ -241,7 +199,7 @@ def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sand
     began = time.monotonic()
     outcome = running.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "NotSynced"), outcome.line
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25  # and not the thirty seconds of the server
     assert [r.name for r in running.status().resources] == ["maps"]
     _still_works(rig, running, config_map)
 
@@ -254,23 +212,24 @@ def test_an_index_function_that_raises_keeps_only_its_object_out(rig, running, s
     rig.resources = [
         "- {name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{name: a, entryPoint: 'handlers:by_a'}]}"
     ]
-    rig.write(f"{GOOD}\ndef by_a(obj): return [obj['data']['a']]\n")
-    assert running.reload().result == "Applied"
+    rig.apply(f"{GOOD}\ndef by_a(obj): return [obj['data']['a']]\n")
     assert [str(view.key) for view in running.lister("maps").by_index("a", "1")] == ["default/n"]
     assert len(running.lister("maps").keys()) == 2
 
 
-def test_a_config_file_that_is_missing_is_refused(rig, running, config_map) -> None:
-    """A plugin's config names a file that isn't mounted: a located refusal, and the process goes on."""
+@pytest.mark.guarantee("G6")
+def test_a_file_that_is_missing_or_can_not_be_read_is_refused(rig, running, config_map) -> None:
+    """A plugin's config names a file that isn't mounted, or handlers are a folder: a located refusal."""
     rig.more = "  plugins:\n    - {name: slack, configFrom: [{name: token, file: secret/token}]}\n"
-    rig.write()
-    outcome = running.reload()
+    outcome = rig.reload()
     assert outcome.result == "Refused"
     assert [(d.code, d.line > 1) for d in outcome.diagnostics if d.code == "DCL082"] == [("DCL082", True)]
     assert "token" in outcome.message
     rig.more = ""
-    rig.write()
-    assert running.reload().result == "Unchanged"
+    assert rig.reload().result == "Unchanged"
+    rig.folder.remove("handlers.py")
+    (rig.folder.path / "handlers.py").mkdir()
+    assert running.reload().result == "Refused"
     _still_works(rig, running, config_map)
 
 
@@ -283,26 +242,6 @@ def test_a_manifest_that_is_gone_for_a_moment_ends_nothing(rig, config_map) -> N
     rig.write()
     until("it is back", lambda: controller.condition("Reloaded").status == "True")
     _still_works(rig, controller, config_map)
-
-
-@pytest.mark.guarantee("G6")
-def test_a_handler_file_that_cannot_be_read_ends_nothing(rig, running, config_map) -> None:
-    """A handler file can't be read any more: a refusal that names it."""
-    rig.folder.remove("handlers.py")
-    (rig.folder.path / "handlers.py").mkdir()
-    assert running.reload().result == "Refused"
-    _still_works(rig, running, config_map)
-
-
-@pytest.mark.guarantee("G24")
-def test_the_same_broken_bytes_are_tried_once(rig, running) -> None:
-    """A broken file is not imported again and again while nobody touches it, unless somebody asks."""
-    rig.folder.write("handlers.py", "def tell(change:\n")
-    results = [
-        running.on_machinery(running.runtime.reload(asked=asked), 10) for asked in (False, False, True)
-    ]
-    assert [r.reason for r in results] == ["SyntaxError", "AttemptedBefore", "SyntaxError"]
-    assert running.condition("Reloaded").status == "False"
 
 
 @pytest.mark.guarantee("G6")
@@ -320,14 +259,10 @@ def test_a_fault_of_our_own_ends_no_process(where, rig, sandbox, config_map, mon
     with monkeypatch.context() as patched:
         patched.setattr(f"declctl.runtime.reloading.{where}", fail)
         rig.folder.write("handlers.py", GOOD.replace("old", "new"))
-        until("it is refused", lambda: _reloaded(controller).reason == "InternalError", timeout=30)
-        assert _reloaded(controller).message.endswith("NameError: name 'oops' is not defined")
+        until("it is refused", lambda: controller.condition("Reloaded").reason == "InternalError", timeout=30)
+        assert controller.condition("Reloaded").message.endswith("NameError: name 'oops' is not defined")
         assert _fingerprint(controller, sandbox) == before
         controller.sandbox.patch("ConfigMap", "m", {"data": {"a": "2"}})
         controller.wait_idle()
         assert rig.told() == [("old", "default/m", "Added"), ("old", "default/m", "Modified")]
     assert controller.reload().result == "Applied"
-
-
-def _reloaded(controller):
-    return next(each for each in controller.status().conditions if each.type == "Reloaded")

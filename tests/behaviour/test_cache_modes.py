@@ -1,7 +1,5 @@
 """`cache: {mode: …}`: what stays the same whatever the mode is, and what each is for."""
 
-from collections.abc import Callable
-
 import pytest
 
 from declctl.sandbox.faults import Match
@@ -60,6 +58,7 @@ def _read(controller: ControllerUnderTest, name: str) -> dict:
     }
 
 
+@pytest.mark.thorough
 def test_objects_are_read_told_and_found_as_frames_are(rig, sandbox) -> None:
     """Views, listers, handlers, indexes, transform, dropped fields, resync and a relist: no difference."""
     rig.resources = [
@@ -128,67 +127,42 @@ def test_with_frames_a_handler_that_changes_what_it_got_changes_nothing(rig) -> 
     assert controller.mutations == ()
 
 
+@pytest.mark.client_go(324)
 @pytest.mark.parametrize("mode", ["Frames", "Objects"])
 def test_a_handler_that_writes_into_an_object_fails_at_that_line(rig, mode) -> None:
-    """It is not lost without a word: the log says what to do, and where; others see the object as it was."""
+    """It is not lost without a word: the log says what to do, and where. A copy may be changed."""
     rig.resources = [_resource("maps", mode)]
     rig.handler("writes", rest="retry: {maxAttempts: 1}")
     rig.handler("looks")
-    controller = rig.run(SPOILING, objects=[_map("m1")])
+    rig.handler("mine")
+    mine = "def mine(change):\n    mine = change.obj.to_dict()\n    mine['data'].clear()\n"
+    controller = rig.run(SPOILING + mine, objects=[_map("m1")])
     controller.wait_idle()
     writes = controller.handler("writes")
     assert (writes.failed, writes.succeeded, rig.told()) == (1, 0, [("red",)])
     assert "obj.to_dict() gives a private copy" in str(writes.last_error)
     assert controller.resource("maps").mutations == 0
-
-
-@pytest.fixture(name="forgiving")
-def _forgiving(rig, request: pytest.FixtureRequest) -> Callable[..., ControllerUnderTest]:
-    """Starts a controller whose handlers may spoil the cache: the end of the test says nothing of it."""
-
-    def start(objects: list[dict]) -> ControllerUnderTest:
-        controller = ControllerUnderTest(rig.write(SPOILING), objects=objects)
-        request.addfinalizer(controller.stop)
-        return controller.start()
-
-    return start
+    assert controller.handler("mine").succeeded == 1
+    controller.stop()
+    assert controller.mutations == ()
 
 
 @pytest.mark.client_go(108, 324, "MutationDetector", "Reader options")
-def test_with_objects_it_is_found_told_counted_and_put_right(rig, forgiving) -> None:
-    """The same handler: `status` and the log say what it did where, and the cache is as it was."""
+def test_with_objects_it_is_found_told_counted_and_put_right(rig, request) -> None:
+    """`status` and the log say what was done where; a test of such a handler fails at its end."""
     rig.resources = [_resource("maps", "Objects")]
     rig.handler("spoils", rest="events: [Added]")
-    controller = forgiving([_map("m1"), _map("m2")])
+    controller = ControllerUnderTest(rig.write(SPOILING), objects=[_map("m1"), _map("m2")])
+    request.addfinalizer(controller.stop)
+    controller.start()
     until("both are found", lambda: controller.resource("maps").mutations == 2)
     assert controller.resource("maps").document()["lastMutation"] == "ConfigMap default/m2: data.color"
     assert {view["data"]["color"] for view in controller.lister("maps").list()} == {"red"}
     told = 'put right; the last: ConfigMap default/m2: data.color was "red" and became "spoilt".'
     until("the log says so", lambda: told in " ".join(controller.log.events("warning")))
-    controller.stop()
-    assert [mutation.key for mutation in controller.mutations] == ["default/m1", "default/m2"]
-
-
-def test_a_test_of_a_handler_that_spoils_the_cache_fails(rig, forgiving) -> None:
-    """`declctl.testing` says so at the end, whatever else the test looked at."""
-    rig.resources = [_resource("maps", "Objects")]
-    rig.handler("spoils")
-    controller = forgiving([_map("m1")])
-    controller.wait_idle()
     with pytest.raises(AssertionError, match=r"a handler changed .*:\n  ConfigMap default/m1: data.color"):
         controller.__exit__(None, None, None)
-
-
-@pytest.mark.client_go(324)
-def test_a_copy_may_be_changed(rig) -> None:
-    """`to_dict()` is the caller's own, with objects as with frames."""
-    rig.resources = [_resource("maps", "Objects")]
-    rig.handler("mine")
-    code = "def mine(change):\n    mine = change.obj.to_dict()\n    mine['data'].clear()\n"
-    controller = rig.run(code, objects=[_map("m1")])
-    controller.wait_idle()
-    controller.stop()
-    assert controller.mutations == ()
+    assert [mutation.key for mutation in controller.mutations] == ["default/m1", "default/m2"]
 
 
 METADATA = """
@@ -241,10 +215,7 @@ def test_another_mode_costs_one_list_at_most_and_tells_nobody(
     controller.wait_idle()
     rig.board.clear()
     lists = asked("configmaps")[0]
-    rig.resources = [_resource("maps", after)]
-    rig.write()
-    outcome = controller.reload()
-    assert outcome.result == "Applied"
+    outcome = rig.apply(None, _resource("maps", after))
     assert line in outcome.line
     assert not outcome.unplanned
     controller.wait_idle()

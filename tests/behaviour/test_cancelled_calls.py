@@ -3,6 +3,7 @@
 import pytest
 
 from declctl.testing import until
+from tests.behaviour.conftest import secret
 
 CODE = """
 import asyncio
@@ -81,12 +82,11 @@ def test_a_call_that_cancels_itself_returns_its_permit(rig, config_map) -> None:
     rig.handler("other", resource="secrets", rest="queue: {name: shared}")
     runs = rig.run(CODE, objects=[config_map("itself")])
     until("the call has failed", lambda: runs.handler("changes").retried == 1)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "default"}}
-    runs.sandbox.create(secret)
+    runs.sandbox.create(secret("s"))
     until("the other handler is called", lambda: rig.told("other") == [("other", "s")])
 
 
-TWO = """
+LEFT_BEHIND = """
 import asyncio
 from blackboard import tell as note
 
@@ -101,47 +101,6 @@ class Both:
     async def declctl_added(self, obj):
         await asyncio.sleep(0)
         note("added", asyncio.current_task().cancelling())
-"""
-
-
-def test_a_hook_is_not_cancelled_by_the_hook_before_it(rig, config_map) -> None:
-    """A cancellation that a hook has left behind does not reach the next hook for the same change."""
-    rig.handler("both", entry="handlers:Both")
-    runs = rig.run(TWO, objects=[config_map("a")])
-    runs.wait_idle()
-    assert rig.told("added") == [("added", 0)]
-    assert (runs.handler("both").succeeded, runs.handler("both").retried) == (1, 0)
-
-
-LATE = """
-import asyncio
-from blackboard import tell as note
-
-async def changes(change):
-    if change.obj.name == "a":
-        asyncio.current_task().cancel()
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            pass
-        await asyncio.sleep(600)
-"""
-
-
-def test_a_timeout_after_a_suppressed_cancellation_is_a_timeout(rig, config_map) -> None:
-    """Status and log say so, and the handler is called for its other keys."""
-    rig.handler("changes", rest="timeout: 50ms, retry: {initialBackoff: 1h, maxBackoff: 1h}")
-    runs = rig.run(LATE, objects=[config_map("a"), config_map("z")])
-    until("the other key is handled", lambda: runs.handler("changes").succeeded == 1)
-    assert runs.handler("changes").last_error == (
-        "default/a: TimeoutError: it ran longer than its timeout of 0.05 s"
-    )
-
-
-MIXED = """
-import asyncio
-
-from declctl import hookimpl
 
 class Mixed:
     @hookimpl
@@ -152,13 +111,31 @@ class Mixed:
     async def declctl_added(self, obj):
         asyncio.current_task().cancel()
         await asyncio.sleep(0)
+
+async def late(change):
+    if change.obj.name == "a":
+        asyncio.current_task().cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        await asyncio.sleep(600)
 """
 
 
-def test_an_async_hook_beside_a_def_may_cancel_itself(rig, config_map) -> None:
-    """It runs in a task of its own: the failure is named as what it is."""
-    rig.handler("mixed", entry="handlers:Mixed", rest="retry: {initialBackoff: 1h, maxBackoff: 1h}")
-    runs = rig.run(MIXED, objects=[config_map("a")])
-    until("the call has failed", lambda: runs.handler("mixed").retried == 1)
-    message = "default/a: CancelledError: code that it calls has cancelled its task"
-    assert runs.handler("mixed").last_error == message
+def test_a_cancellation_that_is_left_behind_reaches_nothing_else(rig, config_map) -> None:
+    """Not the next hook for a change, nor a `timeout`; beside a `def`, an async hook has its own task."""
+    hours = "retry: {initialBackoff: 1h, maxBackoff: 1h}"
+    rig.handler("both", entry="handlers:Both")
+    rig.handler("mixed", entry="handlers:Mixed", rest=hours)
+    rig.handler("late", rest=f"timeout: 50ms, {hours}")
+    runs = rig.run(LEFT_BEHIND, objects=[config_map("a"), config_map("z")])
+    until("both hooks are called", lambda: runs.handler("both").succeeded == 2)
+    assert rig.told("added") == [("added", 0)] * 2
+    assert runs.handler("both").retried == 0
+    until("the other has failed", lambda: runs.handler("mixed").retried == 2)
+    message = "CancelledError: code that it calls has cancelled its task"
+    assert message in runs.handler("mixed").last_error
+    until("the other key is handled", lambda: runs.handler("late").succeeded == 1)
+    error = "default/a: TimeoutError: it ran longer than its timeout of 0.05 s"
+    assert runs.handler("late").last_error == error

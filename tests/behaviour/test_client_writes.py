@@ -42,6 +42,7 @@ async def tell(obj, ctx):
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [ASYNC, SYNC, TASK_AND_THREAD], ids=["async", "sync", "task-and-thread"])
 def test_a_write_by_an_official_client_is_counted_for_its_handler(rig, config_map, sandbox, code) -> None:
     """`declctl status` and the metrics show what a handler writes, whichever client it takes."""

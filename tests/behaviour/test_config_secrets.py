@@ -95,6 +95,7 @@ def test_the_value_arrives_and_is_shown_nowhere(rig, board, config_map, controll
     assert base64.b64encode(f"{FIRST}\n".encode()).decode() not in shown
 
 
+@pytest.mark.thorough
 def test_a_rotated_value_comes_with_the_next_reload(rig, board, config_map, controller) -> None:
     """`declctl reload` of the same files reads it again; without another value, nothing happens."""
     rig.reload_policy = "settle: 20ms"  # with a pre-flight, whose child knows no cluster
@@ -116,6 +117,7 @@ def test_a_rotated_value_comes_with_the_next_reload(rig, board, config_map, cont
     assert "plugin" not in runs.reload().line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("found", "words", "place"),
     [
@@ -149,14 +151,28 @@ def test_a_reload_without_the_value_is_refused_and_tried_again(
     assert rig.told("prepare") == [("prepare", FIRST)]
 
 
-def test_a_value_that_is_gone_at_a_reload_of_the_same_files_is_tried_again(
+def test_a_value_that_is_wrong_late_or_gone_refuses_a_reload_of_the_same_files(
     rig, board, controller, monkeypatch
 ) -> None:
-    """The plugin keeps the value that it has, and gets the new one when it is there."""
+    """The plugin keeps the value that it has, and gets the new one when it is there: it is tried again."""
     monkeypatch.setattr(attempts, "FIRST_RETRY_SECONDS", 0.05)
+    rig.reload_policy = "warmTimeout: 500ms, preflight: Off"
     _write(rig)
     runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)])
     runs.wait_ready()
+    # A value that does not match the schema: the fault has place, key and Secret, and not the value.
+    runs.sandbox.patch("Secret", "pager", {"data": secret("wrong-5e6ea91c")["data"]})
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
+    assert "(of the key token of the Secret pager)" in outcome.line
+    assert _place(rig, outcome.diagnostics[0]).startswith("{name: pager")
+    assert "wrong-5e6ea91c" not in json.dumps(outcome.document())
+    # A server that is silent holds up neither the process nor a rollback.
+    runs.sandbox.faults.delay(30, Match("get", "secrets"))
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "SecretUnavailable")
+    assert "were not read within 0.5 s" in outcome.line
+    runs.sandbox.faults.clear()
     runs.sandbox.delete("Secret", "pager", "default")
     assert runs.reload().reason == "SecretUnavailable"
     assert rig.told("prepare") == [("prepare", FIRST)]
@@ -166,33 +182,21 @@ def test_a_value_that_is_gone_at_a_reload_of_the_same_files_is_tried_again(
 
 
 def test_an_edit_that_is_taken_back_reads_no_secret(rig, board, controller) -> None:
-    """Nobody has asked for a new value: a Secret that is gone by now is no fault of the files that run."""
+    """Nobody asks for a new value: a Secret that is gone by now is no fault of the files that run.
+
+    Somebody has asked, but the answer was a value that is wrong: that question has its answer.
+    """
     _write(rig)
     runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)], watch=True)
     runs.wait_ready()
+    runs.sandbox.patch("Secret", "pager", {"data": secret("wrong-5e6ea91c")["data"]})
+    assert runs.reload().reason == "Invalid"
     runs.sandbox.delete("Secret", "pager", "default")
     _write(rig, code="def broken(:\n")
-    until("it is refused", lambda: _reloaded(runs)[0] == "False")
+    until("it is refused", lambda: runs.condition("Reloaded").reason == "SecretUnavailable")
     _write(rig)
-    until("it is as it was", lambda: _reloaded(runs)[0] == "True")
+    until("it is as it was", lambda: runs.condition("Reloaded").status == "True")
     assert rig.told("prepare") == [("prepare", FIRST)]
-
-
-def _reloaded(runs) -> tuple[str, str]:
-    condition = next(each for each in runs.status().conditions if each.type == "Reloaded")
-    return condition.status, condition.reason
-
-
-def test_a_secret_that_does_not_come_in_time_refuses_the_reload(rig, board, controller) -> None:
-    """A server that is silent holds up neither the process nor a rollback."""
-    rig.reload_policy = "warmTimeout: 500ms, preflight: Off"
-    _write(rig)
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)])
-    runs.wait_ready()
-    runs.sandbox.faults.delay(30, Match("get", "secrets"))
-    outcome = runs.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "SecretUnavailable")
-    assert "were not read within 0.5 s" in outcome.line
 
 
 def test_a_start_without_the_value_ends(rig, board, controller) -> None:
@@ -204,20 +208,7 @@ def test_a_start_without_the_value_ends(rig, board, controller) -> None:
     assert rig.told("prepare") == []
 
 
-def test_a_value_that_does_not_match_the_schema_is_refused_without_it(rig, board, controller) -> None:
-    """The fault has the place, the key and the Secret."""
-    _write(rig)
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)])
-    runs.wait_ready()
-    runs.sandbox.patch("Secret", "pager", {"data": secret("wrong-5e6ea91c")["data"]})
-    outcome = runs.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
-    assert "(of the key token of the Secret pager)" in outcome.line
-    assert _place(rig, outcome.diagnostics[0]).startswith("{name: pager")
-    assert "wrong-5e6ea91c" not in json.dumps(outcome.document())
-    assert rig.told("prepare") == [("prepare", FIRST)]
-
-
+@pytest.mark.thorough
 def test_a_check_needs_no_cluster_for_it(rig, board) -> None:
     """The required key counts as present, any value of it matches, and the rest is checked."""
     rig.reload_policy = "settle: 20ms"

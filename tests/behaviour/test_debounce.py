@@ -1,5 +1,7 @@
 """`debounce` in a whole controller: changes of an object become one, and none is lost."""
 
+import pytest
+
 from declctl.testing import until
 
 CODE = """
@@ -27,31 +29,24 @@ def test_an_object_that_changes_often_is_handled_once(rig, config_map) -> None:
     assert len(rig.board.told) + figures.merged == 5
 
 
-def test_what_rests_is_handled_by_the_new_code(rig, config_map) -> None:
-    """A reload while it rests: the drain does not wait for it, and the edit ends the rest."""
+def test_an_edit_ends_the_rest(rig, config_map) -> None:
+    """The drain does not wait: new code handles what rests, or that which goes; nothing is dropped."""
     rig.handler("tell", rest="debounce: 1h")
     runs = rig.run(CODE)
     runs.sandbox.create(config_map("a", n="0"))
     until("it rests", lambda: runs.handler("tell").queued == 1)
-    rig.handlers.clear()
-    rig.handler("tell", rest="debounce: 0s")
-    rig.write(CODE.replace("obj.name, str", "'new ' + obj.name, str"))
-    assert runs.reload().result == "Applied"
+    new = CODE.replace("obj.name, str", "'new ' + obj.name, str")
+    rig.only(rest="debounce: 0s")
+    rig.apply(new)
     until("it is told", lambda: rig.told("new a", "Added"))
     assert len(rig.board.told) == 1
-
-
-def test_of_a_removed_handler_what_rests_is_handled_before(rig, config_map) -> None:
-    """By the code that goes, in its drain: nothing is dropped."""
-    rig.handler("tell", rest="debounce: 1h")
-    runs = rig.run(CODE)
-    runs.sandbox.create(config_map("a", n="0"))
+    rig.only(rest="debounce: 1h")
+    rig.apply()
+    runs.sandbox.create(config_map("b", n="0"))
     until("it rests", lambda: runs.handler("tell").queued == 1)
-    rig.handlers.clear()
-    rig.handler("keys", rest="mode: Reconcile, initialSync: Skip")
-    rig.write()
-    runs.reload()
-    until("it is told", lambda: rig.told("a", "Added"))
+    rig.only("keys", rest="mode: Reconcile, initialSync: Skip")
+    rig.apply()
+    until("it is told", lambda: rig.told("new b", "Added"))
     assert runs.status().removed == {}
 
 
@@ -79,6 +74,7 @@ def test_a_reconciler_is_called_once_for_many_changes(rig, config_map) -> None:
     assert len(rig.board.told) + figures.merged == 5
 
 
+@pytest.mark.thorough
 def test_reloads_while_changes_rest_lose_nothing(rig, config_map) -> None:
     """Each object's last state is handled, and every change is delivered or merged."""
     rig.handler("tell", rest="debounce: 30ms")
@@ -87,8 +83,7 @@ def test_reloads_while_changes_rest_lose_nothing(rig, config_map) -> None:
         for number in range(5):
             runs.sandbox.update(config_map(f"m{number}", n=str(step)))
         if step % 8 == 0:
-            rig.write(f"{CODE}\n# {step}\n")
-            assert runs.reload().result == "Applied"
+            rig.apply(f"{CODE}\n# {step}\n")
     runs.wait_idle()
     last = {name: n for name, _, _, n in rig.board.told}
     assert last == {f"m{number}": "40" for number in range(5)}

@@ -34,39 +34,38 @@ def _rig(rig):
     return rig
 
 
-def test_a_metric_at_import_is_told_at_the_start_and_explains_the_refusal(rig) -> None:
-    """The first edit is refused, as registries are of the process: the message says whose metric it is."""
-    rig.handler("tell")
-    code = "from prometheus_client import Counter\nSEEN = Counter('seen_by_the_test', 'x')" + TELL
-    running = rig.run(code)
-    assert _warnings(running) == [("DCL090", 2)]
-    rig.folder.write("handlers.py", f"{code}\n# edited\n")
-    outcome = running.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "ImportFailed")
-    (fault,) = [each for each in outcome.diagnostics if each.severity == "error"]
-    assert "Duplicated timeseries" in fault.message
-    assert fault.line == 2
-    assert "the generation that runs has registered it" in str(fault.suggestion)
-    assert "declctl_metrics(registry)" in str(fault.suggestion)
+METRIC = "from prometheus_client import Counter\nSEEN = Counter('seen_by_the_test', 'x')"
+PORT = "import socket\nlistening = socket.socket()\nlistening.bind(('127.0.0.1', PORT))"
 
 
-def test_a_port_at_import_is_told_at_the_start_and_explains_the_refusal(rig) -> None:
-    """The same with a port, which the generation that runs has opened."""
+@pytest.mark.parametrize(
+    ("code", "warning", "message", "has", "advice"),
+    [
+        (METRIC, ("DCL090", 2), "Duplicated timeseries", "registered", "declctl_metrics(registry)"),
+        (PORT, ("DCL091", 3), "", "opened", "declctl_startup"),
+    ],
+    ids=["a metric", "a port"],
+)
+def test_what_an_import_does_is_told_at_the_start_and_explains_the_refusal(
+    code, warning, message, has, advice, rig
+) -> None:
+    """The first edit is refused, as registries and ports are of the process: the message says whose it is."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        code = code.replace("PORT", str(free.getsockname()[1])) + TELL
     rig.handler("tell")
-    code = f"import socket\nlistening = socket.socket()\nlistening.bind(('127.0.0.1', {port}))" + TELL
     running = rig.run(code)
-    assert _warnings(running) == [("DCL091", 3)]
-    rig.folder.write("handlers.py", f"{code}\n# edited\n")
-    outcome = running.reload()
+    assert _warnings(running) == [warning]
+    outcome = rig.reload(f"{code}\n# edited\n")
+    assert (outcome.result, outcome.reason) == ("Refused", "ImportFailed")
     (fault,) = [each for each in outcome.diagnostics if each.severity == "error"]
-    assert (outcome.reason, fault.line) == ("ImportFailed", 3)
-    assert "the generation that runs has opened it" in str(fault.suggestion)
-    assert "declctl_startup" in str(fault.suggestion)
+    assert message in fault.message
+    assert fault.line == warning[1]
+    assert f"the generation that runs has {has} it" in str(fault.suggestion)
+    assert advice in str(fault.suggestion)
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_opened_once_in_the_process_survives_edits(rig) -> None:
     """What the advice says: `declctl_startup` opens it, and no edit opens it again."""
     rig.handler("tell")
@@ -83,8 +82,7 @@ def listen():
     try:
         assert not _warnings(running)
         for number in (1, 2):
-            rig.folder.write("handlers.py", f"{code}{TELL}\n# edit {number}\n")
-            assert running.reload().result == "Applied"
+            rig.apply(f"{code}{TELL}\n# edit {number}\n")
         gc.collect()
         socket.create_connection(server.server_address, timeout=10).close()
         assert len(rig.told("server")) == 1
@@ -94,6 +92,7 @@ def listen():
         thread.join()
 
 
+@pytest.mark.thorough
 def test_metrics_as_the_documentation_has_them_survive_edits(rig, config_map) -> None:
     """Each generation counts in a registry of its own; old ones are gone when they have drained."""
     page = (ROOT / "docs/reload.md").read_text()
@@ -105,14 +104,12 @@ def test_metrics_as_the_documentation_has_them_survive_edits(rig, config_map) ->
 
     assert running.metrics() == {"team_changes_total": 1.0}
     for number in (2, 3):
-        rig.folder.write("handlers.py", f"{code}\n# edit {number}\n")
-        assert running.reload().result == "Applied"
+        rig.apply(f"{code}\n# edit {number}\n")
         running.sandbox.create(config_map(f"two-{number}"))
         running.wait_idle()
         assert running.metrics() == {"team_changes_total": 1.0}
     rig.handlers.clear()
-    rig.write()
-    assert running.reload().result == "Applied"
+    rig.apply()
     assert running.metrics() == {}
 
 
@@ -121,8 +118,7 @@ def test_an_edit_that_brings_a_warning_says_it_once(rig, config_map) -> None:
     rig.handler("tell")
     running = rig.run(TELL)
     assert not _warnings(running)
-    rig.folder.write("handlers.py", f"import os\nos.environ.pop('NOT_SET_BY_ANYBODY', None)\n{TELL}")
-    outcome = running.reload()
+    outcome = rig.reload(f"import os\nos.environ.pop('NOT_SET_BY_ANYBODY', None)\n{TELL}")
     assert outcome.result == "Applied"
     assert [each.code for each in outcome.diagnostics] == ["DCL093"]
     rig.folder.edit("handlers.py", "import os\n", "import os\n# one line further down\n")
@@ -167,6 +163,7 @@ def port():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", UNSEEN)
 def test_what_a_source_does_not_show_is_seen_in_the_pre_flight(what, bundle_dir) -> None:
     """The child in which it is imported sees it happen; the innermost line of the bundle is shown."""
@@ -184,6 +181,7 @@ def test_what_a_source_does_not_show_is_seen_in_the_pre_flight(what, bundle_dir)
     assert warning.suggestion
 
 
+@pytest.mark.thorough
 def test_what_a_library_does_when_it_is_imported_is_fine(bundle_dir, tmp_path, monkeypatch) -> None:
     """It is imported once in the life of the process."""
     site = tmp_path / "elsewhere"

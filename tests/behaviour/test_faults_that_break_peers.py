@@ -5,7 +5,6 @@ Clocks run faster than the sun, so that the back-off and the deadlines are those
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -21,28 +20,18 @@ from declctl.kit import ManualClock
 from declctl.objects import ObjectView
 from declctl.sandbox import Sandbox
 from declctl.sandbox.faults import Match
-from tests.behaviour.library import Cluster, cluster, config_map, eventually, ticking
+from tests.behaviour.library import cluster, config_map, eventually, ticking
 
 HOUR = 3600.0
 WATCHES = Match(verb="watch", resource="configmaps")
 
 
-def play(scenario: Callable[[Cluster], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run a scenario with a cluster of its own."""
-
-    async def run() -> None:
-        async with cluster(**options) as it:
-            await scenario(it)
-
-    asyncio.run(run())
-
-
+@pytest.mark.thorough
 @pytest.mark.client_go("Watch answers 403 or 500 for a while")
 @pytest.mark.parametrize("status", [403, 500])
-def test_a_watch_that_is_refused_for_a_while_is_asked_for_more_and_more_seldom(status):
+async def test_a_watch_that_is_refused_for_a_while_is_asked_for_more_and_more_seldom(status):
     """The cache stays, the fault is told, the waits grow, and afterwards everything is seen."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.put("a")
         await it.synced()
         began = it.clock.monotonic()
@@ -59,41 +48,35 @@ def test_a_watch_that_is_refused_for_a_while_is_asked_for_more_and_more_seldom(s
         assert waited > (0.8 + 1.6 + 3.2 + 6.4 + 12.8 + 25.6) / 2
         assert it.figures().failures <= 8
 
-    play(scenario)
-
 
 @pytest.mark.client_go("Watch answers 403 or 500 for a while")
 @pytest.mark.parametrize(
     "fault", [Forbidden(403, "Forbidden", "no"), ServerError(500, "InternalError", "oh")]
 )
-def test_a_watch_that_is_refused_for_an_hour_costs_two_requests_a_minute(fault: StatusError):
+async def test_a_watch_that_is_refused_for_an_hour_costs_two_requests_a_minute(fault: StatusError):
     """Back-off ends at half a minute: the server is left alone, and its recovery is noticed soon."""
-
-    async def scenario() -> None:
-        clock, server = ManualClock(), FakeControllerSource(kind="ConfigMap")
-        server.add(config_map("a"))
-        informer = SharedIndexInformer(server, name="maps", clock=clock)
-        task = asyncio.create_task(informer.run())
-        await clock.advance(1.0)
-        server.fail_next(fault, times=10_000)
-        server.cut()
-        asked = len(server.requests)
-        await clock.advance(HOUR)
-        asked = len(server.requests) - asked
-        assert HOUR / 30 <= asked <= 3 * HOUR / 30  # a list that succeeds may be among them
-        assert [record.key for record in informer.indexer.list()] == ["default/a"]
-        server.calm()
-        server.add(config_map("b"))
-        await clock.advance(30.0)
-        assert len(informer.indexer) == 2
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(scenario())
+    clock, server = ManualClock(), FakeControllerSource(kind="ConfigMap")
+    server.add(config_map("a"))
+    informer = SharedIndexInformer(server, name="maps", clock=clock)
+    task = asyncio.create_task(informer.run())
+    await clock.advance(1.0)
+    server.fail_next(fault, times=10_000)
+    server.cut()
+    asked = len(server.requests)
+    await clock.advance(HOUR)
+    asked = len(server.requests) - asked
+    assert HOUR / 30 <= asked <= 3 * HOUR / 30  # a list that succeeds may be among them
+    assert [record.key for record in informer.indexer.list()] == ["default/a"]
+    server.calm()
+    server.add(config_map("b"))
+    await clock.advance(30.0)
+    assert len(informer.indexer) == 2
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @pytest.mark.client_go("An object that fails typed validation")
-def test_an_object_that_a_typed_client_refuses_is_kept_as_it_came():
+async def test_an_object_that_a_typed_client_refuses_is_kept_as_it_came():
     """A pod whose containers are null, listed and watched: it is in the cache, and so is what follows."""
 
     def pod(name: str) -> dict[str, Any]:
@@ -104,7 +87,7 @@ def test_an_object_that_a_typed_client_refuses_is_kept_as_it_came():
             "spec": {"containers": None},
         }
 
-    async def scenario(it: Cluster) -> None:
+    async with cluster(kind="Pod") as it:
         it.sandbox.store.create(pod("listed"))
         await it.synced()
         it.sandbox.store.create(pod("watched"))
@@ -115,16 +98,13 @@ def test_an_object_that_a_typed_client_refuses_is_kept_as_it_came():
         assert it.figures().failures == 0
         assert it.lists() == 1
 
-    play(scenario, kind="Pod")
-
 
 @pytest.mark.client_go("A delete that is missed across 410")
 @pytest.mark.parametrize("streams", ["on", "invalid"])
 @pytest.mark.parametrize("told_as", ["event", "status"])
-def test_a_delete_behind_a_forgotten_history_is_told_as_a_tombstone(streams, told_as):
+async def test_a_delete_behind_a_forgotten_history_is_told_as_a_tombstone(streams, told_as):
     """The watch was away when an object went, and the server has forgotten it: everybody learns of it."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.faults.watch_list, it.faults.expired_watch = streams, told_as
         it.put("stays", colour="red")
         it.put("goes", colour="red")
@@ -136,15 +116,13 @@ def test_a_delete_behind_a_forgotten_history_is_told_as_a_tombstone(streams, tol
         assert [obj.name for obj in it.informer.lister.by_index("colour", "red")] == ["stays"]
         assert sorted(it.told.names("add")) == ["goes", "somebody-else", "stays"]
 
-    play(scenario)
 
-
+@pytest.mark.thorough
 @pytest.mark.client_go("More than 500 objects, with an expired continue token")
-def test_pages_that_outlive_their_version_become_one_whole_list():
+async def test_pages_that_outlive_their_version_become_one_whole_list():
     """1,200 objects in pages of 500, and the history goes between two of them: the cache is complete."""
     sandbox, names = Sandbox(clock=(clock := ManualClock())), [f"m{number:04}" for number in range(1200)]
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster(sandbox=sandbox, options=ReflectorOptions(page_size=500)) as it:
         it.faults.watch_list = "invalid"
         it.sandbox.load(config_map(name) for name in names)
         await it.synced()
@@ -165,14 +143,11 @@ def test_pages_that_outlive_their_version_become_one_whole_list():
         assert sorted(it.told.tombstones) == [names[0], names[-1]]
         assert len(it.told.names("add")) == 1202
 
-    play(scenario, sandbox=sandbox, options=ReflectorOptions(page_size=500))
 
-
-def test_a_list_over_a_slow_network_is_waited_for():
+async def test_a_list_over_a_slow_network_is_waited_for():
     """Twelve minutes for one answer: as long as it goes on coming, nobody begins it anew."""
     clock = ManualClock()
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster(clock=clock, sandbox=Sandbox(clock=clock)) as it:
         for name in "abcdefgh":
             it.put(name, text="x" * 200)
         it.faults.watch_list = "invalid"
@@ -187,15 +162,12 @@ def test_a_list_over_a_slow_network_is_waited_for():
         assert len(it.asked("list")) == 1
         assert it.figures().failures == 0
 
-    play(scenario, clock=clock, sandbox=Sandbox(clock=clock))
-
 
 @pytest.mark.client_go("An initial stream that is cut before its end")
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_initial_stream_that_breaks_off_is_begun_again(clean):
+async def test_an_initial_stream_that_breaks_off_is_begun_again(clean):
     """Five objects came and the end did not: nobody hears of half a cache, then of all that is there now."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         for name in "abcde":
             it.put(name)
         it.faults.withhold_initial_events_end = True
@@ -211,15 +183,12 @@ def test_an_initial_stream_that_breaks_off_is_begun_again(clean):
         it.put("f")
         await it.same()
 
-    play(scenario)
-
 
 @pytest.mark.client_go("An expired version")
 @pytest.mark.parametrize("told_as", ["event", "status"])
-def test_an_expired_version_is_asked_for_once(told_as):
+async def test_an_expired_version_is_asked_for_once(told_as):
     """After a 410 everything is asked for and compared: what has not changed is not told again."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.faults.expired_watch = told_as
         for name in "abc":
             it.put(name)
@@ -235,14 +204,11 @@ def test_an_expired_version_is_asked_for_once(told_as):
         assert it.told.names("add") == ["somebody-else"]
         assert it.lists() == 2
 
-    play(scenario)
-
 
 @pytest.mark.client_go("A half-open watch")
-def test_a_watch_that_says_nothing_is_resumed_without_a_list():
+async def test_a_watch_that_says_nothing_is_resumed_without_a_list():
     """The connection is there and nothing comes: after `idle_timeout` it goes on from where it was."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster(options=ReflectorOptions(idle_timeout=30.0)) as it:
         it.put("a")
         await it.synced()
         watches, version = len(it.asked("watch")), it.informer.last_sync_resource_version
@@ -256,11 +222,9 @@ def test_a_watch_that_says_nothing_is_resumed_without_a_list():
         assert it.told.names("add") == ["a", "b"]
         assert it.lists() == 1
 
-    play(scenario, options=ReflectorOptions(idle_timeout=30.0))
-
 
 @pytest.mark.client_go("A slow handler")
-def test_a_handler_that_blocks_holds_up_nobody_else():
+async def test_a_handler_that_blocks_holds_up_nobody_else():
     """One handler hangs in its first call: the cache and the others are current; it hears it all later."""
     gate, heard = threading.Event(), []
 
@@ -268,7 +232,7 @@ def test_a_handler_that_blocks_holds_up_nobody_else():
         gate.wait(20.0)
         heard.append(obj.name)
 
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.put("a")
         slow = it.informer.add_event_handler(ResourceEventHandlerFuncs(add=hang))
         try:
@@ -284,11 +248,9 @@ def test_a_handler_that_blocks_holds_up_nobody_else():
         await slow.synced.wait()
         await eventually(lambda: heard == ["a", *names])
 
-    play(scenario)
-
 
 @pytest.mark.client_go("A handler that edits its object")
-def test_what_a_handler_does_to_an_object_nobody_else_sees():
+async def test_what_a_handler_does_to_an_object_nobody_else_sees():
     """An object refuses edits; what is inside, and every copy, is the own one of whoever reads it."""
     refused: list[str] = []
 
@@ -304,7 +266,7 @@ def test_what_a_handler_does_to_an_object_nobody_else_sees():
             body["metadata"]["ownerReferences"][0]["name"] = "edited"
             body["metadata"]["ownerReferences"].append("edited")
 
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": "u-1"}
         obj = config_map("a", colour="red")
         obj["metadata"]["ownerReferences"] = [owner]
@@ -319,14 +281,11 @@ def test_what_a_handler_does_to_an_object_nobody_else_sees():
         assert it.informer.lister.get("default/a").to_dict() == stored
         assert [o.name for o in it.informer.lister.by_index("colour", "red")] == ["a"]
 
-    play(scenario)
-
 
 @pytest.mark.client_go("An end bookmark that never comes")
-def test_a_stream_that_never_says_that_it_is_complete_is_given_up_for_a_list():
+async def test_a_stream_that_never_says_that_it_is_complete_is_given_up_for_a_list():
     """The server streams everything and not its end: after a deadline it is listed, and all is seen."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         for name in "abc":
             it.put(name)
         it.faults.withhold_initial_events_end = True
@@ -338,14 +297,11 @@ def test_a_stream_that_never_says_that_it_is_complete_is_given_up_for_a_list():
         it.put("d")
         await it.same()
 
-    play(scenario)
 
-
-def test_two_megabytes_in_one_object_are_an_object_like_any_other():
+async def test_two_megabytes_in_one_object_are_an_object_like_any_other():
     """An object that is larger than any buffer comes whole, by LIST and by WATCH."""
     much = "x" * 2_000_000
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.put("listed", much=much)
         await it.synced()
         it.put("watched", much=much)
@@ -355,13 +311,10 @@ def test_two_megabytes_in_one_object_are_an_object_like_any_other():
             assert it.informer.lister.get(f"default/{name}")["data"]["much"] == much
         assert it.figures().failures == 0
 
-    play(scenario)
 
-
-def test_a_line_that_is_no_event_is_counted_and_survived():
+async def test_a_line_that_is_no_event_is_counted_and_survived():
     """Half a line, rubbish, and an event of nothing: each costs a back-off, and no object."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.put("a")
         await it.synced()
         failures = 0
@@ -376,14 +329,11 @@ def test_a_line_that_is_no_event_is_counted_and_survived():
         assert it.told.names("add") == ["a", *(f"after-{number}" for number in range(4))]
         assert it.told.tombstones == []
 
-    play(scenario)
-
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-def test_a_status_where_objects_were_asked_for_empties_no_cache(verb):
+async def test_a_status_where_objects_were_asked_for_empties_no_cache(verb):
     """The answer is 200 and holds a Status: it is a fault like any other, and not an empty list."""
-
-    async def scenario(it: Cluster) -> None:
+    async with cluster() as it:
         it.faults.watch_list = "invalid"
         it.put("a")
         await it.synced()
@@ -394,5 +344,3 @@ def test_a_status_where_objects_were_asked_for_empties_no_cache(verb):
         await it.watching()
         await it.same()
         assert (it.told.names("delete"), it.told.tombstones) == ([], [])
-
-    play(scenario)

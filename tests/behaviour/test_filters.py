@@ -130,6 +130,7 @@ def big(obj):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G7", "G16")
 def test_filters_are_never_asked_by_the_machinery(rig, config_map) -> None:
     """However objects change meanwhile: user code that is slow or stuck must not hold up the caches."""

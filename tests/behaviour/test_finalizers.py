@@ -345,7 +345,7 @@ def test_an_edit_while_an_object_is_finalized(rig, config_map, sandbox) -> None:
     )
     rig.handler("keys", rest=f"{REST}, queue: {{concurrency: 2}}")
     runs = rig.run(slow, objects=[config_map("slow"), config_map("fails")])
-    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
+    until("both are reconciled", lambda: len({row[1] for row in rig.told("reconcile")}) == 2)
     for name in ("slow", "fails"):
         sandbox.delete("ConfigMap", name)
     until("both are being finalized", lambda: len(rig.told("finalize")) == 2)

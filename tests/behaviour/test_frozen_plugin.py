@@ -56,6 +56,7 @@ def test_nobody_has_edited_it() -> None:
     assert hashlib.sha256(FROZEN.read_bytes()).hexdigest() == DIGEST
 
 
+@pytest.mark.thorough
 def test_an_old_plugin_gets_every_call_as_it_was_specified(
     frozen, bundle_dir, controller, config_map
 ) -> None:

@@ -149,6 +149,7 @@ def declctl_config_schema():
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preflight", ["On", "Off"])
 def test_a_reload_tells_all_faults_of_a_config(
     rig, plugin, tmp_path, controller, preflight, monkeypatch

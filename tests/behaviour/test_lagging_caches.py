@@ -103,6 +103,7 @@ def lagging(rig, sandbox, config_map) -> Lagging:
     return Lagging(rig, sandbox, config_map)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6", "G15")
 @pytest.mark.timeout(180)
 def test_a_handler_does_not_go_to_a_cache_that_lags(rig, sandbox, config_map) -> None:
@@ -126,6 +127,7 @@ def test_a_handler_does_not_go_to_a_cache_that_lags(rig, sandbox, config_map) ->
     assert rig.told("tell") == [("tell", "Added", "later", "Watch")]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G15")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
@@ -161,6 +163,7 @@ def test_a_handler_moves_when_the_cache_has_caught_up(lagging, sandbox, maps, ot
     assert told("tell")[2:] == [("tell", "Added", "after", "Watch")]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G15", "G16")
 @pytest.mark.timeout(180)
 def test_a_filter_that_comes_with_another_cache_waits_for_it(lagging, sandbox) -> None:
@@ -188,6 +191,7 @@ def test_a_filter_that_comes_with_another_cache_waits_for_it(lagging, sandbox) -
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G15")
 @pytest.mark.timeout(180)
 def test_a_namespace_that_comes_to_others_is_as_new_as_they_are(lagging, sandbox) -> None:
@@ -211,6 +215,7 @@ def test_a_namespace_that_comes_to_others_is_as_new_as_they_are(lagging, sandbox
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G14", "G15")
 @pytest.mark.timeout(180)
 def test_a_cache_that_lingered_and_lags_is_waited_for(lagging, sandbox) -> None:
@@ -231,6 +236,7 @@ def test_a_cache_that_lingered_and_lags_is_waited_for(lagging, sandbox) -> None:
     assert rig.told("tell")[1:] == [("tell", "Added", "outside", "Initial")]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G15", "G21")
 @pytest.mark.timeout(180)
 def test_a_rollback_waits_for_the_cache_of_the_generation_before(rig, sandbox, config_map) -> None:
@@ -394,6 +400,7 @@ class RandomMoves:
             self._rig.handler(name, resource=home)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G2", "G15")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))

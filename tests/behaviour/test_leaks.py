@@ -48,8 +48,7 @@ _INDEXES = ("{name: b, fieldPath: data.version}", "{name: a, entryPoint: 'handle
 def _write(rig, version: int, *, broken: str = "") -> None:
     index = f", indexers: [{_INDEXES[version % 3]}]" if _INDEXES[version % 3] else ""
     rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap{index}}}"]
-    rig.handlers = []
-    rig.handler("tell")
+    rig.only()
     rig.handler("other", rest="filter: {entryPoint: 'handlers:passes'}")
     rig.handler("classy", entry="handlers:Classy")
     if version % 2:
@@ -85,6 +84,7 @@ def _generations() -> int:
     return sum(type(each) is Generation for each in gc.get_objects())
 
 
+@pytest.mark.thorough
 @pytest.mark.client_go(338)
 @pytest.mark.timeout(0 if _RELOADS > 40 else 120)
 @pytest.mark.guarantee("G1", "G22")
@@ -100,7 +100,7 @@ def test_reloads_leave_nothing_behind(rig, sandbox, asked, config_map) -> None:
         if version % 10 == 0:
             controller.sandbox.patch("ConfigMap", "m", {"data": {"version": str(version)}})
             controller.wait_idle()
-        until("it is retired", lambda: controller.status().generations_alive == 1)
+        rig.retired()
 
     warm = 24  # reloads of every kind: the pools of threads that Python keeps are filled
     for version in range(1, warm + 1):
@@ -148,6 +148,7 @@ def _no_collections_by_themselves() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_no_collections_by_themselves")
 @pytest.mark.parametrize("probation", ["0s", "20ms"])
 @pytest.mark.guarantee("G22")
@@ -158,8 +159,7 @@ def test_one_generation_is_in_memory_once_the_old_one_has_drained(rig, config_ma
     controller = rig.run(BALLAST.format(size=1000, version=0), objects=[config_map("m")])
     controller.wait_idle()
     for version in range(1, 4):
-        rig.folder.write("handlers.py", BALLAST.format(size=1000, version=version))
-        assert controller.reload().result == "Applied"
+        rig.apply(BALLAST.format(size=1000, version=version))
         held = [row[1] for row in rig.told("ballast")]
         assert len(held) == version + 1
         until("only the newest is held", lambda held=held: _alive(held) == 1)
@@ -185,6 +185,7 @@ def tell(change): return BALLAST, {version}
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_no_collections_by_themselves")
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize(("cache", "most"), [("", 2), (", cache: {mode: Objects}", 4)])
@@ -198,21 +199,20 @@ def test_edits_of_a_large_module_do_not_add_up(rig, config_map, monkeypatch, cac
     controller.wait_idle()
     one = _resident()
     for version in range(1, 11):
-        rig.folder.write("handlers.py", LARGE.format(version=version))
-        assert controller.reload().result == "Applied"
+        rig.apply(LARGE.format(version=version))
         until("others are gone", lambda: _resident() < one + 40 * (most - 1) + 30, timeout=60)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_no_collections_by_themselves")
 @pytest.mark.guarantee("G22")
 def test_code_that_is_taken_back_leaves_memory(rig, config_map) -> None:
     """After a rollback only the code that came back is held."""
     rig.handler("tell")
     rig.reload_policy += ", probationPeriod: 1h"
-    controller = rig.run(BALLAST.format(size=1000, version=0), objects=[config_map("m")])
-    rig.folder.write("handlers.py", BALLAST.format(size=1000, version=1))
-    assert controller.reload().result == "Applied"
-    assert controller.on_machinery(controller.runtime.rollback(), 30).result == "RolledBack"
+    rig.run(BALLAST.format(size=1000, version=0), objects=[config_map("m")])
+    rig.apply(BALLAST.format(size=1000, version=1))
+    assert rig.roll_back().result == "RolledBack"
     held = [row[1] for row in rig.told("ballast")]
     until("the newer is gone", lambda: [each() is not None for each in held] == [True, False])
 
@@ -232,14 +232,14 @@ class Classy:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_no_collections_by_themselves")
 @pytest.mark.guarantee("G22")
 def test_code_that_failed_is_not_held_by_its_failures(rig, config_map) -> None:
     """Tracebacks lead to modules: what is logged, counted or tried again of a failure keeps no old code."""
     index = "{name: nothing, entryPoint: 'handlers:by_nothing'}"
     rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{index}]}}"]
-    rig.handlers = []
-    rig.handler("tell")
+    rig.only()
     rig.handler("classy", entry="handlers:Classy", rest="retry: {maxAttempts: 1}")
     for name in ("fails", "later"):
         rig.handler(name, rest="retry: {maxAttempts: 2, initialBackoff: 1ms}")
@@ -250,8 +250,7 @@ def test_code_that_failed_is_not_held_by_its_failures(rig, config_map) -> None:
         controller.sandbox.patch("ConfigMap", "m", {"data": {"version": str(version)}})
         until("calls have failed", lambda: _failed(controller) >= {"fails", "later", "classy"})
         controller.wait_idle()
-        rig.folder.write("handlers.py", code.format(size=1000, version=version))
-        assert controller.reload().result == "Applied"
+        rig.apply(code.format(size=1000, version=version))
         held = [row[1] for row in rig.told("ballast")]
         until("only the newest is held", lambda held=held: _alive(held) == 1)
 
@@ -282,11 +281,10 @@ def test_memory_does_not_grow_with_reloads_of_a_large_module(rig, config_map) ->
     """300 reloads of 5 MB each: from the 20th on, the resident memory stays within three times a module."""
     rig.handler("tell")
     table = "TABLE = {{f'key {{i}} {0}': 'value %d' % i * 4 for i in range(40_000)}}\n"
-    controller = rig.run(table.format(0) + BALLAST.format(size=1000, version=0), objects=[config_map("m")])
+    rig.run(table.format(0) + BALLAST.format(size=1000, version=0), objects=[config_map("m")])
     seen: list[float] = []
     for version in range(1, 301):
-        rig.folder.write("handlers.py", table.format(version) + BALLAST.format(size=1000, version=version))
-        assert controller.reload().result == "Applied"
+        rig.apply(table.format(version) + BALLAST.format(size=1000, version=version))
         held = [row[1] for row in rig.told("ballast")]
         until("only the newest is held", lambda held=held: _alive(held) == 1)
         seen.append(_resident())

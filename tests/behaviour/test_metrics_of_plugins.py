@@ -198,6 +198,7 @@ def manifest(*plugins: str, handlers: str = HANDLER) -> str:
     return MANIFEST.replace("PLUGINS", ", ".join(plugins)).replace("HANDLERS", handlers)
 
 
+@pytest.mark.thorough
 def test_an_installed_plugin_keeps_its_metrics(install, bundle_dir, controller, config_map) -> None:
     """Its hook is called once, though it makes its metrics there; edits of its config lose no count."""
     install()
@@ -339,6 +340,7 @@ def tell(obj):
 """
 
 
+@pytest.mark.thorough
 def test_collectors_of_old_code_are_freed(rig, config_map) -> None:
     """Scrapes keep nothing of a generation that is gone, whether it was scraped or not."""
     rig.handler("tell")
@@ -359,6 +361,7 @@ def test_collectors_of_old_code_are_freed(rig, config_map) -> None:
     assert len(rig.told("sizes")) == 4
 
 
+@pytest.mark.thorough
 def test_a_collector_that_hangs_is_named_and_an_edit_mends_it(rig, config_map, board) -> None:
     """Handlers, reloads and other figures go on; the edit replaces the collector, and metrics are back."""
     rig.handler("tell")

@@ -43,6 +43,7 @@ def _storm(sandbox, config_map, stop: threading.Event) -> None:
                 sandbox.patch("ConfigMap", name, {"data": {"turn": str(turn)}}, namespace=space)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G15")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
@@ -103,6 +104,7 @@ def test_a_slow_new_kind_delays_nobody(rig, sandbox, config_map) -> None:
     assert outcomes[0].result == "Applied"
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G24")
 def test_a_mounted_configmap_is_followed_swap_by_swap(rig, sandbox, config_map, tmp_path, controller) -> None:
     """Twenty swaps of a mounted folder: each is one reload, none is torn, and the last one runs (G24)."""
@@ -131,8 +133,7 @@ def test_a_call_that_outlives_the_drain_and_succeeds_is_not_made_again(rig, sand
     rig.handler("tell", rest="timeout: 60s")
     controller = rig.run(code.format(1), objects=[config_map("m")])
     until("it runs", lambda: controller.handler("tell").running == 1)
-    rig.folder.write("handlers.py", code.format(2))
-    assert controller.reload().result == "Applied"
+    rig.apply(code.format(2))
     until("nobody waits for it any longer", lambda: controller.handler("tell").zombies == 1)
     rig.board.open_gate("go")
     controller.wait_idle()
@@ -159,8 +160,7 @@ def test_handover_gives_what_waits_to_the_new_code_and_lets_what_runs_finish(
     for number in range(3):
         sandbox.create(config_map(f"m{number}"))
     until("the rest waits", lambda: controller.handler("tell").queued == 2)
-    rig.folder.write("handlers.py", code.format(2))
-    assert controller.reload().result == "Applied"
+    rig.apply(code.format(2))
     rig.board.open_gate("go")
     controller.wait_idle()
     assert rig.told("ended") == [("ended", 1, "m0"), ("ended", 2, "m1"), ("ended", 2, "m2")]

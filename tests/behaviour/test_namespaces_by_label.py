@@ -141,6 +141,7 @@ def test_the_deletes_of_a_deleted_namespace_are_those_of_the_server(selecting, s
     assert selecting.heard() == [("Deleted", f"a/m{n}", "Watch") for n in range(5)]
 
 
+@pytest.mark.thorough
 def test_a_namespace_that_is_made_again_goes_on(selecting, sandbox) -> None:
     """Deleted and made again under the same name: what was in it is Deleted, what is in it is Added."""
     selecting.run(space("a"), selecting.map("one", "a"))
@@ -156,6 +157,7 @@ def test_a_namespace_that_is_made_again_goes_on(selecting, sandbox) -> None:
     assert selecting.names() == ["a"]
 
 
+@pytest.mark.thorough
 def test_changes_of_namespaces_during_an_outage_are_caught_up_with(selecting, sandbox, monkeypatch) -> None:
     """The watch of namespaces is cut and its version too old: the next list tells what came and what left."""
     # The list does not say whether a namespace was deleted: that its objects stay there says it later.
@@ -221,6 +223,7 @@ def test_a_namespace_that_may_not_be_read_holds_up_no_other(selecting, sandbox) 
     ]
 
 
+@pytest.mark.thorough
 def test_many_namespaces_that_come_at_once_are_one_list_each(selecting, sandbox, asked) -> None:
     """A burst of namespaces makes no generation and no second request for what is watched already."""
     runs = selecting.run(space("first"), selecting.map("one", "first"))

@@ -125,8 +125,7 @@ def test_what_was_decoded_goes_on_to_be_counted_when_a_reload_brings_another_ind
     rig.resources = [
         line.replace("indexers: [", "indexers: [{name: byUid, fieldPath: metadata.uid}, ") for line in MAPS
     ]
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     sandbox.create(_map("new", "a", GOOD))
     controller.wait_idle()
     after = controller.resource("maps").decoding

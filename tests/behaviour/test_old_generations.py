@@ -141,6 +141,7 @@ def _end(board) -> None:
     board.registry.by_name.clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G22", "G25")
 @pytest.mark.parametrize(
     ("code", "held_by"),
@@ -163,8 +164,7 @@ def test_old_code_that_lives_on_is_counted_and_named(
     rig.handler("tell")
     controller = rig.run(HEAD + code, objects=[config_map("m")])
     until("it is called", lambda: rig.told("told", 1))
-    rig.folder.write("handlers.py", PLAIN)
-    assert controller.reload().result == "Applied"
+    rig.apply(PLAIN)
     words = held_by.format(file=rig.folder.path / "handlers.py")
     _wait_until_found(controller)
     assert _held(controller) == {1: (words,)}
@@ -202,13 +202,13 @@ def test_a_generation_that_a_call_keeps_says_which(rig, config_map) -> None:
     stuck = "import blackboard\ndef tell(change): blackboard.wait('held'); blackboard.tell('told', 1)\n"
     controller = rig.run(stuck, objects=[config_map("m")])
     until("it is called", lambda: controller.handler("tell").running)
-    rig.folder.write("handlers.py", PLAIN)
-    assert controller.reload().result == "Applied"
+    rig.apply(PLAIN)
     assert _held(controller) == {1: ("call of tell for default/m",)}
     rig.board.open_gate("held")
     until("it returns", lambda: _held(controller) == {1: ("the probation of the next one",)}, timeout=20)
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G22")
 def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map) -> None:
     """It started a thread, and was refused: nothing of what runs has changed, and the gauge says 1."""
@@ -216,8 +216,10 @@ def test_code_of_a_refused_reload_is_named_and_is_no_generation(rig, config_map)
     controller = rig.run(PLAIN, objects=[config_map("m")])
     rig.handler("hooks", entry="handlers")
     refuses = "import declctl\n@declctl.hookimpl\ndef declctl_prepare(): raise OSError('no')\n"
-    rig.write(HEAD + THREAD + refuses + "@declctl.hookimpl\ndef declctl_event(): pass\n")
-    assert controller.reload().result == "Refused"
+    assert (
+        rig.reload(HEAD + THREAD + refuses + "@declctl.hookimpl\ndef declctl_event(): pass\n").result
+        == "Refused"
+    )
     _wait_until_found(controller)
     (old,) = controller.status().old_generations
     assert (old.generation, old.refused, controller.status().generations_alive) == (2, True, 1)

@@ -50,6 +50,7 @@ def _no_server_is_left():
     resource_tracker._resource_tracker._stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_pool_of_processes_has_the_functions_of_its_generation(method, rig, config_map) -> None:
@@ -66,23 +67,17 @@ def test_a_pool_of_processes_has_the_functions_of_its_generation(method, rig, co
     assert rig.told("result") == [("result", 42, True), ("result", 63, True)]
 
 
-def test_a_process_of_ones_own_runs_a_function_of_the_bundle(rig, config_map) -> None:
-    """`multiprocessing.Process`, whose target is imported before anything of it runs."""
+def test_what_processes_share_is_private_and_goes_with_the_generation(rig, config_map) -> None:
+    """`Process` runs a function of the bundle, whose sources only this user may read, and later nobody."""
     rig.handler("tell")
     running = rig.run(PROCESS.replace("{method}", "spawn"), objects=[config_map("one")])
     running.wait_idle(60)
     assert rig.told("result") == [("result", 7)]
-
-
-def test_what_processes_share_is_private_and_goes_with_the_generation(rig, config_map) -> None:
-    """Sources may hold secrets: only this user may read them, and nobody when their generation is gone."""
-    rig.handler("tell")
-    running = rig.run(PROCESS.replace("{method}", "spawn"))
     folder = Path(os.environ["DECLCTL_GENERATIONS"])
     assert folder.stat().st_mode & 0o077 == 0
     shared = set(folder.iterdir())
     rig.folder.edit("handlers.py", "args=(7,)", "args=(8,)")
-    assert running.reload().result == "Applied"
+    rig.apply()
     until("the old one is gone", lambda: len(shared - set(folder.iterdir())) == 1)
     assert len(set(folder.iterdir()) - shared) == 1
     loader.withdraw_all()  # as before the process becomes a new one

@@ -10,6 +10,8 @@ from declctl.errors import SandboxError
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 
+pytestmark = pytest.mark.thorough
+
 NAME, OTHER = "example.dev/cleanup", "other.dev/hold"
 STEPS = 120
 WHAT = (

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 _OBJECTS, _TURNS = 40, 12
 _CODE = """
 from blackboard import tell

@@ -443,3 +443,13 @@ def test_a_requeue_that_no_clock_can_reach_is_a_failure_of_that_key(rig, config_
         figures = runs.handler(name)
         assert (figures.running, figures.succeeded, figures.retried, figures.failed) == (0, 4, 2, 0)
         assert "Requeue(after=…)" in (figures.last_error or "")
+
+
+def test_a_reconciler_may_leave_out_what_is_there_at_the_start(rig, config_map) -> None:
+    """`initialSync: Skip`, also after an edit: only what changes later is reconciled."""
+    rig.handler("waits", rest="mode: Reconcile, initialSync: Skip")
+    runs = rig.run(CODE, objects=[config_map("there")])
+    runs.sandbox.create(config_map("new"))
+    until("the new one is reconciled", lambda: runs.handler("waits").succeeded >= 1)
+    runs.wait_idle()
+    assert runs.handler("waits").succeeded == 1

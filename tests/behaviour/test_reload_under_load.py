@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 STORM = """
 from blackboard import tell
 
@@ -46,10 +48,7 @@ def test_every_change_reaches_every_handler_once_and_in_order_while_code_is_relo
     )
     storm.start()
     for version in range(2, 22):
-        rig.folder.write(
-            "handlers.py", STORM.format(version=version, second=_ASYNC if version % 2 else _SYNC)
-        )
-        assert controller.reload().result == "Applied"
+        rig.apply(STORM.format(version=version, second=_ASYNC if version % 2 else _SYNC))
     storm.join()
     controller.wait_idle(30)
     first, second = rig.told("first"), rig.told("second")
@@ -99,8 +98,7 @@ def test_edits_of_handlers_indexes_and_policies_ask_the_server_for_nothing(rig, 
         resource, policy = steps[number % len(steps)]
         rig.resources, rig.handlers = [resource], []
         rig.handler("tell", rest=policy)
-        rig.write(code.format(number))
-        outcome = controller.reload()
+        outcome = rig.reload(code.format(number))
         assert (outcome.result, outcome.lists) == ("Applied", 0), outcome.line
     controller.wait_idle()
     assert asked() == before

@@ -49,8 +49,7 @@ def test_new_code_hears_the_cache_again_if_it_wants_to(rig, run, asked) -> None:
     """Each object once, as Resync with the reason Replay, counted, and nothing is asked of the server."""
     runs = run()
     lists = asked()
-    rig.folder.write("handlers.py", _code("new"))
-    assert runs.reload().result == "Applied"
+    rig.apply(_code("new"))
     until("everything has been replayed", lambda: len(rig.told("new")) == len(OBJECTS))
     runs.wait_idle()
     assert _replayed(rig, "new") == ALL
@@ -60,11 +59,11 @@ def test_new_code_hears_the_cache_again_if_it_wants_to(rig, run, asked) -> None:
 
 
 @pytest.mark.guarantee("G20")
-def test_new_code_hears_nothing_by_default(rig, run, config_map) -> None:
-    """Without `replay`, the new code hears what changes, and nothing else."""
-    runs = run("replay: Never")
-    rig.folder.write("handlers.py", _code("new"))
-    assert runs.reload().result == "Applied"
+@pytest.mark.parametrize("rest", [("replay: Never",), ("replay: OnCodeChange", "events: [Added]")], ids=str)
+def test_new_code_hears_nothing_by_default_nor_without_resyncs(rest, rig, run, config_map) -> None:
+    """Without `replay`, or without Resync in `events`, it hears what changes, and nothing else."""
+    runs = run(*rest)
+    rig.apply(_code("new"))
     runs.sandbox.create(config_map("late"))
     runs.wait_idle()
     assert rig.told("new") == [("new", "Added", "Watch", "default/late")]
@@ -78,8 +77,7 @@ def test_the_code_of_others_is_no_reason(rig, run, config_map) -> None:
     rig.folder.write("other.py", OTHER.format(2))
     assert runs.reload().result == "Applied"
     rig.handlers[0] = rig.handlers[0].replace("replay: OnCodeChange", "replay: OnCodeChange, timeout: 5s")
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply()
     runs.sandbox.create(config_map("late"))
     runs.wait_idle()
     assert runs.handler("tell").replayed == 0
@@ -92,8 +90,7 @@ def test_the_code_of_others_is_no_reason(rig, run, config_map) -> None:
 def test_what_happens_meanwhile_does_not_wait_for_the_replay(rig, run, config_map) -> None:
     """A change waits for one slice of it at most, and no older state comes after a newer one."""
     runs = run()
-    rig.folder.write("handlers.py", _code("new", 'wait("go")'))
-    assert runs.reload().result == "Applied"
+    rig.apply(_code("new", 'wait("go")'))
     until("the replay has begun", lambda: len(rig.told("new")) == 1)
     runs.sandbox.create(config_map("late"))
     runs.sandbox.delete("ConfigMap", "m249", "default")
@@ -107,15 +104,3 @@ def test_what_happens_meanwhile_does_not_wait_for_the_replay(rig, run, config_ma
     deleted = heard.index(("new", "Deleted", "Watch", "default/m249"))
     assert "default/m249" not in [row[3] for row in heard[deleted + 1 :]]
     assert set(_replayed(rig, "new")) >= set(ALL) - {"default/m249"}
-
-
-@pytest.mark.guarantee("G20")
-def test_what_is_replayed_passes_events(rig, run, config_map) -> None:
-    """A handler that does not want Resync hears no replay."""
-    runs = run(rest="events: [Added]")
-    rig.folder.write("handlers.py", _code("new"))
-    assert runs.reload().result == "Applied"
-    runs.sandbox.create(config_map("late"))
-    runs.wait_idle()
-    assert rig.told("new") == [("new", "Added", "Watch", "default/late")]
-    assert runs.handler("tell").replayed == 0

@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from declctl.testing import until
+from tests.behaviour.conftest import secret
 
 GOOD = """
 import declctl
@@ -32,9 +33,8 @@ def run(rig, config_map):
     """A controller whose handler file is `good` and has heard of one object."""
 
     def start(policy: str = "probationPeriod: 1h, minCalls: 5", **how):
-        rig.handler(
-            "tell", entry="handlers", rest="retry: {maxAttempts: 50, initialBackoff: 10ms, maxBackoff: 20ms}"
-        )
+        retry = "retry: {maxAttempts: 50, initialBackoff: 10ms, maxBackoff: 20ms}"
+        rig.handler("tell", entry="handlers", rest=retry)
         rig.reload_policy += f", {policy}"
         runs = rig.run(GOOD.format(name="good"), objects=[config_map("m")], **how)
         runs.wait_idle()
@@ -43,9 +43,8 @@ def run(rig, config_map):
     return start
 
 
-def _edit(rig, runs, code: str, name: str):
-    rig.folder.write("handlers.py", code.format(name=name))
-    return runs.reload()
+def _edit(rig, code: str, name: str):
+    return rig.apply(code.format(name=name))
 
 
 def _changes(runs, config_map, names) -> None:
@@ -59,7 +58,7 @@ def test_code_that_fails_gives_way_to_the_code_before(rig, run, config_map, aske
     runs = run()
     lists = asked()
     before = runs.status().bundle_hash
-    assert _edit(rig, runs, BAD, "bad").generation == 2
+    assert _edit(rig, BAD, "bad").generation == 2
     _changes(runs, config_map, "abcdefgh")
     until("the good code is back", lambda: runs.status().generation == 3)
     runs.wait_idle()
@@ -89,7 +88,7 @@ def test_what_was_taken_back_is_not_tried_again_until_it_changes(rig, run, confi
     assert (unasked.result, unasked.reason, unasked.generation) == ("Unchanged", "AttemptedBefore", 3)
     assert runs.reload().generation == 4
     assert runs.runtime.history()["inMemory"][0] == 3
-    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 5
+    assert rig.roll_back().generation == 5
     rig.folder.write("handlers.py", GOOD.format(name="mended"))
     until("the mended code is live", lambda: runs.status().generation == 6)
     assert runs.condition("Reloaded").status == "True"
@@ -124,46 +123,43 @@ def test_no_status_has_a_generation_without_its_condition(rig, run, config_map) 
 def test_a_generation_before_is_torn_down_once_whatever_happens(rig, run, config_map) -> None:
     """After rollbacks, edits within a probation and the end each code has been torn down once."""
     runs = run()
-    _edit(rig, runs, GOOD, "second")
-    _edit(rig, runs, BAD, "third")  # within the probation of the second: the first stays the last good one
+    _edit(rig, GOOD, "second")
+    _edit(rig, BAD, "third")  # within the probation of the second: the first stays the last good one
     until("what was on trial itself is gone", lambda: runs.status().generations_alive == 2)
     assert rig.told("torn down") == [("torn down", "second")]
     _changes(runs, config_map, "abcdefgh")
     until("the first is back", lambda: runs.status().generation == 4)
-    until("the third is gone", lambda: runs.status().generations_alive == 1)
-    _edit(rig, runs, GOOD, "fifth")
+    rig.retired()
+    _edit(rig, GOOD, "fifth")
     assert runs.stop() == 0
     names = ["second", "third", "good", "fifth"]
     assert rig.told("torn down") == [("torn down", name) for name in names]
     assert sorted(rig.told("prepared")) == sorted(("prepared", name) for name in names)
 
 
-@pytest.mark.guarantee("G21", "G22")
-def test_generations_in_memory_stay_few(rig, run) -> None:
-    """However often files change within a probation, one generation is kept besides the one that runs."""
-    runs = run()
-    for number in range(20):
-        assert _edit(rig, runs, GOOD, f"edit {number}").result == "Applied"
-        until("the one in between is gone", lambda: runs.status().generations_alive == 2)
-    assert runs.runtime.history()["inMemory"] == [1, 21]
-    runs.on_machinery(runs.runtime.rollback(), 30)
-    until("all others are gone", lambda: runs.status().generations_alive == 1)
-    gc.collect()
-    assert [row[1] for row in rig.told("torn down")].count("good") == 0
+POISONED = f"{GOOD}    if change.obj.name == 'p': raise ValueError('poison')\n"
 
 
 @pytest.mark.guarantee("G21")
-def test_what_fails_as_much_as_before_stays(rig, run, config_map) -> None:
-    """Where both fail alike, going back would not help."""
+@pytest.mark.parametrize(
+    ("code", "names"), [(BAD, "abcdefgh"), pytest.param(POISONED, "p", marks=pytest.mark.thorough)]
+)
+def test_what_fails_as_much_as_before_stays(rig, run, config_map, code, names) -> None:
+    """Where both codes fail alike, going back would not help, be it on all objects or on a poisoned one."""
     runs = run()
-    _edit(rig, runs, BAD, "bad")
+    _edit(rig, code, "bad")
     runs.on_machinery(_pass(runs), 10)
-    _changes(runs, config_map, "abcdefgh")
-    assert _edit(rig, runs, BAD, "worse").generation == 3
+    _changes(runs, config_map, names)
+    until("it fails", lambda: runs.handler("tell").retried >= 1)
+    assert _edit(rig, code, "worse").generation == 3
     until("the new code has failed often", lambda: len(rig.told("worse")) >= 30)
     assert runs.status().generation == 3
-    _edit(rig, runs, GOOD, "mended")
+    _edit(rig, GOOD, "mended")
     runs.wait_idle()
+
+
+async def _pass(runs) -> None:
+    runs.runtime.parts.reloader.probation.passed()
 
 
 HANGING = """
@@ -173,119 +169,75 @@ def tell(change):
     {does}
 def busy(change): ...
 """
+_ALL_FAIL = r"tell (\d+) of \1 calls \(default/"
 
 
-def _hanging(rig, config_map, does: str, *, rest: str, policy: str, busy: int = 60):
-    """New code of `tell` after good code, beside `busy`, which succeeds on ten times as much."""
+@pytest.mark.thorough
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize(
+    ("does", "timeout", "policy", "busy", "names", "back", "zombies", "message"),
+    [
+        ("wait('hang')", "timeout: 50ms", "1h, minCalls: 20", 60, "abcdefgh", "abcdefgh", 5,
+         f"{_ALL_FAIL}.*it ran longer than its timeout of 0.05 s"),
+        ("wait('hang')", "", "4s", 0, "ab", "b", 1, "tell: 1 call hangs for more than 2 s"),
+        ("raise ValueError('no')", "", "1h, minCalls: 20", 60, "abcde", "abcde", 0, _ALL_FAIL),
+    ],
+    ids=["all time out", "the only worker hangs", "all fail"],
+)  # fmt: skip
+def test_one_handler_that_hangs_or_fails_is_taken_back_beside_one_that_succeeds(
+    rig, config_map, does, timeout, policy, busy, names, back, zombies, message
+) -> None:
+    """A call fails when its time is over, returned or not; 5 failures of 65 calls may be all of a handler."""
     rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
     rig.handler("busy", resource="secrets")
-    rig.handler("tell", rest=rest)
-    rig.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 200ms, {policy}"
+    rig.handler("tell", rest=timeout)
+    rig.reload_policy = f"settle: 20ms, preflight: 'Off', drainTimeout: 200ms, probationPeriod: {policy}"
     runs = rig.run(HANGING.format(name="good", does="..."), objects=[config_map("m"), config_map("n")])
     runs.wait_idle()
-    assert _edit_hanging(rig, runs, does).generation == 2
+    assert rig.apply(HANGING.format(name="new", does=does)).generation == 2
     for number in range(busy):
-        runs.sandbox.create(config_map(f"s{number}") | {"kind": "Secret", "data": {}})
+        runs.sandbox.create(secret(f"s{number}"))
     until("busy has heard of all", lambda: runs.handler("busy").succeeded == busy)
-    return runs
-
-
-def _edit_hanging(rig, runs, does: str):
-    rig.folder.write("handlers.py", HANGING.format(name="new", does=does))
-    return runs.reload()
-
-
-@pytest.mark.guarantee("G21")
-def test_new_code_whose_calls_time_out_is_taken_back_while_they_hang(rig, config_map) -> None:
-    """A call fails at the moment at which its time is over; whether it ever returns is not waited for."""
-    runs = _hanging(
-        rig, config_map, "wait('hang')", rest="timeout: 50ms", policy="probationPeriod: 1h, minCalls: 20"
-    )
-    _changes(runs, config_map, "abcdefgh")
+    _changes(runs, config_map, names)
     until("the good code is back", lambda: runs.status().generation == 3)
     condition = runs.condition("Reloaded")
     assert condition.reason == "RolledBack"
-    assert re.search(r"tell (\d+) of \1 calls \(default/", condition.message)
-    assert "it ran longer than its timeout of 0.05 s" in condition.message
-    until("the calls that hang are counted", lambda: runs.handler("tell").zombies >= 5)
+    assert re.search(message, condition.message)
+    until("the calls that hang are counted", lambda: runs.handler("tell").zombies >= zombies)
     runs.sandbox.create(config_map("later"))
-    until("the good code works", lambda: ("good", "default/later", 3) in rig.told("good"))
+    last = "b" if zombies == 1 else "later"  # a call that times out is told again when it returns
+    until("the good code works", lambda: ("good", f"default/{last}", 3) in rig.told("good"))
     rig.board.open_gate("hang")
     runs.wait_idle()
     assert runs.handler("tell").zombies == 0
-    assert {f"default/{name}" for name in "abcdefgh"} <= {row[1] for row in rig.told("good")}
-
-
-@pytest.mark.guarantee("G21")
-def test_new_code_that_hangs_without_a_timeout_is_taken_back(rig, config_map) -> None:
-    """Its one worker hangs: it makes a single call, and no share of calls would ever tell."""
-    runs = _hanging(rig, config_map, "wait('hang')", rest="", policy="probationPeriod: 4s", busy=0)
-    _changes(runs, config_map, "ab")
-    until("the good code is back", lambda: runs.status().generation == 3)
-    assert "tell: 1 call hangs for more than 2 s" in runs.condition("Reloaded").message
-    until("what waited goes to the good code", lambda: ("good", "default/b", 3) in rig.told("good"))
-    rig.board.open_gate("hang")
-    runs.wait_idle()
-
-
-@pytest.mark.guarantee("G21")
-def test_one_handler_that_always_fails_is_not_hidden_by_another(rig, config_map) -> None:
-    """5 of 65 calls fail, and they are all that this handler made."""
-    runs = _hanging(
-        rig, config_map, "raise ValueError('no')", rest="", policy="probationPeriod: 1h, minCalls: 20"
-    )
-    _changes(runs, config_map, "abcde")
-    until("the good code is back", lambda: runs.status().generation == 3)
-    runs.wait_idle()
-    assert {f"default/{name}" for name in "abcde"} <= {row[1] for row in rig.told("good")}
-    assert re.search(r"tell (\d+) of \1 calls \(default/", runs.condition("Reloaded").message)
-
-
-@pytest.mark.guarantee("G21")
-def test_what_failed_on_the_code_before_takes_no_new_code_back(rig, run, config_map) -> None:
-    """A poisoned object that is tried again and again is no fault of an edit."""
-    poisoned = GOOD + "    if change.obj.name == 'p': raise ValueError('poison')\n"
-    runs = run()
-    assert _edit(rig, runs, poisoned, "second").result == "Applied"
-    runs.on_machinery(_pass(runs), 10)
-    runs.sandbox.create(config_map("p"))
-    until("it fails", lambda: runs.handler("tell").retried >= 1)
-    assert _edit(rig, runs, poisoned, "third").generation == 3
-    until("it goes on failing", lambda: len(rig.told("third")) >= 20)
-    assert runs.status().generation == 3
-    _edit(rig, runs, GOOD, "mended")
-    runs.wait_idle()
-
-
-async def _pass(runs) -> None:
-    runs.runtime.parts.reloader.probation.passed()
+    assert {f"default/{name}" for name in ("later", *back)} <= {row[1] for row in rig.told("good")}
 
 
 @pytest.mark.guarantee("G21")
 def test_after_its_probation_new_code_stays(rig, run, config_map) -> None:
     """When the period is over the generation before is retired, and can't come back."""
     runs = run("probationPeriod: 1ms, minCalls: 5")
-    _edit(rig, runs, BAD, "bad")
-    until("the one before is gone", lambda: runs.status().generations_alive == 1)
+    _edit(rig, BAD, "bad")
+    rig.retired()
     _changes(runs, config_map, "abcdefgh")
     until("the new code has failed often", lambda: len(rig.told("bad")) >= 30)
     assert runs.status().generation == 2
-    refused = runs.on_machinery(runs.runtime.rollback(), 30)
+    refused = rig.roll_back()
     assert (refused.result, refused.reason) == ("Refused", "NotInMemory")
     assert runs.condition("Reloaded").status == "True"
-    _edit(rig, runs, GOOD, "mended")
+    _edit(rig, GOOD, "mended")
     runs.wait_idle()
 
 
 @pytest.mark.guarantee("G21", "G25")
-def test_somebody_goes_back_by_hand(rig, run, config_map) -> None:
-    """To the one before, or to one named by number that is in memory; state and condition say so."""
+def test_somebody_goes_back_by_hand(rig, run, config_map, asked) -> None:
+    """To one named by number that is in memory, or to the one before: nothing is listed, all is told."""
     runs = run()
-    _edit(rig, runs, GOOD, "second")
-    missing = runs.on_machinery(runs.runtime.rollback(7), 30)
+    _edit(rig, GOOD, "second")
+    missing = rig.roll_back(7)
     assert (missing.result, missing.message) == ("Refused", "generation 7 is not in memory: generation 1 is")
     assert runs.status().generation == 2
-    back = runs.on_machinery(runs.runtime.rollback(1), 30)
+    back = rig.roll_back(1)
     assert (back.result, back.generation) == ("RolledBack", 3)
     _changes(runs, config_map, ["late"])
     runs.wait_idle()
@@ -301,33 +253,36 @@ def test_somebody_goes_back_by_hand(rig, run, config_map) -> None:
     assert listed[0]["bundleHash"] == listed[3]["bundleHash"] != listed[1]["bundleHash"]
     json.dumps(listed)
 
-
-@pytest.mark.guarantee("G21")
-def test_going_back_undoes_resources_and_indexes(rig, run, config_map, asked) -> None:
-    """A resource that the new manifest dropped or narrowed is still filled: going back lists nothing."""
-    runs = run()
-    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: {matchLabels: {a: b}}}"]
-    rig.write(GOOD.format(name="narrow"))
-    assert runs.reload().result == "Applied"
+    # A resource that the new manifest narrows is still filled.
+    narrow = "- {name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: {matchLabels: {a: b}}}"
+    rig.apply(GOOD.format(name="narrow"), narrow)
     until("nothing matches any longer", lambda: not runs.lister("maps").list())
     lists = asked()
-    assert runs.on_machinery(runs.runtime.rollback(), 30).lists == 0
-    assert [str(each.key) for each in runs.lister("maps").list()] == ["default/m"]
+    assert rig.roll_back().lists == 0
+    assert sorted(str(each.key) for each in runs.lister("maps").list()) == ["default/late", "default/m"]
     assert asked() == lists
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G21", "G22")
-def test_going_there_and_back_leaves_nothing_behind(rig, run) -> None:
-    """After ten edits and ten ways back there is the code of the first generation, and no other."""
+def test_generations_in_memory_stay_few(rig, run) -> None:
+    """Edits within a probation keep one generation more; going there and back ten times leaves nothing."""
     runs = run()
     first = {name for name in sys.modules if name.startswith("_declctl_gen.")}
+    for number in range(20):
+        _edit(rig, GOOD, f"edit {number}")
+        until("the one in between is gone", lambda: runs.status().generations_alive == 2)
+    assert runs.runtime.history()["inMemory"] == [1, 21]
+    rig.roll_back()
+    rig.retired()
+    gc.collect()
     gone = []
     for number in range(10):
         gone.append(weakref.ref(runs.runtime.parts.reloader.active))
-        assert _edit(rig, runs, GOOD, f"edit {number}").result == "Applied"
+        _edit(rig, GOOD, f"more {number}")
         gone.append(weakref.ref(runs.runtime.parts.reloader.active))
-        assert runs.on_machinery(runs.runtime.rollback(), 30).result == "RolledBack"
-        until("the edit is gone", lambda: runs.status().generations_alive == 1)
+        assert rig.roll_back().result == "RolledBack"
+        rig.retired()
 
     def left() -> int:
         gc.collect()
@@ -335,4 +290,5 @@ def test_going_there_and_back_leaves_nothing_behind(rig, run) -> None:
 
     until("all of them are collected", lambda: not left())
     assert {name for name in sys.modules if name.startswith("_declctl_gen.")} == first
-    assert runs.runtime.history()["inMemory"] == [21]
+    assert runs.runtime.history()["inMemory"] == [42]
+    assert ("torn down", "good") not in rig.told("torn down")

@@ -42,6 +42,7 @@ def bundle(tmp_path: Path) -> BundleDir:
     return BundleDir(tmp_path / "app", {"manifest.yaml": MANIFEST, "jobs.py": JOBS})
 
 
+@pytest.mark.thorough
 def test_a_schedule_reads_synced_caches_and_takes_new_code(bundle: BundleDir) -> None:
     """It is called with the cache as it is; after an edit, the next call has the new code."""
     with running(bundle.path, objects=[MAP]) as controller:
@@ -72,6 +73,7 @@ async def _trigger(controller) -> str:
     return str(controller.runtime.trigger("nightly"))
 
 
+@pytest.mark.thorough
 def test_a_wrong_function_is_refused_with_its_place(bundle: BundleDir) -> None:
     """As that of a hook."""
     bundle.edit("jobs.py", "schedule, ctx", "obj, ctx")
@@ -83,6 +85,7 @@ def test_a_wrong_function_is_refused_with_its_place(bundle: BundleDir) -> None:
     assert "pulse takes 'obj', which the schedule does not give" in done.stderr
 
 
+@pytest.mark.thorough
 def test_without_schedules_no_library_for_them_is_loaded(bundle: BundleDir) -> None:
     """A process without schedules pays nothing for them."""
 

@@ -16,6 +16,8 @@ import pytest
 
 from declctl.testing import until
 
+pytestmark = pytest.mark.thorough
+
 MARKER = "mark-7f3e9a-er"
 QUOTED = 'quo"ted\\mark-4b1-er'  # whose repr and JSON differ from it
 LINES = "-----BEGIN KEY-----\nmark-line-one-er\nmark-line-two-er\n-----END KEY-----\n"

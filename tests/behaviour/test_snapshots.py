@@ -4,6 +4,7 @@ import pytest
 
 from declctl.sandbox.faults import Match
 from declctl.testing import until
+from tests.behaviour.conftest import secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 INCLUDES = "includeSnapshotsFrom: [secrets]"
@@ -37,11 +38,6 @@ def on_schedule(schedule, ctx):
 """
 
 
-def secret(name: str, at: str = "early") -> dict:
-    metadata = {"name": name, "namespace": "default", "labels": {"at": at}}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
-
-
 @pytest.fixture
 def reading(rig):
     """Secrets with an index, beside the ConfigMaps."""
@@ -52,11 +48,11 @@ def reading(rig):
 def test_a_call_reads_one_moment_however_the_cache_goes_on(reading, config_map) -> None:
     """By list, by key, by index and by iteration; a lister beside it has the newest state."""
     reading.handler("twice", rest=INCLUDES)
-    runs = reading.run(READS_TWICE, objects=[secret("a"), config_map("m")])
+    runs = reading.run(READS_TWICE, objects=[secret("a", at="early"), config_map("m")])
     until("the call has begun", lambda: len(reading.told("lister")) == 1)
     store = runs.sandbox
     store.patch("Secret", "a", {"metadata": {"labels": {"at": "late"}}}, namespace="default")
-    store.create(secret("b", "late"))
+    store.create(secret("b", at="late"))
     until("the cache goes on", lambda: len(runs.lister("secrets")) == 2)
     reading.board.open_gate("changed")
     runs.wait_idle()
@@ -74,7 +70,7 @@ def test_handlers_of_every_mode_and_schedules_include_snapshots(reading, config_
     reading.handler("keyed", rest=f"mode: Reconcile, {INCLUDES}")
     reading.more = '  schedules: [{name: tick, every: 1s, entryPoint: "handlers:on_schedule", '
     reading.more += f"{INCLUDES}}}]\n"
-    reading.run(READS_TWICE, objects=[secret("a"), config_map("m")])
+    reading.run(READS_TWICE, objects=[secret("a", at="early"), config_map("m")])
     until("all were called", lambda: all(reading.told(each) for each in ("async", "reconciled", "scheduled")))
     seen = [("a", "early")]
     assert reading.told("async") == [("async", seen)]
@@ -89,9 +85,7 @@ def test_a_key_that_a_change_of_a_snapshot_leads_to_sees_that_change(reading, co
     runs = reading.run(READS_TWICE, objects=[config_map("m")])
     runs.wait_idle()
     for number in range(20):
-        one = secret(f"s{number}", at=str(number))
-        one["metadata"]["labels"]["for"] = "m"
-        runs.sandbox.create(one)
+        runs.sandbox.create(secret(f"s{number}", at=str(number), **{"for": "m"}))
     until("the last one is seen", lambda: len(reading.told()[-1][2]) == 20)
     runs.wait_idle()
     # The key was reconciled once for each, or for several together; never with fewer than before.
@@ -135,7 +129,7 @@ def test_without_the_cache_only_the_handler_that_names_it_waits(
     reading.reload_policy += ", warmTimeout: 200ms"
     reading.write(f"{READS_TWICE}\ndef free(obj): note('free', obj.name)\n")
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = controller(reading.folder.path, objects=[secret("a"), config_map("m")])
+    runs = controller(reading.folder.path, objects=[secret("a", at="early"), config_map("m")])
     until("the free one is called", lambda: reading.told("free") == [("free", "m")])
     until("the others wait", lambda: all(runs.handler(n).retried for n in ("later", "keyed")))
     assert (reading.told("async"), reading.told("reconciled")) == ([], [])
@@ -152,7 +146,7 @@ def test_a_reload_may_add_and_remove_a_snapshot(reading, config_map) -> None:
     """An edit of the list takes effect at the next call, and the plan says so."""
     reading.handler("later")
     code = READS_TWICE.replace('_seen(ctx.snapshots["secrets"])', "sorted(ctx.snapshots)")
-    runs = reading.run(code, objects=[secret("a"), config_map("m")])
+    runs = reading.run(code, objects=[secret("a", at="early"), config_map("m")])
     runs.wait_idle()
     reading.handlers = []
     reading.handler("later", rest=INCLUDES)
@@ -163,13 +157,12 @@ def test_a_reload_may_add_and_remove_a_snapshot(reading, config_map) -> None:
     assert reading.told() == [("async", []), ("async", ["secrets"])]
 
 
+@pytest.mark.thorough
 def test_a_snapshot_is_never_a_mixture_of_two_lists(reading, config_map) -> None:
     """A list is put into the cache in slices. The first one leads to a key, whose call waits for the last."""
     mapped = "{resourceRef: {name: secrets}, mapTo: {label: for}}"
     reading.handler("total", rest=f"mode: Reconcile, watches: [{mapped}], {INCLUDES}")
-    many = [secret(f"s{number:04}", at="0") for number in range(2000)]
-    for each in many:
-        each["metadata"]["labels"]["for"] = "m"
+    many = [secret(f"s{number:04}", at="0", **{"for": "m"}) for number in range(2000)]
     runs = reading.run(
         "from blackboard import tell as note\n"
         "def total(request, ctx): note({each.labels['at'] for each in ctx.snapshots['secrets']})\n",

@@ -8,6 +8,8 @@ import pytest
 from declctl.runtime.threads import AbandonedCall, abandoned_calls
 from declctl.testing import until
 
+pytestmark = pytest.mark.thorough
+
 TELL = """
 from blackboard import spin, tell as note, wait
 import time

@@ -1,11 +1,24 @@
-"""The order in which a controller starts and stops, and a start that fails."""
+"""How a process starts and stops: its order, a start that fails, `--once`, signals, and what it loads."""
 
+import asyncio
+import json
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from declctl.errors import ReloadRefused
-from declctl.testing import ControllerUnderTest, until
+from declctl.runtime import runtime as process
+from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.runtime import RunOptions, Runtime
+from declctl.sandbox import SandboxThread
+from declctl.testing import ControllerUnderTest, Logged, until
+from declctl.transport import Client
+from tests.behaviour.conftest import config_map
 
 HOOKS = """
 import declctl
@@ -56,7 +69,7 @@ def _threads() -> set[str]:
 
 
 @pytest.mark.client_go(333, 335, 338, 339, "Manager")
-def test_parts_start_and_stop_in_order(hooked, config_map, sandbox) -> None:
+def test_parts_start_and_stop_in_order(hooked, sandbox) -> None:
     """Hooks, caches, handlers; at the end the call that runs, then hooks that still read the caches."""
     before = _threads()
     runs = hooked.run(_code(), objects=[config_map("a"), config_map("b")])
@@ -82,9 +95,7 @@ def test_parts_start_and_stop_in_order(hooked, config_map, sandbox) -> None:
 
 @pytest.mark.client_go(334, "Manager")
 @pytest.mark.parametrize("hook", ["startup", "prepare"])
-def test_a_hook_that_fails_ends_the_start_and_what_has_begun_is_undone(
-    hook, hooked, config_map, sandbox
-) -> None:
+def test_a_hook_that_fails_ends_the_start_and_what_has_begun_is_undone(hook, hooked, sandbox) -> None:
     """No handler is called; the error of the start is raised, and that of the undoing is logged beside it."""
     before = _threads()
     code = _code(**{hook: "raise OSError('no disk')"}, teardown="raise OSError('no memory')")
@@ -97,3 +108,171 @@ def test_a_hook_that_fails_ends_the_start_and_what_has_begun_is_undone(
     assert "declctl_teardown of handlers raised OSError: no memory" in "\n".join(starts.log.events("error"))
     assert sandbox.ledger.count("watch") == 0
     until("no thread is left", lambda: _threads() <= before)
+
+
+TELL = "from blackboard import tell as note\ndef tell(change): note('told', change.obj.name)\n"
+
+
+@pytest.mark.parametrize("count", [2, 1200])
+def test_a_cache_that_is_full_before_its_handler_comes_is_dealt_with(
+    rig, sandbox, monkeypatch, count
+) -> None:
+    """On a busy machine the list is there before the first generation: its objects are told all the same."""
+    names = [f"m{n}" for n in range(count)]
+    sandbox.load([config_map(name) for name in names])
+    rig.handler("tell")
+
+    build_indexes = InformerPool.build_indexes
+
+    async def slowly(pool: InformerPool, *arguments, **options) -> None:
+        async with asyncio.timeout(10):
+            while not all(cached.informer.has_synced for cached in runtime.parts.caches.all()):
+                await asyncio.sleep(0.01)
+        await build_indexes(pool, *arguments, **options)
+
+    runtime = Runtime(
+        RunOptions(str(rig.write(TELL)), once=True),
+        connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
+    )
+    monkeypatch.setattr(InformerPool, "build_indexes", slowly)
+    assert runtime.run() == 0
+    assert sorted(row[1] for row in rig.told("told")) == sorted(names)
+
+
+class _LogWithLock(Logged):
+    """A log with a lock, as a screen has it; SIGTERM comes while the line about the machinery is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self.released = threading.Event()
+
+    def info(self, event, **fields) -> None:
+        """Write a line."""
+        assert self._lock.acquire(timeout=10), f"a deadlock over {event!r}"
+        super().info(event, **fields)
+        self._lock.release()
+
+    def error(self, event, **fields) -> None:
+        """Write a line, during which the signal comes."""
+        with self._lock:
+            super().error(event, **fields)
+            signal.raise_signal(signal.SIGTERM)
+        self.released.set()
+
+
+def test_a_signal_in_the_middle_of_a_log_line_stops_the_process(rig, sandbox, monkeypatch) -> None:
+    """Python runs the signal's handler in the main thread, which has the lock of the log at that moment."""
+    monkeypatch.setattr(process, "LOOK_SECONDS", 0.05)  # so that five looks do not take five seconds
+    rig.handler("tell")
+    log = _LogWithLock()
+    runtime = Runtime(
+        RunOptions(str(rig.write(TELL))),
+        connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
+        log=log,
+    )
+
+    def block() -> None:
+        runtime.machinery.loop.call_soon_threadsafe(log.released.wait, 30)
+
+    starts = threading.Timer(0.5, block)
+    starts.start()
+    assert runtime.run() == 0
+    assert log.find("stopping: running calls may finish") is not None
+    assert log.events("info").count("stopping: running calls may finish; once more to end at once") == 1
+
+
+def test_sighup_reloads_until_the_end_of_the_block() -> None:
+    """Before and after, the signal does what it did."""
+    asked: list[str] = []
+    before = signal.signal(signal.SIGHUP, lambda *_: asked.append("before"))
+    try:
+        with process.SignalHandlers(stop=lambda: asked.append("stop"), hangup=lambda: asked.append("reload")):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert asked == ["reload", "before"]
+
+
+MANIFEST = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: plain}
+spec:
+  resources:
+    - name: configs
+      apiVersion: v1
+      kind: ConfigMap
+      indexers: [{name: byOwner, fieldPath: metadata.name}]
+"""
+# Of no use to an informer that is made by a factory.
+RARE = {"declctl.sandbox", "declctl.testing"}
+# Loaded for a manifest with faults, for a plugin with a config or a range, for a table, by a first scrape.
+UNASKED = {"jsonschema", "packaging.specifiers", "prometheus_client", "declctl.admin.metrics", "watchfiles"}
+HEAVY = {"aiohttp", "kubernetes", "jsonschema", "packaging"}
+HEAVY |= {"pluggy", "prometheus_client", "structlog", "typer"}
+
+LIBRARY = """
+from declctl import Client, Registration, SharedIndexInformer, SharedInformerFactory, field_index
+"""
+INFORMER = """
+import asyncio, sys
+from declctl import Client, SharedInformerFactory, field_index
+
+async def main():
+    client = await Client.connect(kubeconfig=sys.argv[1])
+    async with SharedInformerFactory(client) as factory:
+        informer = factory.informer("v1", "ConfigMap", indexers={"byOwner": field_index("metadata.name")})
+        await factory.wait_for_cache_sync()
+        assert [str(key) for key in informer.lister.keys()] == ["default/one"]
+    await client.close()
+
+asyncio.run(main())
+"""
+RUN = """
+import sys
+from declctl.cli.main import status_of
+
+command = ["run", sys.argv[2], "--kubeconfig", sys.argv[1], "--once", "--admin", "127.0.0.1:0"]
+assert status_of(command) == 0
+"""
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """The kubeconfig of a cluster with one ConfigMap, and a manifest that watches it."""
+    folder = tmp_path_factory.mktemp("start")
+    manifest, kubeconfig = folder / "manifest.yaml", folder / "kubeconfig"
+    manifest.write_text(MANIFEST)
+    with SandboxThread() as server:
+        server.create(config_map("one"))
+        kubeconfig.write_text(json.dumps(server.kubeconfig()))
+        yield kubeconfig, manifest
+
+
+def loaded_by(program: str, *arguments: Path) -> set[str]:
+    """The modules that a program of its own has loaded when it ends."""
+    telling = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    command = [sys.executable, "-c", f"{program}\n{telling}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_the_library_loads_no_client_and_nothing_rare():
+    """A program that imports what it needs for an informer pays for that, and connects later."""
+    assert loaded_by(LIBRARY) & (HEAVY | RARE | {"declctl.objects.differences"}) == set()
+
+
+def test_an_informer_loads_nothing_rare(files: tuple[Path, Path]):
+    """A library user's process has what an informer needs, and nothing of a controller."""
+    loaded = loaded_by(INFORMER, *files)
+    assert loaded & (RARE | UNASKED | {"structlog", "typer", "pluggy"}) == set()
+    assert {name for name in loaded if name.startswith(("declctl.manifest", "declctl.hooks"))} == set()
+
+
+@pytest.mark.thorough
+def test_a_plain_run_loads_what_it_uses(files: tuple[Path, Path]):
+    """A manifest without faults, plugins and scrapers is run without what those would need."""
+    assert loaded_by(RUN, *files) & (RARE | UNASKED) == set()

@@ -17,6 +17,8 @@ from tests.storm.generator import Generator
 from tests.storm.playing import play
 from tests.storm.verdict import Row, Verdict
 
+pytestmark = pytest.mark.thorough
+
 _TIMES = 10 if os.environ.get("DECLCTL_SOAK") else 1
 _CHANGES = 6_000 * _TIMES
 _RELOADS = 10 * _TIMES

@@ -222,6 +222,7 @@ RENEWING = ["building_an_index", "reprojecting", "bringing_a_field_to_hand"]
 STAGES = ["in_the_child", "importing", "preparing", "preparing_asynchronously", "warming", *RENEWING]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_edit_that_is_taken_back_while_it_is_staged_leaves_nothing(
@@ -250,6 +251,7 @@ def _counted(before):
     return {**before, "resources": [(name, objects + 1, lists, watches)]}
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_newer_edit_is_live_while_the_older_would_still_be_staged(
@@ -296,6 +298,7 @@ def renamed(change): pass
     assert controller.log.find("refused") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6", "G12")
 @pytest.mark.parametrize("stage", [*RENEWING, "warming"])
 def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(
@@ -344,6 +347,7 @@ def test_what_was_given_up_was_not_tried(rig, config_map) -> None:
     assert (again.result, again.generation) == ("Applied", 2), again.line
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G12")
 def test_readers_never_see_an_index_that_is_half_built(rig, running, stuck, sandbox, config_map) -> None:
     """An index is defined anew under its name: its readers have the old one, whole, until the new one is."""
@@ -364,6 +368,7 @@ def test_readers_never_see_an_index_that_is_half_built(rig, running, stuck, sand
     assert [view.name for view in running.lister("maps").by_index("byName", "another")] == ["p"]
 
 
+@pytest.mark.thorough
 def test_an_attempt_is_asked_for_and_another_edit_comes(rig, running, stuck, sandbox) -> None:
     """`declctl reload` of files that have changed since the attempt began does not join it."""
     stuck.warming()
@@ -376,6 +381,7 @@ def test_an_attempt_is_asked_for_and_another_edit_comes(rig, running, stuck, san
     assert _given_up(running) == 1
 
 
+@pytest.mark.thorough
 def test_the_process_ends_while_an_attempt_is_staged(rig, running, stuck) -> None:
     """SIGTERM in the middle: what was prepared is torn down, and it ends at once and in order."""
     stuck.warming()

@@ -30,6 +30,7 @@ from tests.behaviour.failing.scene import HANDLERS, MANIFEST, Scene
 from tests.rooms.cli.conftest import Ended, _declctl  # noqa: F401 - a fixture
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.guarantee("G6", "G25")
 def test_a_refusal_is_told_everywhere_and_changes_nothing_else(case: Case, scene: Scene, ask: Run) -> None:
@@ -164,6 +165,7 @@ async def _damaged(runs: Any, name: str) -> None:
     cached.informer.indexer.update(structs.replace(record, frame=b"\x00broken"))
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G12", "G25")
 def test_an_index_function_that_raises_is_named_with_object_and_line(scene: Scene, ask: Run) -> None:
     """It keeps neither a reload away nor its object out of the cache; whoever looks is told where."""

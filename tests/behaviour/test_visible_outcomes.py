@@ -26,6 +26,7 @@ _DROPS = "transform: {dropFields: [metadata.managedFields, data.size]}"
 _FAILING = HANDLERS.replace("    print(", "    raise ValueError('no good')\n    print(")
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G25")
 def test_an_edit_that_gives_way_is_told_and_is_no_failure(scene: Scene, ask: Run) -> None:
     """Who waits for it gets the outcome of the newer one; the condition stays true."""
@@ -82,6 +83,7 @@ def test_what_needs_a_new_process_is_told_until_there_is_one(scene: Scene, ask: 
     is_well(scene, ask, number + 3, reason="Applied")
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G21", "G25")
 def test_code_that_is_taken_back_is_told_everywhere(scene: Scene, ask: Run) -> None:
     """`reload` has said that it is live; then status, metrics, log and history say why it is not any more."""
@@ -116,6 +118,7 @@ def test_code_that_is_taken_back_is_told_everywhere(scene: Scene, ask: Run) -> N
     is_well(scene, ask, bad + 2, reason="Applied")
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G21", "G25")
 def test_who_goes_back_by_hand_is_not_told_of_a_failure(scene: Scene, ask: Run) -> None:
     """The status says from where to where and that somebody wanted it; the log has it as information."""
@@ -138,6 +141,7 @@ def test_who_goes_back_by_hand_is_not_told_of_a_failure(scene: Scene, ask: Run) 
     is_well(scene, ask, old + 3, reason="Applied")
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6", "G21", "G25")
 def test_a_way_back_that_is_closed_is_told(scene: Scene, ask: Run) -> None:
     """What was dropped has to be listed for it, and may not be: the new code goes on, and nothing is lost."""

@@ -1,4 +1,8 @@
-"""A running controller and the files that it watches: fresh sources, whole bundles, and the policy itself."""
+"""A running controller and the files that it watches: fresh sources, whole bundles, packages and links.
+
+A handler package of several modules is one: its modules change together, or not at all. Of links, what
+runs is what they lead to, and edits behind them are noticed.
+"""
 
 import errno
 import os
@@ -11,7 +15,7 @@ import pytest
 from declctl.kit import files as reader
 from declctl.runtime.checking.check import read_files
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.testing import ConfigMapDir, until
+from declctl.testing import BundleDir, ConfigMapDir, until
 
 TELLING = """
 from blackboard import tell as note
@@ -60,8 +64,7 @@ def test_fifty_swaps_of_a_configmap_are_never_torn(watch, rig, controller, tmp_p
     moments = random.Random(24)
 
     def files(number: int) -> dict[str, str]:
-        rig.handlers = []
-        rig.handler("tell", entry=f"handlers:tell_{number}")
+        rig.only(entry=f"handlers:tell_{number}")
         rig.reload_policy = f"watch: {watch}, settle: 20ms, preflight: 'Off'"
         return {"manifest.yaml": rig.manifest(), "handlers.py": TELLING.format(number)}
 
@@ -89,6 +92,7 @@ def _plan(controller) -> str:
     return str(handler.entry_point)
 
 
+@pytest.mark.thorough
 def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) -> None:
     """`reload.watch` is like any other policy: Off, Poll and Auto take effect without a restart."""
     rig.handler("tell")
@@ -121,8 +125,7 @@ def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkey
     running = rig.run("def tell(change): ...\n", watch=True)
     rig.folder.write("parts/__init__.py", "")
     rig.folder.write("parts/inner.py", "def tell(change:\n")
-    rig.handlers = []
-    rig.handler("tell", entry="parts.inner:tell")
+    rig.only(entry="parts.inner:tell")
     rig.write()
     until("it is refused", lambda: running.condition("Reloaded").reason == "SyntaxError")
     rig.folder.write("parts/inner.py", "def tell(change): ...\n")
@@ -137,6 +140,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G6", "G25")
 @pytest.mark.parametrize("error", FAULTS, ids=repr)
 @pytest.mark.parametrize("watch", ["Auto", "Poll"])
@@ -213,6 +217,7 @@ def tell(change):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("watch", ["Auto", "Poll"])
 def test_a_package_that_comes_and_goes_is_imported_and_left_to_python(
@@ -244,3 +249,134 @@ def test_a_package_that_comes_and_goes_is_imported_and_left_to_python(
         running.sandbox.create(config_map(version))
         row = ("yaml", version, f"default/{version}")
         until("it is imported", lambda told=row: told in rig.told("yaml"))
+
+
+FILES = {
+    "app/__init__.py": "",
+    "app/handlers.py": (
+        "from blackboard import tell as note\nfrom .texts import VERSION, say\n"
+        "def tell(change):\n    from .deep.late import VERSION as late\n"
+        "    note('versions', VERSION, say(), late)\n"
+    ),
+    "app/texts.py": "from app.deep import words\nVERSION = {0}\ndef say(): return words.VERSION\n",
+    "app/deep/__init__.py": "",
+    "app/deep/words.py": "VERSION = {0}\n",
+    "app/deep/late.py": "VERSION = {0}\n",
+}
+
+
+@pytest.fixture
+def modules(rig):
+    """Writes every module of a package in one version, the deepest first."""
+
+    def write(version: int) -> None:
+        for name, text in reversed(FILES.items()):
+            rig.folder.write(name, text.replace("{0}", str(version)))
+
+    write(1)
+    rig.handler("tell", entry="app.handlers:tell")
+    rig.reload_policy = "settle: 200ms, preflight: 'Off'"
+    return write
+
+
+def test_modules_that_are_saved_one_after_the_other_are_one_reload(rig, modules, config_map) -> None:
+    """Three modules in two folders change together, or, if the deepest has a fault, none of them does."""
+    running = rig.run(watch=True, objects=[config_map("one")])
+    running.wait_idle()
+    modules(2)
+    until("it is live", lambda: running.status().generation == 2)
+    running.sandbox.create(config_map("two"))
+    running.wait_idle()
+    assert rig.told("versions") == [("versions", 1, 1, 1), ("versions", 2, 2, 2)]
+    assert running.status().reloads == {"Applied": 1}
+
+    rig.folder.write("app/deep/words.py", "VERSION = 3\nraise OSError('no words')\n")
+    for name in ("app/deep/late.py", "app/texts.py"):
+        rig.folder.write(name, FILES[name].replace("{0}", "3"))
+    outcome = running.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "ImportFailed")
+    assert "app/deep/words.py:2" in outcome.message
+    running.sandbox.create(config_map("three"))
+    running.wait_idle()
+    assert rig.told("versions")[2:] == [("versions", 2, 2, 2)]
+
+
+@pytest.mark.thorough
+def test_a_module_that_comes_or_goes_is_noticed(rig, modules, config_map) -> None:
+    """A module that is imported before it is there, in a new folder of the package: each step is noticed."""
+    running = rig.run(watch=True)
+    words = (rig.folder.path / "app/deep/words.py").read_text()
+    (rig.folder.path / "app/deep/deeper").mkdir()
+    rig.folder.write("app/deep/words.py", f"from .deeper import more\n{words}")
+    until("it is missing", lambda: running.condition("Reloaded").status == "False")
+    rig.folder.write("app/deep/deeper/more.py", "X = 1\n")
+    until("the new module is there", lambda: running.status().generation == 2)
+    rig.folder.write("app/deep/deeper/unrelated.py", "X = 1\n")  # nothing imports it: no generation
+    rig.folder.write("app/deep/deeper/more.py", "X = 2\n")
+    until("it has changed", lambda: running.status().generation == 3)
+    rig.folder.remove("app/deep/deeper/more.py")
+    until("it is gone", lambda: running.condition("Reloaded").status == "False")
+
+
+CODE = "from blackboard import tell as note\n{0}def tell(change): note('version', {1})\n"
+
+
+def _folder(real, bundle) -> None:
+    bundle.rename(real / "bundle")
+    bundle.symlink_to(real / "bundle")
+
+
+def _each(name):
+    def link(real, bundle) -> None:
+        (real / name).parent.mkdir(parents=True, exist_ok=True)
+        (bundle / name).rename(real / name)
+        (bundle / name).symlink_to(real / name)
+
+    return link
+
+
+PLAIN = {"handlers.py": CODE.replace("{0}", "").replace("{1}", "{}")}
+PACKAGE = {
+    "app/__init__.py": "",
+    "app/handlers.py": CODE.replace("{0}", "from .parts import words\n").replace("{1}", "words.VERSION"),
+    "app/parts/words.py": "VERSION = {}\n",
+}
+COMPUTED = PACKAGE | {
+    "app/handlers.py": CODE.replace(
+        "{0}", "import importlib\nwords = importlib.import_module('.parts.' + 'words', __package__)\n"
+    ).replace("{1}", "words.VERSION")
+}
+BUNDLES = {
+    "the folder": (PLAIN, "handlers:tell", _folder),
+    "the manifest": (PLAIN, "handlers:tell", _each("manifest.yaml")),
+    "a module": (PLAIN, "handlers:tell", _each("handlers.py")),
+    "a package": (PACKAGE, "app.handlers:tell", _each("app")),
+    "a package in a package": (PACKAGE, "app.handlers:tell", _each("app/parts")),
+    "a package that is read whole": (COMPUTED, "app.handlers:tell", _each("app/parts")),
+}
+
+
+@pytest.mark.parametrize("what", BUNDLES)
+def test_a_link_is_what_it_leads_to(what, rig, config_map, tmp_path_factory, controller) -> None:
+    """It starts, and an edit behind the link, where no notice may come from, is live by itself."""
+    files, entry, link = BUNDLES[what]
+
+    def write(version: int, folder: BundleDir) -> None:
+        for name, text in files.items():
+            if version == 1 or "{}" in text:
+                folder.write(name, text.replace("{}", str(version)))
+
+    real = tmp_path_factory.mktemp("real")
+    write(1, rig.folder)
+    rig.handler("tell", entry=entry)
+    rig.reload_policy = "settle: 20ms, preflight: 'Off', watch: Poll"
+    manifest = rig.write()
+    link(real, rig.folder.path)
+    running = controller(manifest, watch=True)
+    running.wait_ready()
+    edited = {"the folder": BundleDir(rig.folder.path.resolve()), "a module": BundleDir(real)}
+    write(2, edited.get(what, rig.folder))
+    until("the edit is live", lambda: running.status().generation == 2)
+    running.sandbox.create(config_map("one"))
+    running.wait_idle()
+    assert rig.told("version") == [("version", 2)]

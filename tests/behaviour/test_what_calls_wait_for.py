@@ -10,6 +10,9 @@ from declctl.runtime.handling import invocations
 from declctl.runtime.scheduling import schedules
 from declctl.sandbox.faults import Match
 from declctl.testing import until
+from tests.behaviour.conftest import secret
+
+pytestmark = pytest.mark.thorough
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 INCLUDES = "includeSnapshotsFrom: [secrets]"
@@ -54,10 +57,6 @@ BY_SNAPSHOT = CODE.replace("READ", 'ctx.snapshots["secrets"]')
 NOTHING = CODE.replace("READ", "()")
 
 
-def secret(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}}
-
-
 def declare(rig: Any, rest: str = "", *, schedule: str = "every: 1s") -> None:
     """Declare a handler of each mode, and a schedule, each with `rest`."""
     rig.handlers = []
@@ -76,6 +75,16 @@ def seen_by(rig: Any) -> dict[str, list[list[str]]]:
     return found
 
 
+def all_called(rig: Any, timeout: float = 30.0) -> None:
+    """Return when each handler was called, and the schedule."""
+    until("all are called", lambda: len(seen_by(rig)) == len(MODES) + 1, timeout=timeout)
+
+
+def reads_of(rig: Any) -> set[tuple[str, ...]]:
+    """What any call has read."""
+    return {tuple(read) for reads in seen_by(rig).values() for read in reads}
+
+
 def trigger(runs: Any) -> Any:
     """Call the schedule now."""
 
@@ -86,15 +95,14 @@ def trigger(runs: Any) -> Any:
 
 
 @pytest.fixture
-def start(rig, controller, config_map):
+def start(rig, config_map):
     """Start it with Secrets in the manifest, over a ConfigMap and two Secrets."""
 
     def begin(code: str, rest: str = "", policy: str = "", schedule: str = "every: 1s"):
         rig.resources.append(SECRETS)
         rig.reload_policy += policy
         declare(rig, rest, schedule=schedule)
-        rig.write(code)
-        return controller(rig.folder.path, objects=[config_map("m"), secret("a"), secret("b")])
+        return rig.start(code, objects=[config_map("m"), secret("a"), secret("b")])
 
     return begin
 
@@ -116,8 +124,8 @@ def test_no_mode_begins_before_the_first_sync(start, rig, sandbox, code, rest) -
     assert rig.told() == []
     assert runs.condition("Ready").message == "not synced: secrets"
     sandbox.faults.clear()
-    until("all were called", lambda: len(seen_by(rig)) == len(MODES) + 1, timeout=60.0)
-    assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {("a", "b")}
+    all_called(rig, 60.0)
+    assert reads_of(rig) == {("a", "b")}
 
 
 @EITHER
@@ -150,8 +158,8 @@ def test_every_mode_waits_and_says_so_while_a_right_is_missing(
         assert why in line
     assert runs.log.events("error") == []
     sandbox.faults.clear()
-    until("all are called", lambda: len(seen_by(rig)) == len(MODES) + 1, timeout=60.0)
-    assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {("a", "b")}
+    all_called(rig, 60.0)
+    assert reads_of(rig) == {("a", "b")}
 
 
 @EITHER
@@ -161,7 +169,7 @@ def test_an_edit_that_names_another_resource_waits_for_its_cache(
     """The old code goes on until the new cache has synced; the new code reads all of it."""
     declare(rig)
     runs = rig.run(NOTHING, objects=[config_map("m"), secret("a"), secret("b")])
-    until("all were called", lambda: len(seen_by(rig)) == len(MODES) + 1)
+    all_called(rig)
     runs.wait_idle()
     sandbox.faults.refuse(503, Match(resource="secrets"))
     rig.resources.append(SECRETS)
@@ -172,16 +180,16 @@ def test_an_edit_that_names_another_resource_waits_for_its_cache(
         until("the new cache is listed", lambda: sandbox.ledger.count("list", resource="secrets"))
         rig.board.told.clear()
         runs.sandbox.create(config_map("n"))
-        until("the old code is called", lambda: len(seen_by(rig)) == len(MODES) + 1)
-        assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {()}
+        all_called(rig)
+        assert reads_of(rig) == {()}
         assert not edit.done()
         sandbox.faults.clear()
         assert edit.result(60.0).result == "Applied"
     runs.wait_idle()
     rig.board.told.clear()
     runs.sandbox.create(config_map("o"))
-    until("the new code is called", lambda: len(seen_by(rig)) == len(MODES) + 1)
-    assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {("a", "b")}
+    all_called(rig)
+    assert reads_of(rig) == {("a", "b")}
 
 
 @EITHER
@@ -194,15 +202,14 @@ def test_an_edit_that_names_a_resource_that_can_not_be_read_is_refused(
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
     rig.resources.append(SECRETS)
     declare(rig, rest)
-    rig.write(code)
-    outcome = runs.reload()
+    outcome = rig.reload(code)
     assert (outcome.result, outcome.reason) == ("Refused", "Forbidden")
     assert "secrets is forbidden" in outcome.message
     runs.wait_idle()
     rig.board.told.clear()
     runs.sandbox.create(config_map("n"))
-    until("the old code is called", lambda: len(seen_by(rig)) == len(MODES) + 1)
-    assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {()}
+    all_called(rig)
+    assert reads_of(rig) == {()}
 
 
 @EITHER
@@ -210,11 +217,10 @@ def test_an_edit_that_names_a_cache_that_never_synced_is_told_so(start, rig, san
     """The resource was in the manifest, unread; from the edit on, calls wait for it, and then read all."""
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
     runs = start(NOTHING, policy=", warmTimeout: 200ms")
-    until("all were called", lambda: len(seen_by(rig)) == len(MODES) + 1)
+    all_called(rig)
     until("no more waits", lambda: not any(runs.handler(n).queued + runs.handler(n).running for n in MODES))
     declare(rig, rest)
-    rig.write(code)
-    assert runs.reload().result == "Applied"
+    rig.apply(code)
     rig.board.told.clear()
     runs.sandbox.patch("ConfigMap", "m", {"data": {"n": "1"}}, namespace="default")
     until("all wait", lambda: all(runs.handler(name).retried for name in MODES))
@@ -222,5 +228,5 @@ def test_an_edit_that_names_a_cache_that_never_synced_is_told_so(start, rig, san
     assert seen_by(rig) == {}
     assert all("secrets has not synced" in runs.handler(name).last_error for name in MODES)
     sandbox.faults.clear()
-    until("all are called", lambda: len(seen_by(rig)) == len(MODES) + 1, timeout=60.0)
-    assert {tuple(read) for reads in seen_by(rig).values() for read in reads} == {("a", "b")}
+    all_called(rig, 60.0)
+    assert reads_of(rig) == {("a", "b")}

@@ -6,6 +6,7 @@ from declctl.errors import NotSynced, UnknownNamespace
 from declctl.runtime.handling import invocations
 from declctl.sandbox.faults import Match
 from declctl.testing import until
+from tests.behaviour.conftest import secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 # Tells each ConfigMap without a Secret of its name to be an orphan, as a handler would that deletes it.
@@ -16,10 +17,6 @@ def tell(obj, ctx):
     secrets = ctx.listers["secrets"]
     note("kept" if secrets.get(f"default/{obj.name}") else "deleted", obj.name)
 """
-
-
-def secret(name: str) -> dict:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}}
 
 
 @pytest.fixture
@@ -213,9 +210,7 @@ def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(rig, conf
     with pytest.raises(UnknownNamespace):
         runs.lister("maps").list(namespace="team-b")
 
-    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [team-a, team-b]}"]
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply(None, "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [team-a, team-b]}")
     runs.wait_idle()
     assert rig.told("read", "team-b/a")[-1] == ("read", "team-b/a", True)
     assert [obj.name for obj in runs.lister("maps").list(namespace="team-b")] == ["a"]

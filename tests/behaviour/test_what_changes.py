@@ -177,6 +177,7 @@ def test_another_selector_tells_only_what_enters_and_leaves(rig, sandbox) -> Non
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.client_go("Sync period")
 @pytest.mark.guarantee("G17")
 def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, config_map) -> None:

@@ -62,6 +62,7 @@ def _map(name: str, color: str, tier: str = "web") -> dict:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"color": color}}
 
 
+@pytest.mark.thorough
 def test_selectors_indexes_merging_resyncs_and_relists_decode_nothing(rig, sandbox, decoded) -> None:
     """A whole walk: what is told, listed, selected, indexed, merged, replayed and compared stays a frame."""
     rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, resyncPeriod: 1s, {INDEXERS}}}"]

@@ -1,12 +1,13 @@
-"""ServiceAccounts with generated rights on a real API server: their tokens, and their rights one by one."""
+"""ServiceAccounts on a real API server: their tokens, their rights, and generated rights one by one."""
 
 import copy
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import yaml
 from clusters import Cluster
@@ -14,6 +15,7 @@ from processes import environment
 from rest import path
 from waiting import until
 
+_RBAC = "rbac.authorization.k8s.io"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -62,23 +64,31 @@ def granted(objects: Sequence[dict[str, Any]]) -> list[Granted]:
     ]
 
 
-class Account:
-    """A ServiceAccount of generated objects, which are created on a cluster."""
+def token_of(cluster: Cluster, name: str, namespace: str) -> str:
+    """A new token of a ServiceAccount."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    where = f"{path('serviceaccounts', namespace)}/{name}/token"
+    return cluster.rest.request("POST", where, asked)["status"]["token"]
 
-    def __init__(self, cluster: Cluster, objects: Sequence[dict[str, Any]]) -> None:
-        self._cluster = cluster
-        self._objects = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-        (account,) = [each for each in objects if each["kind"] == "ServiceAccount"]
-        self.name, self.namespace = account["metadata"]["name"], account["metadata"]["namespace"]
-        for each in objects:
-            cluster.rest.create(each)
+
+class User:
+    """A ServiceAccount of a namespace, which is there already."""
+
+    def __init__(self, cluster: Cluster, name: str, namespace: str) -> None:
+        self._cluster, self.name, self.namespace = cluster, name, namespace
+        self._granted = itertools.count(1)
+
+    @classmethod
+    def create(cls, cluster: Cluster, name: str, namespace: str) -> Self:
+        """A new one, without any right."""
+        metadata = {"name": name, "namespace": namespace}
+        cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+        return cls(cluster, name, namespace)
 
     @property
     def token(self) -> str:
         """A new token of it."""
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        where = f"{path('serviceaccounts', self.namespace)}/{self.name}/token"
-        return self._cluster.rest.request("POST", where, asked)["status"]["token"]
+        return token_of(self._cluster, self.name, self.namespace)
 
     def kubeconfig(self, file: Path) -> Path:
         """A kubeconfig of it, in its namespace."""
@@ -87,6 +97,37 @@ class Account:
         document["contexts"][0]["context"]["namespace"] = self.namespace
         file.write_text(yaml.safe_dump(document), "utf-8")
         return file
+
+    def grant(self, *rules: dict[str, Any], namespace: str | None) -> None:
+        """Grant it rules in a namespace; with None, in the whole cluster."""
+        name = f"{self.namespace}-{self.name}-{next(self._granted)}"
+        kind = "Role" if namespace else "ClusterRole"
+        self._cluster.rest.create({**_rbac(kind, name, namespace), "rules": [*rules]})
+        self.bind(name, kind=kind, namespace=namespace)
+
+    def bind(self, role: str, *, kind: str = "ClusterRole", namespace: str | None = None) -> None:
+        """Give it a role that is there."""
+        name = f"{self.namespace}-{self.name}-{role.replace(':', '-')}"
+        subject = {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
+        reference = {"apiGroup": _RBAC, "kind": kind, "name": role}
+        binding = _rbac("RoleBinding" if namespace else "ClusterRoleBinding", name, namespace)
+        self._cluster.rest.create({**binding, "roleRef": reference, "subjects": [subject]})
+
+
+def _rbac(kind: str, name: str, namespace: str | None) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata}
+
+
+class Account(User):
+    """A ServiceAccount of generated objects, which are created on a cluster."""
+
+    def __init__(self, cluster: Cluster, objects: Sequence[dict[str, Any]]) -> None:
+        self._objects = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+        (account,) = [each for each in objects if each["kind"] == "ServiceAccount"]
+        super().__init__(cluster, account["metadata"]["name"], account["metadata"]["namespace"])
+        for each in objects:
+            cluster.rest.create(each)
 
     @contextmanager
     def without(self, right: Granted) -> Iterator[None]:

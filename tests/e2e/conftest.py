@@ -14,10 +14,18 @@ from clusters import Cluster, SandboxCluster
 
 
 @pytest.fixture(scope="session")
-def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The real API server, one for all tests: it takes seconds to start."""
+def _real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with clusters.real(tmp_path_factory.mktemp("controlplane")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session", params=["real"])
+def real_cluster(_real_cluster: Cluster) -> Cluster:
+    """The real API server, one for all tests: it takes seconds to start.
+
+    The parameter puts `real` into the name of the test, by which one worker gets all of these tests.
+    """
+    return _real_cluster
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +46,7 @@ def sandbox_cluster(tmp_path: Path) -> Iterator[SandboxCluster]:
 @pytest.fixture(params=["sandbox", pytest.param("real", marks=pytest.mark.real)])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Either."""
-    return request.getfixturevalue(f"{request.param}_cluster")
+    return request.getfixturevalue("sandbox_cluster" if request.param == "sandbox" else "_real_cluster")
 
 
 @pytest.fixture

@@ -63,11 +63,12 @@ class ControlPlane:
         self._prepare()
         self._start_etcd()
         self.start_api_server()
-        if self.has_controllers:
-            self._start_controllers()
 
     def start_api_server(self) -> None:
-        """Start it (again), and return when it is ready."""
+        """Start it (again), and return when it is ready.
+
+        Controllers end if they find no API server while they start; they are started again, too.
+        """
         key = self._folder / "sa.key"
         self._run(
             "kube-apiserver",
@@ -86,9 +87,12 @@ class ControlPlane:
             f"--audit-log-path={self.audit_log}",
             *self.flags,
         )
-        until("the API server writes its certificate", self.authority.exists, seconds=60)
+        until("the API server writes its certificate", self._has_certificate, seconds=60)
         self.kubeconfig.write_text(yaml.safe_dump(self._kubeconfig()), "utf-8")
         self._wait_for_api_server()
+        controllers = self._running.get("kube-controller-manager")
+        if self.has_controllers and (controllers is None or controllers.poll() is not None):
+            self._start_controllers()
 
     def kill_api_server(self) -> None:
         """As a crash: connections are cut, nobody says good bye."""
@@ -171,6 +175,10 @@ class ControlPlane:
         with log:
             command: Sequence[str] = [str(self._assets / name), *flags]
             self._running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def _has_certificate(self) -> bool:
+        """Whether it is there, and whole."""
+        return self.authority.exists() and "END CERTIFICATE" in self.authority.read_text("utf-8")
 
     def _wait_for_api_server(self) -> None:
         process = self._running["kube-apiserver"]

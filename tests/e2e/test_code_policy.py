@@ -46,7 +46,7 @@ def where(real_cluster: Cluster) -> tuple[str, str]:
 
 @pytest.fixture
 def policy(kubectl: Kubectl, where: tuple[str, str]) -> Iterator[None]:
-    """It is in force."""
+    """It is in force, and gone for the test after this one: the policy is the whole cluster's."""
     applied = kubectl("apply", "--server-side", "-f", str(POLICY))
     assert applied.returncode == 0, applied.stderr
 
@@ -59,6 +59,7 @@ def policy(kubectl: Kubectl, where: tuple[str, str]) -> Iterator[None]:
         yield
     finally:
         kubectl("delete", "-f", str(POLICY))
+        until("nobody is refused any more", lambda: not is_in_force(), seconds=60)
 
 
 def test_only_reviewers_change_what_has_the_label(

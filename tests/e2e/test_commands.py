@@ -21,6 +21,7 @@ def _run(*words: str, cwd: Path | None = None, **env: str) -> "subprocess.Comple
     )
 
 
+@pytest.mark.scenario
 def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
     """`declctl status` says what runs, `declctl reload` what it did, each with its exit status."""
     bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
@@ -85,6 +86,7 @@ def test_a_plan_is_made_against_the_running_process(sandbox_cluster: SandboxClus
     assert _run(*plan).returncode == 1
 
 
+@pytest.mark.scenario
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_handlers_print_comes_at_once_and_in_whole_lines(
     sandbox_cluster: SandboxCluster, tmp_path: Path, unbuffered: str
@@ -103,6 +105,7 @@ def test_what_handlers_print_comes_at_once_and_in_whole_lines(
         assert {len(line.split()) for line in declctl.out} == {4}
 
 
+@pytest.mark.scenario
 def test_hangup_reloads(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
     """SIGHUP reads the files again where nobody watches them."""
     bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
@@ -228,8 +231,6 @@ def _waiting(*words: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         env=environment(),
-        # A shell ignores Ctrl-C for what it starts in the background, and these tests may be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
 
 

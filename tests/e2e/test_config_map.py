@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from accounts import User
 from clusters import Cluster, new_namespace
 from processes import Declctl, environment
 from waiting import until
@@ -71,6 +71,7 @@ def bundle(cluster: Cluster, namespace: str) -> Bundle:
     return Bundle(cluster, namespace)
 
 
+@pytest.mark.scenario
 def test_an_edit_in_the_api_server_is_a_reload(bundle: Bundle) -> None:
     """Process and caches stay; files come and go with their keys."""
     with bundle.run() as declctl:
@@ -140,7 +141,8 @@ def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
     """get, list and watch of this name, and those that the manifest needs; no other ConfigMap may be read."""
     namespace = new_namespace(real_cluster)
     bundle = Bundle(real_cluster, namespace)
-    kubeconfig = _account(real_cluster, namespace, tmp_path)
+    user = User.create(real_cluster, "runner", namespace)
+    kubeconfig = user.kubeconfig(tmp_path / "kubeconfig")
     with Declctl(bundle.manifest, kubeconfig=kubeconfig) as declctl:
         assert declctl.wait() == 2
         said = "\n".join(declctl.err)
@@ -148,8 +150,14 @@ def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
             f"kubectl create role read-bundle -n {namespace} --verb=get,list,watch --resource=configmaps "
         )
         assert f"{command}--resource-name=bundle" in said
-    names = {"resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get", "list", "watch"]}
-    _grant(real_cluster, namespace, names, {"resources": ["pods"], "verbs": ["list", "watch"]})
+    names = {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["bundle"],
+        "verbs": ["get", "list", "watch"],
+    }
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    user.grant({**names, "verbs": ["get", "list", "watch"]}, pods, namespace=namespace)
     manifest = _MANIFEST.format(namespace=namespace).replace(
         "{name: maps, apiVersion: v1, kind: ConfigMap}", "{name: maps, apiVersion: v1, kind: Pod}"
     )
@@ -166,7 +174,8 @@ def test_a_command_that_reads_it_once_needs_get_alone(real_cluster: Cluster, tmp
     """`validate` of what the cluster has: a refusal has the command that grants the right."""
     namespace = new_namespace(real_cluster)
     bundle = Bundle(real_cluster, namespace)
-    kubeconfig = _account(real_cluster, namespace, tmp_path)
+    user = User.create(real_cluster, "runner", namespace)
+    kubeconfig = user.kubeconfig(tmp_path / "kubeconfig")
 
     def validate() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "declctl", "validate", bundle.manifest, "--kubeconfig", kubeconfig]
@@ -179,34 +188,7 @@ def test_a_command_that_reads_it_once_needs_get_alone(real_cluster: Cluster, tmp
     assert (
         f"kubectl create role read-bundle -n {namespace} --verb=get --resource=configmaps" in refused.stderr
     )
-    names = {"resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get"]}
-    _grant(real_cluster, namespace, names)
+    names = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get"]}
+    user.grant(names, namespace=namespace)
     until("the right is granted", lambda: validate().returncode == 0)
     assert f"{bundle.manifest}/manifest.yaml: straight is valid" in validate().stdout
-
-
-def _account(cluster: Cluster, namespace: str, folder: Path) -> Path:
-    """The kubeconfig of a new ServiceAccount `runner` without any right."""
-    cluster.rest.create(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "runner", "namespace": namespace}}
-    )
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/runner/token"
-    document = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
-    document["users"][0]["user"] = {"token": cluster.rest.request("POST", path, asked)["status"]["token"]}
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(document), "utf-8")
-    return kubeconfig
-
-
-def _grant(cluster: Cluster, namespace: str, *rules: dict[str, Any]) -> None:
-    api = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "r", "namespace": namespace}}
-    cluster.rest.create({**api, "kind": "Role", "rules": [{"apiGroups": [""], **each} for each in rules]})
-    cluster.rest.create(
-        {
-            **api,
-            "kind": "RoleBinding",
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
-            "subjects": [{"kind": "ServiceAccount", "name": "runner", "namespace": namespace}],
-        }
-    )

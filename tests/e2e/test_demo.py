@@ -52,19 +52,19 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     yield running
     if running.process.poll() is None:
         running.process.terminate()
-        running.process.wait(30)
+        running.process.wait(60)
     print("\n".join(running.lines[-100:]))  # pytest shows it beside a failure
 
 
 def test_the_demo_moves_reacts_to_an_edit_and_ends(demo: Demo) -> None:
     """Events in the first seconds, a file to edit, a reload without a LIST; Ctrl-C ends both processes."""
-    until("a pod is told", lambda: demo.saw(r"^(Added|Modified|Deleted) pod (demo|default)/\w"), seconds=10)
+    until("a pod is told", lambda: demo.saw(r"^(Added|Modified|Deleted) pod (demo|default)/\w"), seconds=60)
     assert demo.saw(r"edit examples/01-hello/handlers\.py")
     text = demo.handlers.read_text("utf-8")
     demo.handlers.write_text(text.replace("} pod {", "} POD {"), "utf-8")
-    until("the edit is told", lambda: demo.saw(r"generation 2: .*0 LIST"), seconds=5)
-    until("the new words are used", lambda: demo.saw(r"^(Added|Modified|Deleted) POD "), seconds=5)
+    until("the edit is told", lambda: demo.saw(r"generation 2: .*0 LIST"), seconds=60)
+    until("the new words are used", lambda: demo.saw(r"^(Added|Modified|Deleted) POD "), seconds=60)
     os.killpg(demo.process.pid, signal.SIGINT)  # what a terminal does for Ctrl-C
-    assert demo.process.wait(30) == 0
+    assert demo.process.wait(60) == 0
     assert not demo.saw("Traceback")
     assert not (demo.folder / ".demo").exists()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from bundles import MANIFEST, telling
 from clusters import Cluster
 from processes import Declctl
@@ -17,6 +18,7 @@ def _told(declctl: Declctl) -> list[tuple[str, str]]:
     return [(line.split()[0], line.split()[2].rpartition("/")[2]) for line in tuple(declctl.out)]
 
 
+@pytest.mark.scenario
 def test_objects_enter_and_leave_a_filter(cluster: Cluster, tmp_path: Path, namespace: str) -> None:
     """By their labels, and by an edit of the filter, for which the API server is asked for nothing."""
     bundle = telling(tmp_path / "bundle", _FILTERED, namespace=namespace)

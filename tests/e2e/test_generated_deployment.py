@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
+from accounts import token_of
 from clusters import Cluster, RealCluster, drop_namespace, make_namespace, new_namespace
 from container import Container, image_user, volumes_of
 from kubelet import Kubelet
 from packages import CHANGELOG, WEBHOOK, install
 from processes import Declctl, environment
-from rest import path, pod
+from rest import pod
 from tls_front import self_signed
 from waiting import until
 
@@ -80,11 +81,12 @@ def _container(
     """The container of a pod, with the token of its service account; `volumes` are those of the test."""
     if not isinstance(cluster, RealCluster):
         pytest.skip("the certificate authority of a given cluster is not known")
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    account = f"{path('serviceaccounts', namespace)}/{spec['serviceAccountName']}/token"
-    token = cluster.rest.request("POST", account, asked)
     authority = cluster.plane.authority.read_text("utf-8")
-    files = {"token": token["status"]["token"], "ca.crt": authority, "namespace": namespace}
+    files = {
+        "token": token_of(cluster, spec["serviceAccountName"], namespace),
+        "ca.crt": authority,
+        "namespace": namespace,
+    }
     host, port = cluster.plane.address
     return Container(
         folder / "container",

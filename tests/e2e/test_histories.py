@@ -130,19 +130,20 @@ def living(cluster: Cluster, namespace: str, *, seed: int, **how: Any) -> Iterat
     params=[
         "sandbox",
         pytest.param("", id="real", marks=pytest.mark.real),
-        pytest.param("--watch-cache=false", marks=pytest.mark.real),
-        pytest.param("--feature-gates=WatchList=false", marks=pytest.mark.real),
+        pytest.param("--watch-cache=false", id="real-without-watch-cache", marks=pytest.mark.real),
+        pytest.param("--feature-gates=WatchList=false", id="real-without-streams", marks=pytest.mark.real),
     ]
 )
 def any_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """The sandbox, the real API server, and one with a flag."""
     if request.param in ("sandbox", ""):
-        yield request.getfixturevalue(f"{request.param or 'real'}_cluster")
+        yield request.getfixturevalue("sandbox_cluster" if request.param else "_real_cluster")
         return
     with clusters.real(tmp_path, request.param) as cluster:
         yield cluster
 
 
+@pytest.mark.scenario
 @pytest.mark.parametrize("seed", [1, 2])
 def test_caches_and_handlers_follow_whatever_happens(cluster: Cluster, namespace: str, seed: int) -> None:
     """Connections are cut and come again: nobody asks for everything, and nothing is missed or repeated."""
@@ -178,7 +179,7 @@ def test_what_a_server_has_forgotten_is_learnt_from_what_it_has(
         life.line.mend()
     assert all(relists > 0 for relists in life.followers.figures("relists"))
     assert all(tombstones > 0 for tombstones in life.followers.tombstones())
-    streams = "WatchList=false" not in request.node.name
+    streams = "without-streams" not in request.node.name
     assert (any_cluster.asked("list", "configmaps") == lists) is streams
 
 
@@ -186,7 +187,7 @@ def test_what_a_server_has_forgotten_is_learnt_from_what_it_has(
     params=[
         "sandbox",
         pytest.param("", id="real", marks=pytest.mark.real),
-        pytest.param("--watch-cache=false", marks=pytest.mark.real),
+        pytest.param("--watch-cache=false", id="real-without-watch-cache", marks=pytest.mark.real),
     ]
 )
 def forgetful_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from accounts import token_of
 from clusters import Cluster, RealCluster, SandboxCluster, drop_namespace, make_namespace
 from processes import Declctl
 from rest import documents, pod
@@ -51,7 +52,7 @@ def in_pod(cluster: Cluster, tmp_path: Path) -> Iterator[Pod]:
             yield _pod(tmp_path, address, authority.read_text("utf-8"), token="anything")
     else:
         address, authority = _address(cluster)
-        yield _pod(tmp_path, address, authority, token=_token(cluster))
+        yield _pod(tmp_path, address, authority, token=token_of(cluster, "restarts", NAMESPACE))
     drop_namespace(cluster, NAMESPACE)
 
 
@@ -64,12 +65,6 @@ def _address(cluster: Cluster) -> tuple[tuple[str, int], str]:
     if not isinstance(cluster, RealCluster):
         pytest.skip("the certificate authority of a given cluster is not known")
     return cluster.plane.address, cluster.plane.authority.read_text("utf-8")
-
-
-def _token(cluster: Cluster) -> str:
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/restarts/token"
-    return cluster.rest.request("POST", path, body)["status"]["token"]
 
 
 def _restarted(cluster: Cluster, times: int) -> None:

@@ -36,6 +36,7 @@ def definition(cluster: Cluster) -> Iterator[dict[str, object]]:
         cluster.rest.delete("customresourcedefinitions", name)
 
 
+@pytest.mark.scenario
 def test_a_kind_that_appears_later_starts_then(
     cluster: Cluster, definition: dict[str, object], tmp_path: Path, namespace: str
 ) -> None:

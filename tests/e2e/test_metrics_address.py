@@ -58,7 +58,7 @@ def test_the_metrics_are_scraped_beside_a_guarded_admin_address(
         metrics, admin = found[1], declctl.admin()
         assert metrics != admin
         assert _status(f"{admin}/plan") == 401
-        with urllib.request.urlopen(f"{metrics}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{metrics}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         assert 'declctl_synced{resource="settings"} 1.0' in text
         assert 'declctl_admin_refused_total{reason="Token"} 1.0' in text  # the request above
@@ -72,7 +72,7 @@ def test_the_metrics_are_scraped_beside_a_guarded_admin_address(
         assert _status(f"{metrics}/metrics") == 200
         assert declctl.stop() == 0
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(metrics.rpartition(":")[2])), timeout=10).close()
+        socket.create_connection(("127.0.0.1", int(metrics.rpartition(":")[2])), timeout=60).close()
 
 
 def test_a_busy_metrics_address_ends_the_start(sandbox_cluster: Cluster, tmp_path: Path) -> None:

@@ -239,6 +239,7 @@ def test_edits_of_which_no_notice_comes_are_found_by_looking(
         assert len(_attempts(declctl, "Applied", "Refused")) == 3
 
 
+@pytest.mark.scenario
 @pytest.mark.guarantee("G24")
 def test_files_that_are_replaced_or_written_in_place_are_reloaded(
     cluster: Cluster, namespace: str, watch: str, tmp_path: Path

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accounts import User
 from clusters import Cluster, new_namespace
 from processes import Declctl
 from rest import documents
@@ -13,7 +14,6 @@ from waiting import until
 
 from declctl.testing import BundleDir
 
-ACCOUNT = "follower"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "10-namespaces-by-label"
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -30,7 +30,6 @@ spec:
 CODE = """\
 def tell(change): print(f"{change.type} {change.key} {change.reason}")
 """
-_RBAC = "rbac.authorization.k8s.io"
 
 
 def _map(name: str, namespace: str) -> dict[str, Any]:
@@ -47,6 +46,7 @@ def _bundle(folder: Path, team: str) -> BundleDir:
     return BundleDir(folder, {"manifest.yaml": MANIFEST.format(team=team), "handlers.py": CODE})
 
 
+@pytest.mark.scenario
 @pytest.mark.timeout(180)
 def test_namespaces_come_and_go(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Labelled, relabelled and deleted: handlers hear of it without a reload, and of deletes as they are."""
@@ -78,63 +78,28 @@ def test_namespaces_come_and_go(cluster: Cluster, namespace: str, tmp_path: Path
         assert declctl.stop() == 0
 
 
-class Account:
-    """A user of the real server, who may do what is bound to it."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster = cluster
-        self._namespace = namespace
-        metadata = {"name": ACCOUNT, "namespace": namespace}
-        cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = cluster.rest.request("POST", path, asked)["status"]["token"]
-        self.kubeconfig: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
-        self.kubeconfig["users"][0]["user"] = {"token": token}
-
-    def bind(self, rule: dict[str, Any], namespace: str | None = None) -> None:
-        """Grant a rule, in one namespace or in the whole cluster."""
-        prefix = "" if namespace else "Cluster"
-        name = f"{self._namespace}-{ACCOUNT}"
-        metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        api = f"{_RBAC}/v1"
-        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self._namespace}
-        role = {"apiVersion": api, "kind": f"{prefix}Role", "metadata": metadata, "rules": [rule]}
-        reference = {"apiGroup": _RBAC, "kind": f"{prefix}Role", "name": name}
-        self._cluster.rest.create(role)
-        self._cluster.rest.create(
-            {
-                "apiVersion": api,
-                "kind": f"{prefix}RoleBinding",
-                "metadata": metadata,
-                "roleRef": reference,
-                "subjects": [subject],
-            }
-        )
-
-
 @pytest.mark.real
 @pytest.mark.timeout(240)
 def test_the_rules_that_are_named_are_those_that_are_needed(real_cluster: Cluster, tmp_path: Path) -> None:
     """No right, then the rule of the message, then a Role in each namespace: all without a restart."""
     cluster, team = real_cluster, new_namespace(real_cluster)
     bundle = _bundle(tmp_path / "bundle", team)
-    account, a, b = Account(cluster, team), new_namespace(cluster), new_namespace(cluster)
+    account, a, b = User.create(cluster, "follower", team), new_namespace(cluster), new_namespace(cluster)
     for name in (a, b):
         cluster.rest.create(_map("one", name))
         _relabel(cluster, name, team)
-    kubeconfig = tmp_path / "kubeconfig-of-the-account"
-    kubeconfig.write_text(yaml.safe_dump(account.kubeconfig), "utf-8")
+    kubeconfig = account.kubeconfig(tmp_path / "kubeconfig-of-the-account")
+    maps = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
     with Declctl(bundle.path / "manifest.yaml", kubeconfig=kubeconfig) as declctl:
         until("it has begun", lambda: declctl.status()["resources"])
         error = until("the fault is shown", lambda: declctl.resource("maps")["error"])
         assert f"manifest.yaml:5: namespaces with team={team}: " in error
         rule = yaml.safe_load(error[error.index("{apiGroups") :])
-        account.bind(rule)
+        account.grant(rule, namespace=None)
         missing = until("the namespaces are known", lambda: _missing(declctl), seconds=120)
         assert "forbidden" in missing
-        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, a)
-        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, b)
+        account.grant(maps, namespace=a)
+        account.grant(maps, namespace=b)
         heard = {f"Added {name}/one Initial" for name in (a, b)}
         until("both are heard of", lambda: heard <= set(declctl.out), seconds=120)
         declctl.wait_until_synced()
@@ -146,7 +111,7 @@ def test_the_rules_that_are_named_are_those_that_are_needed(real_cluster: Cluste
         cluster.rest.create(_map("two", a))
         until("the others go on", lambda: f"Added {a}/two Watch" in declctl.out)
         assert declctl.status()["ready"]
-        account.bind({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}, late)
+        account.grant(maps, namespace=late)
         until("it is heard of", lambda: f"Added {late}/one Initial" in declctl.out, seconds=120)
         until("the fault is over", lambda: declctl.resource("maps")["error"] is None, seconds=60)
         assert declctl.stop() == 0

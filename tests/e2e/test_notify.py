@@ -22,6 +22,7 @@ apiVersion: declctl.dev/v1alpha1
 kind: Controller
 metadata: {name: notify}
 spec:
+  reload: {preflightTimeout: 60s}
   plugins:
     - name: notify
       config:
@@ -97,6 +98,7 @@ def _handled(declctl: Declctl) -> int:
     return handler["succeeded"]
 
 
+@pytest.mark.scenario
 def test_a_dry_run_needs_no_url(
     sandbox_cluster: SandboxCluster, notify: dict[str, str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def operator(cluster: Cluster) -> Iterator[Operator]:
         yield found
 
 
+@pytest.mark.scenario
 def test_a_memcached_has_its_deployment_until_it_goes(
     operator: Operator, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:

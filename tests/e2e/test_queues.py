@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bundles import telling
 from clusters import Cluster
 from processes import Declctl, environment
@@ -68,6 +69,7 @@ def test_a_requeue_says_what_it_needs() -> None:
         assert "Name a handler or HANDLER/KEY, or write --all" in refused.stderr
 
 
+@pytest.mark.scenario
 def test_an_object_that_changes_often_is_told_once(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Five updates within a debounce are one line, of the last of them."""
     bundle = telling(tmp_path / "bundle", namespace=namespace)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from accounts import User
 from clusters import Cluster
 from processes import Declctl, environment
 from rest import documents
@@ -31,13 +31,7 @@ def kubeconfig(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     rights = list(documents(EXAMPLE / "rbac.yaml"))
     for each in rights:
         cluster.rest.create(each)
-    path = "/api/v1/namespaces/default/serviceaccounts/deployment-guard/token"
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    document: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
-    document["users"][0]["user"] = {"token": cluster.rest.request("POST", path, asked)["status"]["token"]}
-    file = tmp_path / "kubeconfig-of-the-guard"
-    file.write_text(yaml.safe_dump(document), "utf-8")
-    yield file
+    yield User(cluster, "deployment-guard", "default").kubeconfig(tmp_path / "kubeconfig-of-the-guard")
     for each in rights:
         metadata = each["metadata"]
         cluster.rest.delete(_RBAC[each["kind"]], metadata["name"], metadata.get("namespace"))
@@ -135,6 +129,7 @@ def _applied(declctl: Declctl) -> int:
     return sum(each["count"] for each in declctl.status()["writes"] if each["verb"] == "apply")
 
 
+@pytest.mark.scenario
 def test_pods_decide_whether_a_deployment_is_guarded(
     cluster: Cluster, namespace: str, nodes: tuple[str, str], bundle: Path, kubeconfig: Path
 ) -> None:

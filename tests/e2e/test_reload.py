@@ -27,6 +27,7 @@ def _says(declctl: Declctl, words: str) -> Callable[[], bool]:
     return lambda: any(words in line for line in declctl.out)
 
 
+@pytest.mark.scenario
 @pytest.mark.guarantee("G1")
 def test_an_edited_handler_takes_over_without_a_list_or_watch(
     cluster: Cluster, bundle: BundleDir, namespace: str
@@ -49,6 +50,7 @@ def test_an_edited_handler_takes_over_without_a_list_or_watch(
         assert declctl.stop() == 0
 
 
+@pytest.mark.scenario
 @pytest.mark.guarantee("G2")
 def test_no_change_is_lost_or_told_twice_while_code_is_edited(
     cluster: Cluster, bundle: BundleDir, namespace: str
@@ -118,6 +120,7 @@ _BROKEN = {
 }
 
 
+@pytest.mark.scenario
 @pytest.mark.guarantee("G6", "G25")
 def test_a_broken_edit_changes_nothing_but_the_status(
     cluster: Cluster, bundle: BundleDir, namespace: str

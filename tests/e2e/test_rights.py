@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accounts import User
 from clusters import Cluster, SandboxCluster
 from processes import Declctl
 from rest import pod
@@ -18,7 +19,6 @@ from declctl.sandbox.faults import Match
 from declctl.testing import BundleDir
 from declctl.transport import Client
 
-ACCOUNT = "sweeper"
 NAMES = ("a", "b", "c")
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -50,44 +50,26 @@ class Rights:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
-        self._namespace = namespace
         self.kubeconfig: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
         if isinstance(cluster, SandboxCluster):
             cluster.server.faults.refuse(
                 403, Match(resource="deployments"), message="deployments is forbidden"
             )
             return
-        metadata = {"name": ACCOUNT, "namespace": namespace}
-        cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-        self._bind("pods", "")
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
-        token = cluster.rest.request("POST", path, asked)["status"]["token"]
-        self.kubeconfig["users"][0]["user"] = {"token": token}
+        self._user = User.create(cluster, "sweeper", namespace)
+        self.kubeconfig["users"][0]["user"] = {"token": self._user.token}
+        self._allow("pods", "")
 
     def grant(self) -> None:
         """Let it read deployments as well."""
         if isinstance(self._cluster, SandboxCluster):
             self._cluster.server.faults.clear()
         else:
-            self._bind("deployments", "apps")
+            self._allow("deployments", "apps")
 
-    def _bind(self, resource: str, group: str) -> None:
-        kind, api = "rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1"
-        metadata = {"name": resource, "namespace": self._namespace}
+    def _allow(self, resource: str, group: str) -> None:
         rule = {"apiGroups": [group], "resources": [resource], "verbs": ["get", "list", "watch"]}
-        self._cluster.rest.create(
-            {"apiVersion": api, "kind": "Role", "metadata": metadata, "rules": [rule]},
-        )
-        self._cluster.rest.create(
-            {
-                "apiVersion": api,
-                "kind": "RoleBinding",
-                "metadata": metadata,
-                "roleRef": {"apiGroup": kind, "kind": "Role", "name": resource},
-                "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self._namespace}],
-            }
-        )
+        self._user.grant(rule, namespace=self._user.namespace)
 
 
 def _deployment(name: str, namespace: str) -> dict[str, Any]:
@@ -111,6 +93,7 @@ def rights(cluster: Cluster, namespace: str) -> Rights:
     return Rights(cluster, namespace)
 
 
+@pytest.mark.scenario
 def test_a_handler_deletes_nothing_for_want_of_a_right_to_read(
     rights: Rights, namespace: str, tmp_path: Path
 ) -> None:
@@ -162,38 +145,36 @@ def test_a_reload_that_lacks_a_right_goes_on_when_it_is_granted(
         assert declctl.stop() == 0
 
 
-def test_a_program_that_uses_the_library_takes_nothing_for_absent(rights: Rights, namespace: str) -> None:
+async def test_a_program_that_uses_the_library_takes_nothing_for_absent(
+    rights: Rights, namespace: str
+) -> None:
     """The lister of another informer raises in a handler, and gives what there is once it may be read."""
     seen: list[str] = []
+    client = await Client.from_kubeconfig_dict(rights.kubeconfig)
+    try:
+        async with SharedInformerFactory(client, namespace=namespace) as factory:
+            pods, deployments = factory.informer("v1", "Pod"), factory.informer("apps/v1", "Deployment")
 
-    async def scenario() -> None:
-        client = await Client.from_kubeconfig_dict(rights.kubeconfig)
-        try:
-            async with SharedInformerFactory(client, namespace=namespace) as factory:
-                pods, deployments = factory.informer("v1", "Pod"), factory.informer("apps/v1", "Deployment")
+            async def add(obj: Any, initial: bool) -> None:
+                try:
+                    there = str(obj.key) in deployments.lister
+                except NotSynced:
+                    seen.append("not synced")
+                else:
+                    seen.append("keep" if there else "delete")
 
-                async def add(obj: Any, initial: bool) -> None:
-                    try:
-                        there = str(obj.key) in deployments.lister
-                    except NotSynced:
-                        seen.append("not synced")
-                    else:
-                        seen.append("keep" if there else "delete")
-
-                registration = pods.add_event_handler(ResourceEventHandlerFuncs(add=add))
-                await registration.synced.wait()
-                assert seen == ["not synced"] * len(NAMES)
-                while not deployments.statistics().forbidden:
-                    await asyncio.sleep(0.01)
-                with pytest.raises(NotSynced, match="forbidden"):
-                    deployments.lister.list()
-                assert not deployments.lister.has_synced
-                await asyncio.to_thread(rights.grant)
-                await factory.wait_for_cache_sync(timeout=90)
-                again = pods.add_event_handler(ResourceEventHandlerFuncs(add=add))
-                await again.synced.wait()
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+            registration = pods.add_event_handler(ResourceEventHandlerFuncs(add=add))
+            await registration.synced.wait()
+            assert seen == ["not synced"] * len(NAMES)
+            while not deployments.statistics().forbidden:
+                await asyncio.sleep(0.01)
+            with pytest.raises(NotSynced, match="forbidden"):
+                deployments.lister.list()
+            assert not deployments.lister.has_synced
+            await asyncio.to_thread(rights.grant)
+            await factory.wait_for_cache_sync(timeout=90)
+            again = pods.add_event_handler(ResourceEventHandlerFuncs(add=add))
+            await again.synced.wait()
+    finally:
+        await client.close()
     assert seen == ["not synced"] * len(NAMES) + ["keep"] * len(NAMES)

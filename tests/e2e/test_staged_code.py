@@ -45,7 +45,7 @@ def test_a_staged_function_that_computes_for_ever_stops_nothing(
             cluster.rest.create(pod(f"meanwhile{number}", namespace))
             told = f"Added pods {namespace}/meanwhile{number}"
             until("it is told", lambda: any(told in line for line in tuple(declctl.out)))  # noqa: B023
-            with urllib.request.urlopen(f"{declctl.admin()}/healthz", timeout=10.0) as answer:
+            with urllib.request.urlopen(f"{declctl.admin()}/healthz", timeout=60.0) as answer:
                 assert answer.status == 200
         until("it is refused", lambda: declctl.condition("Reloaded")["status"] == "False")
         assert declctl.condition("Reloaded")["reason"] == f"{edit.capitalize()}Timeout"

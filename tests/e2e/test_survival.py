@@ -35,6 +35,7 @@ def _folded(lines: list[str]) -> dict[str, str]:
     return known
 
 
+@pytest.mark.scenario
 def test_after_outages_and_a_new_namespace_cache_and_story_are_true(
     cluster: Cluster, tmp_path: Path, namespace: str
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 from bundles import telling
 from clusters import Cluster
 from processes import Declctl, environment
@@ -57,8 +58,8 @@ class Tap:
 
     def ended(self) -> int:
         """Its exit status, with all that it has written."""
-        status = self.process.wait(30)
-        self._reader.join(10)
+        status = self.process.wait(60)
+        self._reader.join(60)
         return status
 
     def _read(self) -> None:
@@ -67,6 +68,7 @@ class Tap:
             self.lines.append(json.loads(line))
 
 
+@pytest.mark.scenario
 def test_changes_and_a_reload_are_seen_as_they_happen(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:

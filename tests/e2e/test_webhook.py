@@ -37,6 +37,7 @@ spec:
       resourceRef: {{name: configmaps}}
       pluginRef: {{name: webhook}}
       events: [Added, Modified, Deleted]
+  reload: {{preflightTimeout: 60s}}
 """
 
 
@@ -125,6 +126,7 @@ def test_kill_9_while_the_receiver_is_down_loses_no_event(
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.scenario
 def test_the_end_of_the_process_sends_what_waits(
     cluster: Cluster, namespace: str, receiver: Receiver, webhook: dict[str, str], tmp_path: Path
 ) -> None:
@@ -155,7 +157,7 @@ def test_the_process_has_its_metrics_and_declctl_its_commands(
         address = f"{declctl.admin()}/metrics"
 
         def figures() -> dict[str, float]:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
             return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 

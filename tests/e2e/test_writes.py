@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from accounts import User
 from clusters import Cluster, SandboxCluster
 from processes import Declctl
 from rest import MERGE, Refused, documents
@@ -19,7 +19,6 @@ from declctl.testing import BundleDir
 
 DEFINITION = Path(__file__).parent / "support" / "webapps.yaml"
 WEBAPPS = "/apis/example.dev/v1/namespaces/{namespace}/webapps"
-ACCOUNT = "guard"
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -183,6 +182,7 @@ def _maps(cluster: Cluster, namespace: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.scenario
 def test_children_are_applied_pruned_and_left_to_others(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
@@ -278,6 +278,7 @@ def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
         assert declctl.stop() == 0
 
 
+@pytest.mark.scenario
 def test_why_says_which_call_wrote_a_field(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
@@ -306,6 +307,7 @@ def test_why_says_which_call_wrote_a_field(
         assert declctl.stop() == 0
 
 
+@pytest.mark.scenario
 def test_a_dry_run_stores_nothing_and_prints_the_differences(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
@@ -322,6 +324,7 @@ def test_a_dry_run_stores_nothing_and_prints_the_differences(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
+@pytest.mark.scenario
 def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
@@ -455,9 +458,7 @@ def test_a_missing_right_is_named_as_a_rule(
 ) -> None:
     """The message says which rule the service account lacks, and for which namespace."""
     _create(cluster, webapps, "shop")
-    kubeconfig = tmp_path / "kubeconfig-of-the-user"
-    kubeconfig.write_text(yaml.safe_dump(_reader(cluster, namespace)), "utf-8")
-    with Declctl(bundle("forbidden"), kubeconfig=kubeconfig) as declctl:
+    with Declctl(bundle("forbidden"), kubeconfig=_reader(cluster, namespace, tmp_path)) as declctl:
         (line,) = until("it is refused", lambda: _lines(declctl, "refused"))
         rule = '{apiGroups: [""], resources: ["configmaps"], verbs: ["create", "patch"]}'
         assert f"Grant it by a Role of the namespace {namespace} with the rule {rule}" in line
@@ -465,36 +466,19 @@ def test_a_missing_right_is_named_as_a_rule(
         assert declctl.stop() == 0
 
 
-def _reader(cluster: Cluster, namespace: str) -> dict[str, Any]:
+def _reader(cluster: Cluster, namespace: str, folder: Path) -> Path:
     """The kubeconfig of a user who may read the web apps, and no more."""
-    kubeconfig: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text("utf-8"))
     if isinstance(cluster, SandboxCluster):
         message = (
             'configmaps "secret-plan" is forbidden: User "guard" cannot patch resource "configmaps" in API '
             f'group "" in the namespace "{namespace}"'
         )
         cluster.server.faults.refuse(403, Match("patch", "configmaps"), message=message)
-        return kubeconfig
-    rbac = "rbac.authorization.k8s.io"
-    metadata = {"name": ACCOUNT, "namespace": namespace}
+        return cluster.kubeconfig
+    user = User.create(cluster, "guard", namespace)
     rule = {"apiGroups": ["example.dev"], "resources": ["webapps"], "verbs": ["get", "list", "watch"]}
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
-    cluster.rest.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-    cluster.rest.create({"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]})
-    cluster.rest.create(
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ACCOUNT},
-            "subjects": [subject],
-        }
-    )
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
-    token = cluster.rest.request("POST", path, asked)["status"]["token"]
-    kubeconfig["users"][0]["user"] = {"token": token}
-    return kubeconfig
+    user.grant(rule, namespace=namespace)
+    return user.kubeconfig(folder / "kubeconfig-of-the-user")
 
 
 def _lines(declctl: Declctl, first: str) -> list[str]:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 _PAUSE = 0.02
 
 
-def until(what: str, condition: Callable[[], T], *, seconds: float = 30.0) -> T:
+def until(what: str, condition: Callable[[], T], *, seconds: float = 60.0) -> T:
     """The first true value of `condition`; processes on a busy machine get more time than threads."""
     return testing.until(what, condition, timeout=seconds)
 

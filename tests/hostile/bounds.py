@@ -1,7 +1,6 @@
-"""What a hostile input may cost: a bound on time and on memory for each test of this folder."""
+"""What a hostile input may cost: a bound on computing time and on memory for each test of this folder."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,20 +10,26 @@ _RESET_PEAK = "5"  # proc(5), clear_refs: resets the peak resident set size of t
 
 @contextmanager
 def bounded(*, seconds: float, megabytes: float, pid: int | None = None) -> Iterator[None]:
-    """Fails unless the block ends within `seconds` and `megabytes` of additional resident memory.
+    """Fails unless the block takes `seconds` of a processor and `megabytes` of additional memory at most.
 
-    Memory is the peak of process `pid` (this process by default) during the block, minus its resident
-    memory at the start. A block that never ends is the business of the test's own time limit.
-    Linux only, as the peak comes from /proc.
+    What else the machine does is not counted. Memory is the peak of process `pid` (this process by default)
+    during the block, minus its resident memory at the start. A block that never ends is the business of the
+    test's own time limit. Linux only, as the peak comes from /proc.
     """
     process = Path("/proc") / str(pid if pid is not None else os.getpid())
     (process / "clear_refs").write_text(_RESET_PEAK)
-    before, began = _kilobytes(process, "VmRSS"), time.monotonic()
+    before, began = _kilobytes(process, "VmRSS"), _seconds(process)
     yield
-    took = time.monotonic() - began
+    took = _seconds(process) - began
     added = (_kilobytes(process, "VmHWM") - before) / 1024
     assert took <= seconds, f"took {took:.1f} s, more than {seconds:g} s"
     assert added <= megabytes, f"took {added:.0f} MB more than before, more than {megabytes:g} MB"
+
+
+def _seconds(process: Path) -> float:
+    """The processor time of all threads so far, as user and in the kernel; see proc(5)."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kilobytes(process: Path, field: str) -> int:

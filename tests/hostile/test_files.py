@@ -367,7 +367,9 @@ def test_a_megabyte_of_short_lines_does_not_fill_the_running_process(what: str, 
         outcome = running.reload(timeout=100)
     assert outcome.result in ("Applied", "Refused")
     if outcome.result == "Refused":
-        assert "to parse it takes more memory than there is for it" in outcome.message
+        # On a slow machine, the limit of time is met before that of memory.
+        limits = ("to parse it takes more memory than there is for it", "it is not parsed in time")
+        assert any(words in outcome.message for words in limits)
         assert "handlers.py" in outcome.message
     running.sandbox.create(config_map("after"))
     running.wait_idle()

@@ -160,21 +160,18 @@ def test_a_password_in_the_address_is_used_and_never_shown(tmp_path):
     assert ServerUrl.of("http://[broken") == ServerUrl("http://[broken", None)
 
 
-def test_an_address_of_an_official_client_is_shown_without_its_password():
+async def test_an_address_of_an_official_client_is_shown_without_its_password():
     """Neither the identity nor an error has it."""
     from kubernetes.aio.client import ApiClient, Configuration
 
-    async def go():
-        given = ApiClient(Configuration(host="http://me:secret@127.0.0.1:1"))
-        client = Client.from_api_client(given)
-        assert client.identity.server == "http://127.0.0.1:1"
-        with pytest.raises(DeclctlError) as caught:
-            await client.version()
-        await client.close()
-        await given.close()
-        return str(caught.value)
-
-    said = asyncio.run(go())
+    given = ApiClient(Configuration(host="http://me:secret@127.0.0.1:1"))
+    client = Client.from_api_client(given)
+    assert client.identity.server == "http://127.0.0.1:1"
+    with pytest.raises(DeclctlError) as caught:
+        await client.version()
+    await client.close()
+    await given.close()
+    said = str(caught.value)
     assert "http://127.0.0.1:1 can't be reached" in said
     assert "secret" not in said
 
@@ -289,7 +286,7 @@ def test_random_kubeconfigs_end_in_a_sentence(tmp_path):
     assert max(len(said or "") for said in ends) < 8000
 
 
-def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
+async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
     """`as` and what goes with it reach the server from our requests and from both official clients."""
     seen = []
 
@@ -310,21 +307,17 @@ def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
         "as-groups": ["dev", "ops"],
         "as-user-extra": {"example.com/scope": ["view", "list"]},
     }
-
-    async def go():
-        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        client = await Client.from_kubeconfig_dict(config(url, user))
-        await client.version()
-        await client.api_client().call_api("GET", f"{url}/aio", {})
-        synchronous = client.sync_api_client()
-        await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
-        with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
-            synchronous.call_api = lambda *_: None
-        await client.close()
-        listening.close()
-
-    asyncio.run(go())
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    client = await Client.from_kubeconfig_dict(config(url, user))
+    await client.version()
+    await client.api_client().call_api("GET", f"{url}/aio", {})
+    synchronous = client.sync_api_client()
+    await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
+    with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
+        synchronous.call_api = lambda *_: None
+    await client.close()
+    listening.close()
     assert [head.split()[1] for head in seen] == ["/version", "/aio", "/sync"]
     for head in seen:
         lines = sorted(line.lower() for line in head.splitlines() if line.lower().startswith("impersonate"))
@@ -359,49 +352,39 @@ def test_an_expired_client_certificate_is_named(tmp_path):
     assert found(tmp_path / "config", far_ahead()).configuration.api_key  # the token may do
 
 
-def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, caplog):
+async def test_an_expired_certificate_beside_a_token_is_a_warning_once(tmp_path, caplog):
     """Not each minute; another certificate that has expired is another warning."""
     self_signed(tmp_path, days=1, name="me")
     user = {"client-certificate": "tls.crt", "client-key": "tls.key", "token": "t"}
     (tmp_path / "config").write_text(yaml.safe_dump(config(user=user)))
     said = []
-
-    async def go():
-        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=far_ahead())
-        for _ in range(3):
-            await cluster.login.load(cluster.configuration, afresh=False)
-            await cluster.login.load(cluster.configuration, afresh=True)
-        said.append(caplog.text.count("its token is shown as well"))
-        self_signed(tmp_path, days=2, name="me")
-        for _ in range(3):
-            await cluster.login.load(cluster.configuration, afresh=False)
-        said.append(caplog.text.count("its token is shown as well"))
-
-    asyncio.run(go())
+    cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=far_ahead())
+    for _ in range(3):
+        await cluster.login.load(cluster.configuration, afresh=False)
+        await cluster.login.load(cluster.configuration, afresh=True)
+    said.append(caplog.text.count("its token is shown as well"))
+    self_signed(tmp_path, days=2, name="me")
+    for _ in range(3):
+        await cluster.login.load(cluster.configuration, afresh=False)
+    said.append(caplog.text.count("its token is shown as well"))
     assert said == [1, 2]
 
 
-def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_path):
+async def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(tmp_path):
     """The certificate is shown all the same, for the server to decide; its refusal says what has expired."""
     self_signed(tmp_path, days=1, name="me")
     (tmp_path / "config").write_text(
         yaml.safe_dump(config(user={"client-certificate": "tls.crt", "client-key": "tls.key"}))
     )
-
-    async def go():
-        clock = ManualClock()
-        cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=clock)
-        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
-        clock.set(74 * 365 * 86400)
-        proof = await credentials.proof()
-        assert "expired at" in credentials.fault
-        assert [name for name, _, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
-        with pytest.raises(
-            Unauthorized, match=r"refused the credentials, and The client certificate .* expired"
-        ):
-            await credentials.renew(proof)
-
-    asyncio.run(go())
+    clock = ManualClock()
+    cluster = await find_cluster(kubeconfig=str(tmp_path / "config"), context=None, clock=clock)
+    credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+    clock.set(74 * 365 * 86400)
+    proof = await credentials.proof()
+    assert "expired at" in credentials.fault
+    assert [name for name, _, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
+    with pytest.raises(Unauthorized, match=r"refused the credentials, and The client certificate .* expired"):
+        await credentials.renew(proof)
 
 
 def test_a_certificate_that_is_none_has_no_end(tmp_path):
@@ -419,7 +402,7 @@ def test_a_certificate_that_is_none_has_no_end(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
-def test_keys_of_a_kubeconfig_are_not_left_on_the_disk(tmp_path, monkeypatch):
+async def test_keys_of_a_kubeconfig_are_not_left_on_the_disk(tmp_path, monkeypatch):
     """After the login the temporary folder has no key, and logging in again makes no new connection."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -432,26 +415,22 @@ def test_keys_of_a_kubeconfig_are_not_left_on_the_disk(tmp_path, monkeypatch):
         return [file for file in (tmp_path / "tmp").rglob("*") if file.is_file()]
 
     user = {"client-certificate-data": data("tls.crt"), "client-key-data": data("tls.key")}
-
-    async def go():
-        clock = ManualClock()
-        content = config(user=user, **{"certificate-authority-data": data("tls.crt")})
-        cluster = await cluster_of(content, clock=clock)
-        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
-        clients = OfficialClients(credentials, given=None, user_agent="test")
-        files = left()
-        before = await credentials.proof()
-        clock.set(200)
-        again = await credentials.proof()
-        assert credentials.fault is None
-        configuration = credentials.configuration
-        key = configuration.key_file
-        clients.synchronous()  # it reads them, too
-        clients.asynchronous()
-        await clients.close()
-        return files, before == again, key
-
-    files, unchanged, key = asyncio.run(go())
+    clock = ManualClock()
+    content = config(user=user, **{"certificate-authority-data": data("tls.crt")})
+    cluster = await cluster_of(content, clock=clock)
+    credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+    clients = OfficialClients(credentials, given=None, user_agent="test")
+    files = left()
+    before = await credentials.proof()
+    clock.set(200)
+    again = await credentials.proof()
+    assert credentials.fault is None
+    configuration = credentials.configuration
+    key = configuration.key_file
+    clients.synchronous()  # it reads them, too
+    clients.asynchronous()
+    await clients.close()
+    unchanged = before == again
     assert (files, unchanged) == ([], True)
     assert key.startswith("/proc/self/fd/")
     assert left() == []
@@ -504,25 +483,21 @@ def test_a_token_file_comes_before_a_token(tmp_path):
     assert found(tmp_path / "config").configuration.api_key == {"BearerToken": "Bearer old"}
 
 
-def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
+async def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
     """As in client-go: a `token` beside it is shown only after the server has refused that of the file."""
     token = tmp_path / "token"
     token.write_text("new")
-
-    async def go():
-        clock = ManualClock()
-        user = {"tokenFile": str(token), "token": "old"}
-        cluster = await cluster_of(config(user=user), clock=clock)
-        credentials, shown = Credentials(cluster.configuration, login=cluster.login, clock=clock), []
-        token.write_text("")
-        clock.set(61)
-        proof = await credentials.proof()
-        shown.append((proof.authorization, credentials.fault))
-        assert await credentials.renew(proof)
-        shown.append(((await credentials.proof()).authorization, credentials.fault))
-        return shown
-
-    (kept, fault), last = asyncio.run(go())
+    clock = ManualClock()
+    user = {"tokenFile": str(token), "token": "old"}
+    cluster = await cluster_of(config(user=user), clock=clock)
+    credentials, shown = Credentials(cluster.configuration, login=cluster.login, clock=clock), []
+    token.write_text("")
+    clock.set(61)
+    proof = await credentials.proof()
+    shown.append((proof.authorization, credentials.fault))
+    assert await credentials.renew(proof)
+    shown.append(((await credentials.proof()).authorization, credentials.fault))
+    (kept, fault), last = shown
     assert kept == "Bearer new"
     assert fault.endswith(f"the token file {token} is empty")
     assert last == ("Bearer old", None)
@@ -561,33 +536,27 @@ def test_a_certificate_on_a_mount_that_hangs_ends_the_login(field, tmp_path, han
     assert message.endswith(f"its {field} {file} can't be read: reading takes longer than 0.05 s")
 
 
-def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_tried_again(tmp_path, hanging):
+async def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_tried_again(tmp_path, hanging):
     """What was loaded stays in use meanwhile."""
     file = tmp_path / "ca.crt"
     self_signed(tmp_path)
     (tmp_path / "tls.crt").rename(file)
-
-    async def go():
-        clock = ManualClock()
-        content = config(user={"token": "own"}, **{"certificate-authority": str(file)})
-        cluster = await cluster_of(content, clock=clock)
-        credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
-        before = await credentials.proof()
-        answers = hanging(file)
-        clock.set(61)
-        assert await credentials.proof() == before
-        fault = credentials.fault
-        answers.set()
-        for thread in [each for each in threading.enumerate() if each.name == "kubeconfig"]:
-            thread.join()
-        clock.set(72)
-        assert await credentials.proof() == before
-        assert credentials.fault is None
-        return fault
-
-    assert asyncio.run(go()).endswith(
-        f"its certificate-authority {file} can't be read: reading takes longer than 0.05 s"
-    )
+    clock = ManualClock()
+    content = config(user={"token": "own"}, **{"certificate-authority": str(file)})
+    cluster = await cluster_of(content, clock=clock)
+    credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
+    before = await credentials.proof()
+    answers = hanging(file)
+    clock.set(61)
+    assert await credentials.proof() == before
+    fault = credentials.fault
+    answers.set()
+    for thread in [each for each in threading.enumerate() if each.name == "kubeconfig"]:
+        thread.join()
+    clock.set(72)
+    assert await credentials.proof() == before
+    assert credentials.fault is None
+    assert fault.endswith(f"its certificate-authority {file} can't be read: reading takes longer than 0.05 s")
 
 
 PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}

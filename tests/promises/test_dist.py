@@ -6,7 +6,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from markdown import ROOT
+
+pytestmark = pytest.mark.thorough  # packages are built and installed
 
 
 def _build(source: Path, target: Path) -> dict[str, bytes]:

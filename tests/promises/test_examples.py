@@ -38,6 +38,7 @@ def _sandbox_command(folder: Path) -> list[str]:
     return shlex.split(command, comments=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
 def test_an_example_is_valid(folder: Path, plugins: dict[str, str]) -> None:
     """`declctl validate` has nothing to say against it, in the folder as a whole as well."""
@@ -62,6 +63,7 @@ def test_an_example_prints_what_its_readme_shows(folder: Path, plugins: dict[str
         assert declctl.stop() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
 def test_an_example_runs_once(folder: Path, plugins: dict[str, str]) -> None:
     """`--once` syncs, delivers, and ends with 0."""

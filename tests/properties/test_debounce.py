@@ -213,4 +213,4 @@ class DebounceMachine(RuleBasedStateMachine):
 
 
 TestDebounce = DebounceMachine.TestCase
-TestDebounce.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestDebounce.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)

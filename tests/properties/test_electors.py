@@ -259,4 +259,4 @@ class ElectorsMachine(RuleBasedStateMachine):
 
 
 TestElectors = ElectorsMachine.TestCase
-TestElectors.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestElectors.settings = settings(max_examples=35, stateful_step_count=50, deadline=None)

@@ -23,7 +23,7 @@ from tests.properties.informer_world import ACTIONS, NAMES, Beginning
 
 _QUEUES = ("RealFIFO", "DeltaFIFO")
 _LENGTH = 500  # steps
-_ORDINARY = 50  # histories for each queue
+_ORDINARY = 15  # histories for each queue
 _STEPS = st.one_of(
     [
         st.tuples(st.just(name), st.fixed_dictionaries({k: st.sampled_from(v) for k, v in a.choices.items()}))
@@ -44,7 +44,7 @@ def _seeds() -> range:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("queue", _QUEUES)
 def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any, capsys: Any) -> None:
-    """Random histories of 500 steps: 50 for each queue, and as many as DECLCTL_SOAK says in a soak."""
+    """Random histories of 500 steps: 15 for each queue, and as many as DECLCTL_SOAK says in a soak."""
     figures = Figures()
     for seed in _seeds():
         history = by_chance(seed, queue, _LENGTH)

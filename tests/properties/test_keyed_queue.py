@@ -305,4 +305,4 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 TestKeyedQueue = LanesMachine.TestCase
-TestKeyedQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestKeyedQueue.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)

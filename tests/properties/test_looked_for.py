@@ -159,4 +159,4 @@ def read_by_python(root: Path, module: str) -> list[Path]:
 
 
 TestLookedFor = LookedFor.TestCase
-TestLookedFor.settings = settings(max_examples=40, stateful_step_count=15)
+TestLookedFor.settings = settings(max_examples=20, stateful_step_count=15)

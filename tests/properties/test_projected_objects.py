@@ -126,7 +126,7 @@ CODECS = st.sampled_from([FrameCodec, lambda: TRAINED, lambda: ObjectCodec(api_v
     transform=st.sampled_from([None, lambda obj: obj]),
     paths=SOME,
 )
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_view_shows_what_came_over_the_wire_less_what_is_dropped(raw, drops, codec, way, transform, paths):
     """Unicode, big integers, exponents, repeated names, null, depth: nothing is lost, changed or added."""
     projection = Projection(
@@ -144,7 +144,7 @@ def test_view_shows_what_came_over_the_wire_less_what_is_dropped(raw, drops, cod
 
 
 @given(raw=OBJECTS, drops=DROPS, paths=SOME, way=WAYS)
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_what_is_projected_is_what_the_path_finds_in_the_object(raw, drops, paths, way):
     """Read in part or whole, before or after the cut: the same as a look at the decoded object."""
     assume(has_a_name(raw))
@@ -212,7 +212,7 @@ class IndexMachine(RuleBasedStateMachine):
 class TestIndexes(IndexMachine.TestCase):
     """An index by projection is the one that a Python function builds."""
 
-    settings = settings(max_examples=40, stateful_step_count=12)
+    settings = settings(max_examples=20, stateful_step_count=12)
 
 
 def test_objects_that_are_made_here_are_of_every_kind():
@@ -220,7 +220,7 @@ def test_objects_that_are_made_here_are_of_every_kind():
     seen: set[str] = set()
 
     @given(raw=OBJECTS)
-    @settings(max_examples=300, derandomize=True)
+    @settings(max_examples=150, derandomize=True)
     def look(raw: bytes) -> None:
         projection = Projection(
             api_version="v1", kind="Pod", paths=PROJECTED[:4], drop_fields=[DROPPED[0], DROPPED[1]]

@@ -342,7 +342,7 @@ class DeltaMachine(QueueMachine):
         return (delta.type, delta.record.resource_version, delta.final_state_unknown, delta.initial)
 
 
-_SETTINGS = settings(max_examples=100, stateful_step_count=50, deadline=None)
+_SETTINGS = settings(max_examples=35, stateful_step_count=50, deadline=None)
 TestRealFIFO = RealMachine.TestCase
 TestDeltaFIFO = DeltaMachine.TestCase
 TestRealFIFO.settings = TestDeltaFIFO.settings = _SETTINGS

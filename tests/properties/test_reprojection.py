@@ -235,7 +235,7 @@ _STAGED = ("begin", frozenset({"spec.zone"}), 1, False)
 @example([("change", "a", "n1"), _STAGED, ("step", 9), ("change", "a", "n2"), ("take over",), ("breathe",)])
 @example([("put", "a", "n1"), ("list",), _STAGED, ("take over",), ("breathe",), ("breathe",), ("process", 2)])
 @given(st.lists(STEPS, min_size=5, max_size=40))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_reprojected_cache_is_that_of_a_fresh_informer(steps: Sequence[tuple[Any, ...]]) -> None:
     """Any history ends with what the last projection alone would have made, and true changes were told."""
     asyncio.run(_play(steps))

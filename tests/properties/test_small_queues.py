@@ -129,6 +129,6 @@ class HeapMachine(RuleBasedStateMachine):
         assert self.heap.peek() == (None if first is None else self.heap.get_by_key(first))
 
 
-_SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
+_SETTINGS = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestFIFO, TestHeap = FIFOMachine.TestCase, HeapMachine.TestCase
 TestFIFO.settings = TestHeap.settings = _SETTINGS

@@ -398,7 +398,7 @@ class StoreMachine(RuleBasedStateMachine):
 class TestStore(StoreMachine.TestCase):
     """Whatever is done to a store, its indexes have what a look at every object finds."""
 
-    settings = settings(max_examples=60, stateful_step_count=30)
+    settings = settings(max_examples=30, stateful_step_count=30)
 
 
 NODES = {name: (f"{name}1", f"{name}2") for name in "abcdef"}

@@ -125,4 +125,4 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestWorkerBudget = BudgetMachine.TestCase
-TestWorkerBudget.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWorkerBudget.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)

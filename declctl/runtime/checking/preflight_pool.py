@@ -23,6 +23,8 @@ from declctl.kit.clock import Clock
 from declctl.kit.files import is_exhausted
 from declctl.runtime.checking.fork_server import NEW, STACK_SIGNAL, STATUS
 
+# The longest wait for a child to begin: its server may have to load declctl, on a busy machine.
+_BEGIN_SECONDS = 30.0
 _STACK_SECONDS = 2.0  # the longest wait for a child to write its stack
 _MUCH = 1 << 20  # bytes read at once
 EXIT_SECONDS = 1.0  # the longest time between a child's last report and its exit
@@ -57,17 +59,17 @@ class PreflightProcess:
     def ask(self, declaration: bytes, *, limit: float) -> tuple[Sequence[bytes], Ending]:
         """Send the declaration; return the child's reports, a line each, and its end. Blocks.
 
-        After `limit` seconds the child is closed; then the stack of the import follows the reports, as
-        `faulthandler` writes it. When this returns, the child and its processes are gone.
+        The limit is for the import: it begins with the first report. After `limit` seconds the child is
+        closed; then the stack of the import follows the reports, as `faulthandler` writes it. When this
+        returns, the child and its processes are gone.
         """
-        began = time.monotonic()
         with self._talk, self._fate:
             with suppress(OSError):  # the child is gone, or was closed
-                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_BEGIN_SECONDS))
                 self._talk.sendall(b"%f\n" % (limit + ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
-            if not self._is_over(began + limit):
+            if not (self._has_begun() and self._is_over(time.monotonic() + limit)):
                 self._read_stack()
                 self.close()
             return self._reports.splitlines(), self._end()
@@ -90,6 +92,17 @@ class PreflightProcess:
             while b"fork_server.py" not in self._reports and time.monotonic() < until:
                 if self._is_over(min(until, time.monotonic() + 0.05)):
                     return
+
+    def _has_begun(self) -> bool:
+        """Wait for the first report; False if it does not come. True if the child is gone."""
+        self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(_BEGIN_SECONDS))
+        try:
+            self._reports = self._talk.recv(_MUCH)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # it is gone, and has not read all of the declaration
+        return True
 
     def _is_over(self, until: float) -> bool:
         """Read the reports until the child closes its end; False if it has not by `until`.

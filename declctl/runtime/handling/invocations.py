@@ -469,6 +469,7 @@ class Invocations(ABC, Generic[T]):
         try:
             if outcome is None:
                 outcome = self._outcome_of_calls(invocation)
+            decided = self._clock.monotonic()
             self._count(invocation, outcome)
             if invocation.timer is not None:
                 self._loop.call_soon_threadsafe(invocation.timer.cancel)
@@ -480,7 +481,7 @@ class Invocations(ABC, Generic[T]):
                 self._log_outcome(invocation, outcome)
             if self.tap.is_open:
                 self._tell_tap(invocation, outcome.tapped, outcome.error, outcome.fault, outcome.retry_in)
-            self._return_item(invocation, outcome)
+            self._return_item(invocation, outcome, decided)
             verdict = outcome
         finally:
             if invocation.entered is not None:
@@ -656,8 +657,8 @@ class Invocations(ABC, Generic[T]):
             )
         )
 
-    def _return_item(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
-        """Give an item back to the queue, or let it leave the queue."""
+    def _return_item(self, invocation: Invocation[T], outcome: InvocationOutcome, decided: float) -> None:
+        """Give an item back to the queue, or let it leave the queue. The outcome was known at `decided`."""
         item, is_processed = invocation.item, True
         if outcome is SUCCEEDED:
             self._succeeded(invocation)
@@ -665,7 +666,9 @@ class Invocations(ABC, Generic[T]):
             self._give_back(item, outcome.retry_in)
             return
         elif outcome.retry_in is not None:
-            self._retry(invocation, outcome, outcome.retry_in)
+            # A back-off begins when the failure is counted: a test that sees the count may advance the clock.
+            waited = self._clock.monotonic() - decided
+            self._retry(invocation, outcome, max(0.0, outcome.retry_in - waited))
             return
         elif isinstance(outcome, Failed):
             if outcome.becomes_letter:

@@ -5,9 +5,12 @@
 
 from pathlib import Path
 
+import pytest
 from declctl.testing.conformance import check_plugin
 from receiver import Receiver
 from test_webhook_controller import installed
+
+pytestmark = pytest.mark.thorough  # it boots the plugin some ten times
 
 __all__ = ["installed"]  # a fixture
 

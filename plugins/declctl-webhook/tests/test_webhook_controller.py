@@ -42,6 +42,7 @@ spec:
   handlers:
     - {{name: configmaps, resourceRef: {{name: configmaps}}, pluginRef: {{name: webhook}}}}
     - {{name: secrets, resourceRef: {{name: secrets}}, pluginRef: {{name: webhook}}}}
+  reload: {{preflightTimeout: 60s}}
 """
 
 

@@ -35,7 +35,7 @@ from declctl.runtime.reporting.status import (
     ResourceStatus,
 )
 from declctl.runtime.reporting.why import WriteExplanation
-from declctl.runtime.scheduling.schedules import TriggerResult
+from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics, TriggerResult
 from declctl.testing import Logged
 from declctl.transport import RequestTotal, ServerStatus
 from declctl.writes import RecordedEvents, WriteTotal
@@ -102,6 +102,22 @@ NOTIFY = HandlerStatistics(
     resource="pods",
     lag=_histogram(0.002, 2.0),
     duration=_histogram(0.2),
+)
+NIGHTLY = ScheduleStatistics(
+    name="nightly",
+    generation=6,
+    next_run=datetime(2026, 1, 2, 2, tzinfo=UTC),
+    last_run=None,
+    last_outcome=RunOutcome.FAILED,
+    last_success=None,
+    last_seconds=0.5,
+    succeeded=3,
+    failed=2,
+    skipped=1,
+    running=0,
+    zombies=0,
+    last_error="KeyError: 'secret'",
+    last_error_type="KeyError",
 )
 STATUS = ControllerStatus(
     name="pod-guard",

@@ -42,7 +42,7 @@ async def _greeted(port: int) -> bytes:
         writer.close()
 
 
-def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
+async def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
     """A thousand clients that come at once take no turn of the loop for themselves: events go on between."""
     turns = 0
     accepted: Counter[int] = Counter()
@@ -57,51 +57,39 @@ def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
             await asyncio.sleep(0)
             turns += 1
 
-    async def scenario() -> None:
-        sockets = await bound_sockets("127.0.0.1", 0)
-        where = sockets[0].getsockname()
-        with contextlib.ExitStack() as crowd:
-            for _ in range(100):  # they wait in the system before the first is accepted
-                crowd.enter_context(socket.create_connection(where, timeout=10))
-            counting = asyncio.create_task(count_turns())
-            async with accepting(sockets, make, Refusals()):
-                assert await asyncio.wait_for(_greeted(where[1]), 30) == b"hello"
-            counting.cancel()
-
-    asyncio.run(scenario())
+    sockets = await bound_sockets("127.0.0.1", 0)
+    where = sockets[0].getsockname()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(100):  # they wait in the system before the first is accepted
+            crowd.enter_context(socket.create_connection(where, timeout=10))
+        counting = asyncio.create_task(count_turns())
+        async with accepting(sockets, make, Refusals()):
+            assert await asyncio.wait_for(_greeted(where[1]), 30) == b"hello"
+        counting.cancel()
     assert accepted.total() == 101
     assert max(accepted.values()) <= ACCEPTED_TOGETHER
 
 
-def test_a_process_without_room_for_a_file_accepts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_without_room_for_a_file_accepts_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection waits in the system, the refusal is counted, and the address is not lost for ever."""
     monkeypatch.setattr(acceptor, "SHORTAGE_SECONDS", 0.01)
     refusals = Refusals()
-
-    async def scenario() -> None:
-        with Full() as listening:
-            listening.bind(("127.0.0.1", 0))
-            listening.listen()
-            listening.setblocking(False)
-            one = Acceptor(listening, Greeting, refusals)
-            one.resume()
-            assert await asyncio.wait_for(_greeted(listening.getsockname()[1]), 30) == b"hello"
-            one.close()
-
-    asyncio.run(scenario())
+    with Full() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        one = Acceptor(listening, Greeting, refusals)
+        one.resume()
+        assert await asyncio.wait_for(_greeted(listening.getsockname()[1]), 30) == b"hello"
+        one.close()
     assert refusals.counts[Reason.CONNECTIONS] == 1
 
 
-def test_nothing_listens_after_the_end() -> None:
+async def test_nothing_listens_after_the_end() -> None:
     """The port is free for the next process at once."""
-
-    async def scenario() -> int:
-        sockets = await bound_sockets("127.0.0.1", 0)
-        port = sockets[0].getsockname()[1]
-        async with accepting(sockets, Greeting, Refusals()):
-            assert await _greeted(port) == b"hello"
-        return port
-
-    port = asyncio.run(scenario())
+    sockets = await bound_sockets("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+    async with accepting(sockets, Greeting, Refusals()):
+        assert await _greeted(port) == b"hello"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=10)

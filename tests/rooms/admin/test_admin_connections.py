@@ -190,31 +190,28 @@ def test_what_is_being_answered_is_left_alone():
     assert not pipe.aborted
 
 
-def test_too_many_requests_at_a_time_are_503_and_probes_are_not():
+async def test_too_many_requests_at_a_time_are_503_and_probes_are_not():
     """While many answers are being made a probe is answered all the same."""
     scene = Scene(most=100)
 
-    async def within() -> None:
-        async def handler(_: object) -> object:
-            return type("Answer", (), {"status": 200})()
+    async def handler(_: object) -> object:
+        return type("Answer", (), {"status": 200})()
 
-        gate = asyncio.Event()
+    gate = asyncio.Event()
 
-        async def waiting(_: object) -> object:
-            await gate.wait()
-            return await handler(_)
+    async def waiting(_: object) -> object:
+        await gate.wait()
+        return await handler(_)
 
-        tasks = [asyncio.create_task(scene.table.watch(Request(scene.open()), waiting)) for _ in range(20)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (await scene.table.watch(Request(scene.open(), "/healthz"), handler)).status == 200
-        assert (await scene.table.watch(Request(scene.open()), handler)).status == 503
-        gate.set()
-        answers = [answer.status for answer in await asyncio.gather(*tasks)]
-        assert (answers.count(200), answers.count(503)) == (16, 4)
-        assert (await scene.table.watch(Request(scene.open()), handler)).status == 200
-
-    asyncio.run(within())
+    tasks = [asyncio.create_task(scene.table.watch(Request(scene.open()), waiting)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await scene.table.watch(Request(scene.open(), "/healthz"), handler)).status == 200
+    assert (await scene.table.watch(Request(scene.open()), handler)).status == 503
+    gate.set()
+    answers = [answer.status for answer in await asyncio.gather(*tasks)]
+    assert (answers.count(200), answers.count(503)) == (16, 4)
+    assert (await scene.table.watch(Request(scene.open()), handler)).status == 200
     assert scene.refusals.counts[Reason.BUSY] == 5
 
 
@@ -269,34 +266,31 @@ def test_a_flood_of_probes_is_answered_slowly():
     assert sum(scene.refusals.counts.values()) == 0
 
 
-def test_a_probe_that_waits_gives_its_place_to_another_client():
+async def test_a_probe_that_waits_gives_its_place_to_another_client():
     """Connections that flood the address with probes don't keep the one of the kubelet away."""
     scene = Scene(most=3)
 
-    async def within() -> None:
-        async def handler(_: object) -> object:
-            return type("Answer", (), {"status": 200})()
+    async def handler(_: object) -> object:
+        return type("Answer", (), {"status": 200})()
 
-        for _ in range(PROBES_BURST + 1):
-            request = Request(scene.open("10.0.0.66"), "/healthz")
-            last = asyncio.create_task(scene.table.watch(request, handler))
-            await asyncio.sleep(0)
-        pipes = [scene.open("10.0.0.66") for _ in range(3)]
-        waiting = [asyncio.create_task(scene.table.watch(Request(p, "/healthz"), handler)) for p in pipes]
+    for _ in range(PROBES_BURST + 1):
+        request = Request(scene.open("10.0.0.66"), "/healthz")
+        last = asyncio.create_task(scene.table.watch(request, handler))
         await asyncio.sleep(0)
-        kubelet = scene.open("10.0.0.1")
-        assert [pipe.aborted for pipe in (*pipes, kubelet)] == [True, False, False, False]
-        probe = asyncio.create_task(scene.table.watch(Request(kubelet, "/healthz"), handler))
-        await asyncio.sleep(0)
-        assert len(scene.table) == 3
-        await scene.clock.advance(PROBE_PAUSE_SECONDS)
-        assert (await probe).status == 200
-        assert [(await each).status for each in (last, *waiting)] == [200] * 4
+    pipes = [scene.open("10.0.0.66") for _ in range(3)]
+    waiting = [asyncio.create_task(scene.table.watch(Request(p, "/healthz"), handler)) for p in pipes]
+    await asyncio.sleep(0)
+    kubelet = scene.open("10.0.0.1")
+    assert [pipe.aborted for pipe in (*pipes, kubelet)] == [True, False, False, False]
+    probe = asyncio.create_task(scene.table.watch(Request(kubelet, "/healthz"), handler))
+    await asyncio.sleep(0)
+    assert len(scene.table) == 3
+    await scene.clock.advance(PROBE_PAUSE_SECONDS)
+    assert (await probe).status == 200
+    assert [(await each).status for each in (last, *waiting)] == [200] * 4
 
-    asyncio.run(within())
 
-
-def test_a_kubelet_is_answered_while_another_client_holds_all_connections(runtime):
+async def test_a_kubelet_is_answered_while_another_client_holds_all_connections(runtime):
     """It has an address of its own; the other one probes on more connections than there may be."""
 
     async def probe(bound: Address, source: str) -> bytes:
@@ -313,16 +307,13 @@ def test_a_kubelet_is_answered_while_another_client_holds_all_connections(runtim
             with contextlib.suppress(OSError):
                 await probe(bound, "127.0.0.1")
 
-    async def scenario() -> list[bytes]:
-        async with serve(runtime, Address("127.0.0.1", 0)) as bound:
-            flood = [asyncio.create_task(flooding(bound)) for _ in range(100)]
-            answers = [await asyncio.wait_for(probe(bound, "127.0.0.2"), 10) for _ in range(5)]
-            for each in flood:
-                each.cancel()
-            await asyncio.gather(*flood, return_exceptions=True)
-            return answers
-
-    assert [answer.split()[1] for answer in asyncio.run(scenario())] == [b"200"] * 5
+    async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+        flood = [asyncio.create_task(flooding(bound)) for _ in range(100)]
+        answers = [await asyncio.wait_for(probe(bound, "127.0.0.2"), 10) for _ in range(5)]
+        for each in flood:
+            each.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert [answer.split()[1] for answer in answers] == [b"200"] * 5
 
 
 def test_a_body_without_end_closes_the_connection():
@@ -339,28 +330,24 @@ def test_a_body_without_end_closes_the_connection():
     assert scene.refusals.counts[Reason.BODY] == 1
 
 
-def test_clients_that_come_and_go_leave_no_task(runtime, http):
+async def test_clients_that_come_and_go_leave_no_task(runtime, http):
     """Silent connections, half heads, bodies and requests: when they are gone, no task of theirs is left."""
-
-    async def scenario() -> None:
-        async with serve(runtime, Address("127.0.0.1", 0)) as bound:
-            before = len(asyncio.all_tasks())
-            writers = []
-            body = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
-            for data in (b"", b"GET /status HTTP/1.1\r\nX: ", body):
-                for _ in range(60):
-                    _, writer = await asyncio.open_connection("127.0.0.1", bound.port)
-                    writer.write(data)
-                    writers.append(writer)
-            answers = await asyncio.gather(*(http(bound, "/status") for _ in range(30)))
-            assert {answer.status for answer in answers} <= {200, 503}
-            for writer in writers:
-                writer.close()
-            async with asyncio.timeout(20):
-                while len(asyncio.all_tasks()) > before:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+    async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+        before = len(asyncio.all_tasks())
+        writers = []
+        body = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+        for data in (b"", b"GET /status HTTP/1.1\r\nX: ", body):
+            for _ in range(60):
+                _, writer = await asyncio.open_connection("127.0.0.1", bound.port)
+                writer.write(data)
+                writers.append(writer)
+        answers = await asyncio.gather(*(http(bound, "/status") for _ in range(30)))
+        assert {answer.status for answer in answers} <= {200, 503}
+        for writer in writers:
+            writer.close()
+        async with asyncio.timeout(20):
+            while len(asyncio.all_tasks()) > before:
+                await asyncio.sleep(0.01)
 
 
 def test_bad_requests_are_one_line_and_a_number():

@@ -1,6 +1,5 @@
 """The metrics, under the names and types of the contract."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -207,17 +206,13 @@ def test_a_format_that_there_is_not_is_no_fault_of_declctl(ask: Callable, accept
     assert ask("/metrics", Accept=accept).status in (200, 406)
 
 
-def test_what_was_refused_is_counted(runtime, http: Callable):
+async def test_what_was_refused_is_counted(runtime, http: Callable):
     """An alert can tell that somebody tries names and tokens."""
-
-    async def scenario() -> str:
-        async with serve(runtime, LOOPBACK, authorizer=StaticToken("right")) as bound:
-            await http(bound, "/status", headers={"Host": "evil.example"})
-            await http(bound, "/status", headers={"Authorization": "Bearer wrong"})
-            await http(bound, "/cache/pods")
-            return (await http(bound, "/metrics")).text
-
-    text = asyncio.run(scenario())
+    async with serve(runtime, LOOPBACK, authorizer=StaticToken("right")) as bound:
+        await http(bound, "/status", headers={"Host": "evil.example"})
+        await http(bound, "/status", headers={"Authorization": "Bearer wrong"})
+        await http(bound, "/cache/pods")
+        text = (await http(bound, "/metrics")).text
     assert 'declctl_admin_refused_total{reason="Host"} 1.0' in text
     assert 'declctl_admin_refused_total{reason="Token"} 2.0' in text
     assert 'declctl_admin_refused_total{reason="Malformed"} 0.0' in text

@@ -23,8 +23,7 @@ from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.reporting.status import Condition, ControllerStatus, PluginStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
-from tests.rooms.admin.conftest import NOTIFY, PODS, STATUS, Answer
-from tests.rooms.admin.test_admin_schedules import NIGHTLY
+from tests.rooms.admin.conftest import NIGHTLY, NOTIFY, PODS, STATUS, Answer
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECRET = "s3cr3t"

@@ -60,18 +60,14 @@ def test_a_process_that_starts_does_not_reload(ask: Callable, runtime):
     assert runtime.reloads == 0
 
 
-def test_not_waiting_answers_at_once(runtime, http: Callable):
+async def test_not_waiting_answers_at_once(runtime, http: Callable):
     """?wait=false is answered while the reload goes on, and the reload is done all the same."""
-
-    async def scenario() -> None:
-        runtime.gate = asyncio.Event()
-        async with serve(runtime, LOOPBACK) as bound:
-            answer = await http(bound, "/-/reload?wait=false", method="POST")
-            assert answer.status == 202
-            assert runtime.reloads == 1
-            runtime.gate.set()
-
-    asyncio.run(scenario())
+    runtime.gate = asyncio.Event()
+    async with serve(runtime, LOOPBACK) as bound:
+        answer = await http(bound, "/-/reload?wait=false", method="POST")
+        assert answer.status == 202
+        assert runtime.reloads == 1
+        runtime.gate.set()
 
 
 @pytest.mark.parametrize(
@@ -83,16 +79,12 @@ def test_a_reload_can_be_forced(ask: Callable, runtime, query: str, forced: int)
     assert (runtime.reloads, runtime.forced) == (1, forced)
 
 
-def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable):
+async def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable):
     """Stopping the process doesn't wait for a reload that was asked for over HTTP."""
-
-    async def scenario() -> None:
-        runtime.gate = asyncio.Event()
-        async with asyncio.timeout(5), serve(runtime, LOOPBACK) as bound:
-            await http(bound, "/-/reload?wait=false", method="POST")
-        assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
-
-    asyncio.run(scenario())
+    runtime.gate = asyncio.Event()
+    async with asyncio.timeout(5), serve(runtime, LOOPBACK) as bound:
+        await http(bound, "/-/reload?wait=false", method="POST")
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
 
 
 @pytest.mark.parametrize(("query", "asked"), [("", None), ("?generation=5", 5)])

@@ -67,33 +67,29 @@ class Scene:
         return asyncio.run(self.authorizer.decide(token, verb, path, client=client))
 
 
-def test_reads_and_writes_are_apart(runtime, http: Callable):
+async def test_reads_and_writes_are_apart(runtime, http: Callable):
     """A dashboard may have a token that shows objects and reloads nothing."""
     runtime.client = Reviewer()
     runtime.admin = AdminSpec(authorization=AdminAuthorization.KUBERNETES)
+    authorizer = ReviewedToken(runtime.client, clock=SystemClock())
+    async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
+        given = {"Authorization": "Bearer of-reader"}
 
-    async def scenario() -> list[int]:
-        authorizer = ReviewedToken(runtime.client, clock=SystemClock())
-        async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
-            given = {"Authorization": "Bearer of-reader"}
+        async def status(path: str, method: str = "GET", **headers: str) -> int:
+            return (await http(bound, path, method=method, headers=headers)).status
 
-            async def status(path: str, method: str = "GET", **headers: str) -> int:
-                return (await http(bound, path, method=method, headers=headers)).status
-
-            refused = await http(bound, "/-/reload", method="POST", headers=given)
-            assert refused.json["error"].startswith("reader may not post /-/reload; a ClusterRole with")
-            return [
-                await status("/cache/pods", **given),
-                await status("/cache/pods", "HEAD", **given),
-                refused.status,
-                await status("/cache/pods"),  # on loopback, too
-                await status("/cache/pods", Authorization="Bearer of-nobody"),
-                await status("/healthz"),
-                await status("/status"),
-                await status("/status", **given),
-            ]
-
-    assert asyncio.run(scenario()) == [200, 200, 403, 401, 401, 200, 200, 200]
+        refused = await http(bound, "/-/reload", method="POST", headers=given)
+        assert refused.json["error"].startswith("reader may not post /-/reload; a ClusterRole with")
+        assert [
+            await status("/cache/pods", **given),
+            await status("/cache/pods", "HEAD", **given),
+            refused.status,
+            await status("/cache/pods"),  # on loopback, too
+            await status("/cache/pods", Authorization="Bearer of-nobody"),
+            await status("/healthz"),
+            await status("/status"),
+            await status("/status", **given),
+        ] == [200, 200, 403, 401, 401, 200, 200, 200]
     assert runtime.reloads == 0
 
 
@@ -143,21 +139,17 @@ def test_without_an_answer_nothing_is_allowed(fault: Exception, told: str):
     assert scene.log.lines[1:] == ["admin address: tokens can be reviewed again"]
 
 
-def test_the_text_of_the_api_server_is_for_the_log_alone(runtime, http: Callable):
+async def test_the_text_of_the_api_server_is_for_the_log_alone(runtime, http: Callable):
     """It may name namespaces, users and addresses, and any client can send a token."""
     reviewer, log = Reviewer(), Lines()
     reviewer.fault = Forbidden(403, "Forbidden", "the account team-a/robot of 10.1.2.3 may not")
     authorizer = ReviewedToken(reviewer, clock=ManualClock(), log=log)
-
-    async def scenario() -> None:
-        async with serve(runtime, LOOPBACK, authorizer=authorizer, log=log) as bound:
-            for path in ("/cache/pods", "/status", "/"):
-                refused = await http(bound, path, headers={"Authorization": "Bearer of-reader"})
-                assert refused.status == 503
-                assert "robot" not in refused.text
-                assert "the log of the process says why" in refused.text
-
-    asyncio.run(scenario())
+    async with serve(runtime, LOOPBACK, authorizer=authorizer, log=log) as bound:
+        for path in ("/cache/pods", "/status", "/"):
+            refused = await http(bound, path, headers={"Authorization": "Bearer of-reader"})
+            assert refused.status == 503
+            assert "robot" not in refused.text
+            assert "the log of the process says why" in refused.text
     assert "the account team-a/robot of 10.1.2.3 may not" in "".join(log.lines)
 
 
@@ -268,19 +260,15 @@ def test_a_token_that_was_taken_back_is_not_known_any_more():
     assert len(scene.server.asked) - before <= 10
 
 
-def test_the_texts_of_a_probe_need_the_right_to_the_status(runtime, http: Callable):
+async def test_the_texts_of_a_probe_need_the_right_to_the_status(runtime, http: Callable):
     """In each cluster all users may get /readyz: that shows them no text of a server or a handler."""
     runtime.client = Reviewer()
     runtime.client.rights = {("get", "/readyz")}
     seen: list[str] = []
-
-    async def scenario() -> None:
-        authorizer = ReviewedToken(runtime.client, clock=ManualClock())
-        async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
-            assert (await http(bound, "/readyz", headers={"Authorization": "Bearer of-reader"})).status == 200
-        seen.extend(each["spec"]["nonResourceAttributes"]["path"] for each in runtime.client.asked[1:])
-
-    asyncio.run(scenario())
+    authorizer = ReviewedToken(runtime.client, clock=ManualClock())
+    async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
+        assert (await http(bound, "/readyz", headers={"Authorization": "Bearer of-reader"})).status == 200
+    seen.extend(each["spec"]["nonResourceAttributes"]["path"] for each in runtime.client.asked[1:])
     assert seen == ["/status"]
 
 
@@ -301,19 +289,15 @@ def test_answers_that_are_remembered_are_few():
     assert [answers.get(number) for number in (6, 7, 9)] == [None, 7, 9]
 
 
-def test_the_manifest_chooses_it_and_the_environment_does_not_undo_it(runtime, http: Callable):
+async def test_the_manifest_chooses_it_and_the_environment_does_not_undo_it(runtime, http: Callable):
     """A token of the environment opens nothing where Kubernetes decides, and the log says so."""
     runtime.client = Reviewer()
     runtime.admin = AdminSpec(bind_address=LOOPBACK, authorization=AdminAuthorization.KUBERNETES)
     log = Lines()
-
-    async def scenario() -> None:
-        async with front(given=StaticToken("mine"), log=log)(runtime):
-            port = int(re.search(r"127\.0\.0\.1:(\d+)", "\n".join(log.lines))[1])
-            bound = Address("127.0.0.1", port)
-            given = {"Authorization": "Bearer mine"}
-            assert (await http(bound, "/cache/pods", headers=given)).status == 401
-            assert (await http(bound, "/cache/pods")).status == 401
-
-    asyncio.run(scenario())
+    async with front(given=StaticToken("mine"), log=log)(runtime):
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", "\n".join(log.lines))[1])
+        bound = Address("127.0.0.1", port)
+        given = {"Authorization": "Bearer mine"}
+        assert (await http(bound, "/cache/pods", headers=given)).status == 401
+        assert (await http(bound, "/cache/pods")).status == 401
     assert any("is not used" in line for line in log.lines)

@@ -53,26 +53,22 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
+async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
     """The begin says who answers; then each call and each reload is one event; the end says why."""
-
-    async def scenario() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        async with aiohttp.ClientSession() as session:
-            async with serve(runtime, LOOPBACK) as bound:
-                response = await session.get(f"http://{bound}/events")
-                assert (response.status, response.content_type) == (200, "text/event-stream")
-                stream = events(response)
-                found.append(await anext(stream))
-                runtime.tap.called(call())
-                found.append(await anext(stream))
-                runtime.tap.marked(TapMark(AT, "Applied", 7, "", "generation 7: ~handler notify (code)"))
-                found.append(await anext(stream))
-            # The server has ended: the stream has not kept it.
-            found += [document async for document in stream]
-        return found
-
-    begin, called, reloaded, end = asyncio.run(scenario())
+    found: list[dict[str, Any]] = []
+    async with aiohttp.ClientSession() as session:
+        async with serve(runtime, LOOPBACK) as bound:
+            response = await session.get(f"http://{bound}/events")
+            assert (response.status, response.content_type) == (200, "text/event-stream")
+            stream = events(response)
+            found.append(await anext(stream))
+            runtime.tap.called(call())
+            found.append(await anext(stream))
+            runtime.tap.marked(TapMark(AT, "Applied", 7, "", "generation 7: ~handler notify (code)"))
+            found.append(await anext(stream))
+        # The server has ended: the stream has not kept it.
+        found += [document async for document in stream]
+    begin, called, reloaded, end = found
     assert begin == {"kind": "begin", "name": "pod-guard", "generation": 6}
     assert (called["kind"], called["key"], called["time"]) == ("call", "shop/web", "2026-01-02T03:04:05.000Z")
     assert (reloaded["kind"], reloaded["result"], reloaded["generation"]) == ("reload", "Applied", 7)
@@ -80,67 +76,51 @@ def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
     assert not runtime.tap.is_open
 
 
-def test_a_query_limits_the_calls(runtime: FakeRuntime):
+async def test_a_query_limits_the_calls(runtime: FakeRuntime):
     """What does not match is not sent."""
-
-    async def scenario() -> dict[str, Any]:
-        async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
-            query = "of=pods&handler=notify&namespace=shop&name=w*&failed=true"
-            async with session.get(f"http://{bound}/events?{query}") as response:
-                stream = events(response)
-                await anext(stream)
-                runtime.tap.called(call())
-                runtime.tap.called(call("other/web", TapOutcome.FAILED))
-                runtime.tap.called(call("shop/web-1", TapOutcome.FAILED))
-                return await anext(stream)
-
-    assert asyncio.run(scenario())["key"] == "shop/web-1"
-
-
-def test_a_client_that_is_too_slow_is_told_what_it_has_lost(runtime: FakeRuntime):
-    """More calls at once than wait for one client: the rest is a number."""
-
-    async def scenario() -> list[dict[str, Any]]:
-        async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
-            stream = events(await session.get(f"http://{bound}/events"))
+    async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
+        query = "of=pods&handler=notify&namespace=shop&name=w*&failed=true"
+        async with session.get(f"http://{bound}/events?{query}") as response:
+            stream = events(response)
             await anext(stream)
-            # Without an await between: the stream, which runs on this loop, takes nothing meanwhile.
-            for _ in range(MOST_WAITING + 5):
-                runtime.tap.called(call())
-            return [await anext(stream) for _ in range(MOST_WAITING + 1)]
+            runtime.tap.called(call())
+            runtime.tap.called(call("other/web", TapOutcome.FAILED))
+            runtime.tap.called(call("shop/web-1", TapOutcome.FAILED))
+            assert (await anext(stream))["key"] == "shop/web-1"
 
-    found = asyncio.run(scenario())
+
+async def test_a_client_that_is_too_slow_is_told_what_it_has_lost(runtime: FakeRuntime):
+    """More calls at once than wait for one client: the rest is a number."""
+    async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
+        stream = events(await session.get(f"http://{bound}/events"))
+        await anext(stream)
+        # Without an await between: the stream, which runs on this loop, takes nothing meanwhile.
+        for _ in range(MOST_WAITING + 5):
+            runtime.tap.called(call())
+        found = [await anext(stream) for _ in range(MOST_WAITING + 1)]
     assert found[-1] == {"kind": "dropped", "count": 5}
 
 
-def test_a_client_that_goes_is_forgotten(runtime: FakeRuntime):
+async def test_a_client_that_goes_is_forgotten(runtime: FakeRuntime):
     """Within a second the tap is closed, and calls cost nothing again."""
-
-    async def scenario() -> None:
-        async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
-            response = await session.get(f"http://{bound}/events")
-            assert runtime.tap.is_open
-            response.close()
-            await until(lambda: not runtime.tap.is_open)
-
-    asyncio.run(scenario())
+    async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
+        response = await session.get(f"http://{bound}/events")
+        assert runtime.tap.is_open
+        response.close()
+        await until(lambda: not runtime.tap.is_open)
 
 
-def test_there_are_few_streams_at_a_time(runtime: FakeRuntime):
+async def test_there_are_few_streams_at_a_time(runtime: FakeRuntime):
     """The others keep their share of the address; the one too many is told so, and probes go on."""
-
-    async def scenario() -> None:
-        async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
-            streams = [await session.get(f"http://{bound}/events") for _ in range(MOST_LISTENERS)]
-            refused = await session.get(f"http://{bound}/events")
-            assert refused.status == 503
-            assert "listen already" in (await refused.json())["error"]
-            assert (await session.get(f"http://{bound}/status")).status == 200
-            streams[0].close()
-            await until(lambda: len(runtime.tap) < MOST_LISTENERS)
-            assert (await session.get(f"http://{bound}/events")).status == 200
-
-    asyncio.run(scenario())
+    async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
+        streams = [await session.get(f"http://{bound}/events") for _ in range(MOST_LISTENERS)]
+        refused = await session.get(f"http://{bound}/events")
+        assert refused.status == 503
+        assert "listen already" in (await refused.json())["error"]
+        assert (await session.get(f"http://{bound}/status")).status == 200
+        streams[0].close()
+        await until(lambda: len(runtime.tap) < MOST_LISTENERS)
+        assert (await session.get(f"http://{bound}/events")).status == 200
 
 
 @pytest.mark.parametrize(

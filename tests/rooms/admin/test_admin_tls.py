@@ -64,53 +64,45 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_https_answers_as_http_does(runtime, pair: KeyPair):
+async def test_https_answers_as_http_does(runtime, pair: KeyPair):
     """All paths are there, connections are kept, and Host is checked with the port of the listener."""
+    async with (
+        serve(runtime, LOOPBACK, tls=pair) as bound,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=1)) as session,
+    ):
+        url = f"https://127.0.0.1:{bound.port}"
 
-    async def scenario() -> list[int]:
-        async with (
-            serve(runtime, LOOPBACK, tls=pair) as bound,
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=1)) as session,
-        ):
-            url = f"https://127.0.0.1:{bound.port}"
+        async def status(path: str, **headers: str) -> int:
+            async with session.get(url + path, headers=headers) as response:
+                assert await response.read()
+                return response.status
 
-            async def status(path: str, **headers: str) -> int:
-                async with session.get(url + path, headers=headers) as response:
-                    assert await response.read()
-                    return response.status
-
-            same = {"Origin": url}
-            other = {"Origin": f"http://127.0.0.1:{bound.port + 1}"}
-            return [
-                await status("/healthz"),
-                await status("/status", **same),
-                await status("/cache/pods"),
-                await status("/status", **other),
-                await status("/status", Host="evil.example"),
-            ]
-
-    assert asyncio.run(scenario()) == [200, 200, 200, 403, 403]
+        same = {"Origin": url}
+        other = {"Origin": f"http://127.0.0.1:{bound.port + 1}"}
+        assert [
+            await status("/healthz"),
+            await status("/status", **same),
+            await status("/cache/pods"),
+            await status("/status", **other),
+            await status("/status", Host="evil.example"),
+        ] == [200, 200, 200, 403, 403]
 
 
-def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
+async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
     """cert-manager renews a certificate each month, and the process goes on."""
     log, clock = Lines(), ManualClock()
     (tmp_path / "next").mkdir()
     self_signed(tmp_path / "next")
     first = of_file(pair)
-
-    async def scenario() -> None:
-        certificate = ServerCertificate(pair, log)
-        await certificate.load()
-        async with serve(runtime, LOOPBACK, tls=pair, log=log, clock=clock) as bound:
-            assert await asyncio.to_thread(shown_at, bound.port) == first
-            for name in ("tls.crt", "tls.key"):
-                (tmp_path / "next" / name).replace(tmp_path / name)
-            await clock.advance(LOOK_SECONDS)
-            await until(lambda: any("new certificate" in line for line in log.lines))
-            assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair) != first
-
-    asyncio.run(scenario())
+    certificate = ServerCertificate(pair, log)
+    await certificate.load()
+    async with serve(runtime, LOOPBACK, tls=pair, log=log, clock=clock) as bound:
+        assert await asyncio.to_thread(shown_at, bound.port) == first
+        for name in ("tls.crt", "tls.key"):
+            (tmp_path / "next" / name).replace(tmp_path / name)
+        await clock.advance(LOOK_SECONDS)
+        await until(lambda: any("new certificate" in line for line in log.lines))
+        assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair) != first
 
 
 def break_key(pair: KeyPair, tmp_path: Path) -> str:
@@ -136,83 +128,70 @@ def remove(pair: KeyPair, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("harm", [break_key, break_certificate, empty, remove])
-def test_a_pair_that_can_not_be_used_keeps_the_one_before_and_is_told_once(
+async def test_a_pair_that_can_not_be_used_keeps_the_one_before_and_is_told_once(
     runtime, pair: KeyPair, tmp_path: Path, harm: Callable[[KeyPair, Path], str]
 ):
     """A half-written Secret does not take the address away; at the start, the same pair is a usage error."""
     log = Lines()
     first = of_file(pair)
-
-    async def scenario() -> str:
-        certificate = ServerCertificate(pair, log)
-        await certificate.load()
-        why = harm(pair, tmp_path)
-        for _ in range(3):
-            await certificate.refresh()
-        assert len(log.lines) == 1
-        assert "is kept" in log.lines[0]
-        assert why in log.lines[0]
-        with pytest.raises(UsageError, match=why):
-            async with serve(runtime, LOOPBACK, tls=pair):
-                raise AssertionError("it listened")
-        self_signed(tmp_path)  # mended
+    certificate = ServerCertificate(pair, log)
+    await certificate.load()
+    why = harm(pair, tmp_path)
+    for _ in range(3):
         await certificate.refresh()
-        assert "new certificate" in log.lines[1]
-        return why
-
-    assert asyncio.run(scenario())
+    assert len(log.lines) == 1
+    assert "is kept" in log.lines[0]
+    assert why in log.lines[0]
+    with pytest.raises(UsageError, match=why):
+        async with serve(runtime, LOOPBACK, tls=pair):
+            raise AssertionError("it listened")
+    self_signed(tmp_path)  # mended
+    await certificate.refresh()
+    assert "new certificate" in log.lines[1]
+    assert why
     assert of_file(pair) != first
 
 
-def test_a_key_with_a_password_is_no_question_at_the_terminal(runtime, pair: KeyPair, tmp_path: Path):
+async def test_a_key_with_a_password_is_no_question_at_the_terminal(runtime, pair: KeyPair, tmp_path: Path):
     """The start ends with a sentence instead of waiting for a person."""
     line = f"rsa -aes128 -passout pass:x -in {pair.key_file} -out {tmp_path / 'locked'}"
     subprocess.run([shutil.which("openssl") or "", *line.split()], check=True, capture_output=True)
     (tmp_path / "locked").replace(pair.key_file)
-
-    async def scenario() -> None:
+    with pytest.raises(UsageError, match="certificate of the admin address can't be used"):
         async with serve(runtime, LOOPBACK, tls=pair):
             raise AssertionError("it listened")
 
-    with pytest.raises(UsageError, match="certificate of the admin address can't be used"):
-        asyncio.run(scenario())
 
-
-def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair):
+async def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair):
     """Silent connections count before their TLS is there, and end; plain HTTP is one refused client."""
     log = Lines()
+    async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
+        before = len(asyncio.all_tasks())
 
-    async def scenario() -> None:
-        async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
-            before = len(asyncio.all_tasks())
+        def attack() -> None:
+            with ExitStack() as held:
+                where = ("127.0.0.1", bound.port)
+                silent = [
+                    held.enter_context(socket.create_connection(where)) for _ in range(3 * MOST_CONNECTIONS)
+                ]
+                assert shown_at(bound.port) == of_file(pair)
+                silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                silent[-1].settimeout(20)
+                with suppress(ConnectionResetError):
+                    assert silent[-1].recv(100).startswith(b"HTTP/1.1 400 ")
+                gone = 0
+                for each in silent[:-1]:
+                    each.setblocking(False)
+                    try:
+                        gone += not each.recv(1)
+                    except ConnectionResetError:
+                        gone += 1
+                    except BlockingIOError:
+                        continue
+                assert gone >= 2 * MOST_CONNECTIONS - 2
 
-            def attack() -> None:
-                with ExitStack() as held:
-                    where = ("127.0.0.1", bound.port)
-                    silent = [
-                        held.enter_context(socket.create_connection(where))
-                        for _ in range(3 * MOST_CONNECTIONS)
-                    ]
-                    assert shown_at(bound.port) == of_file(pair)
-                    silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-                    silent[-1].settimeout(20)
-                    with suppress(ConnectionResetError):
-                        assert silent[-1].recv(100).startswith(b"HTTP/1.1 400 ")
-                    gone = 0
-                    for each in silent[:-1]:
-                        each.setblocking(False)
-                        try:
-                            gone += not each.recv(1)
-                        except ConnectionResetError:
-                            gone += 1
-                        except BlockingIOError:
-                            continue
-                    assert gone >= 2 * MOST_CONNECTIONS - 2
-
-            await asyncio.to_thread(attack)
-            await until(lambda: len(asyncio.all_tasks()) <= before)
-
-    asyncio.run(scenario())
+        await asyncio.to_thread(attack)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
@@ -238,7 +217,7 @@ def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_commands_name_a_mistaken_scheme(runtime, pair: KeyPair):
+async def test_commands_name_a_mistaken_scheme(runtime, pair: KeyPair):
     """Plain HTTP to an address with TLS, also of another server, and TLS to one without it."""
 
     def asked(address: Address, *, encrypted: bool, named: bool = True) -> str:
@@ -246,58 +225,51 @@ def test_commands_name_a_mistaken_scheme(runtime, pair: KeyPair):
             ask(AdminAddress(address, named=named, encrypted=encrypted), "GET", "/status")
         return str(raised.value)
 
-    async def scenario() -> None:
-        async with serve(runtime, LOOPBACK, tls=pair) as bound:
-            told = await asyncio.to_thread(asked, bound, encrypted=False)
-            assert told.startswith(f"{bound} speaks TLS, and the request was plain HTTP")
-            assert told.endswith(f"write --admin https://{bound}.")
-        async with serve(runtime, LOOPBACK) as bound:
-            told = await asyncio.to_thread(asked, bound, encrypted=True)
-            assert told.startswith(f"{bound} speaks plain HTTP, and not TLS: write --admin {bound}, without")
-            told = await asyncio.to_thread(asked, bound, encrypted=True, named=False)
-            assert "spec.admin.tls takes effect at the next start of the process" in told
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*pair)
-        # One that answers bytes that are no TLS with nothing.
-        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
-        async with server:
-            other = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-            told = await asyncio.to_thread(asked, other, encrypted=False)
-            assert told.startswith(f"{other} speaks TLS, and the request was plain HTTP")
-
-    asyncio.run(scenario())
+    async with serve(runtime, LOOPBACK, tls=pair) as bound:
+        told = await asyncio.to_thread(asked, bound, encrypted=False)
+        assert told.startswith(f"{bound} speaks TLS, and the request was plain HTTP")
+        assert told.endswith(f"write --admin https://{bound}.")
+    async with serve(runtime, LOOPBACK) as bound:
+        told = await asyncio.to_thread(asked, bound, encrypted=True)
+        assert told.startswith(f"{bound} speaks plain HTTP, and not TLS: write --admin {bound}, without")
+        told = await asyncio.to_thread(asked, bound, encrypted=True, named=False)
+        assert "spec.admin.tls takes effect at the next start of the process" in told
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pair)
+    # One that answers bytes that are no TLS with nothing.
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with server:
+        other = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        told = await asyncio.to_thread(asked, other, encrypted=False)
+        assert told.startswith(f"{other} speaks TLS, and the request was plain HTTP")
 
 
-def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_authority(
+async def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_authority(
     runtime, pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """`declctl status` needs no option for a local process, whatever name its certificate has."""
     runtime.admin = AdminSpec(bind_address=LOOPBACK, tls=TlsFiles("tls.crt", "tls.key"))
+    log = Lines()
+    async with front(folder=tmp_path, log=log)(runtime):
+        assert "admin address https://127.0.0.1:" in "".join(log.lines)
 
-    async def scenario() -> None:
-        log = Lines()
-        async with front(folder=tmp_path, log=log)(runtime):
-            assert "admin address https://127.0.0.1:" in "".join(log.lines)
+        def commands() -> None:
+            found = admin_address("pod-guard")
+            assert str(found).startswith("https://127.0.0.1:")
+            assert ask(found, "GET", "/status").document["name"] == "pod-guard"
+            port = found.address.port
+            unknown = AdminAddress(Address("127.0.0.1", port), named=True, encrypted=True)
+            with pytest.raises(UsageError, match="DECLCTL_ADMIN_CA_FILE"):
+                ask(unknown, "GET", "/status")
+            monkeypatch.setenv("DECLCTL_ADMIN_CA_FILE", str(pair.cert_file))
+            local = AdminAddress(Address("localhost", port), named=True, encrypted=True)
+            assert ask(local, "GET", "/status").status == 200
+            assert str(admin_address(f"https://localhost:{port}/")) == f"https://localhost:{port}"
+            monkeypatch.delenv("DECLCTL_ADMIN_CA_FILE")
+            (tmp_path / "impostor").mkdir()
+            self_signed(tmp_path / "impostor")
+            (tmp_path / "impostor" / "tls.crt").replace(pair.cert_file)
+            with pytest.raises(UsageError, match="another certificate"):
+                ask(found, "GET", "/status")
 
-            def commands() -> None:
-                found = admin_address("pod-guard")
-                assert str(found).startswith("https://127.0.0.1:")
-                assert ask(found, "GET", "/status").document["name"] == "pod-guard"
-                port = found.address.port
-                unknown = AdminAddress(Address("127.0.0.1", port), named=True, encrypted=True)
-                with pytest.raises(UsageError, match="DECLCTL_ADMIN_CA_FILE"):
-                    ask(unknown, "GET", "/status")
-                monkeypatch.setenv("DECLCTL_ADMIN_CA_FILE", str(pair.cert_file))
-                local = AdminAddress(Address("localhost", port), named=True, encrypted=True)
-                assert ask(local, "GET", "/status").status == 200
-                assert str(admin_address(f"https://localhost:{port}/")) == f"https://localhost:{port}"
-                monkeypatch.delenv("DECLCTL_ADMIN_CA_FILE")
-                (tmp_path / "impostor").mkdir()
-                self_signed(tmp_path / "impostor")
-                (tmp_path / "impostor" / "tls.crt").replace(pair.cert_file)
-                with pytest.raises(UsageError, match="another certificate"):
-                    ask(found, "GET", "/status")
-
-            await asyncio.to_thread(commands)
-
-    asyncio.run(scenario())
+        await asyncio.to_thread(commands)

@@ -23,23 +23,21 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(tmp_path: Path, runtime, http: Callable):
+async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
+    tmp_path: Path, runtime, http: Callable
+):
     """After a rotation, whoever has kept the old token can't read or reload any more."""
     file, log = tmp_path / "token", Lines()
     file.write_text("first\n")
+    async with serve(runtime, LOOPBACK, authorizer=TokenFile(file, log)) as bound:
 
-    async def scenario() -> list[int]:
-        async with serve(runtime, LOOPBACK, authorizer=TokenFile(file, log)) as bound:
+        async def status(token: str) -> int:
+            return (await http(bound, CACHE, headers=bearer(token))).status
 
-            async def status(token: str) -> int:
-                return (await http(bound, CACHE, headers=bearer(token))).status
-
-            before = [await status("first"), await status("second")]
-            (tmp_path / "new").write_text("second\n")
-            (tmp_path / "new").replace(file)
-            return [*before, await status("first"), await status("second")]
-
-    assert asyncio.run(scenario()) == [200, 401, 401, 200]
+        before = [await status("first"), await status("second")]
+        (tmp_path / "new").write_text("second\n")
+        (tmp_path / "new").replace(file)
+        assert [*before, await status("first"), await status("second")] == [200, 401, 401, 200]
     assert [line for line in log.lines if "was replaced" in line] == [
         f"admin address: the token in {file} was replaced; the one before it is refused now"
     ]
@@ -81,32 +79,24 @@ def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
     assert any(why in line and "every token is refused" in line for line in asyncio.run(start()))
 
 
-def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
+async def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
     """A Secret that was missing for a moment is no reason for a restart."""
     file, log = tmp_path / "token", Lines()
-
-    async def scenario() -> list[AccessVerdict]:
-        authorizer = TokenFile(file, log)
-        found = [(await authorizer.decide("right", "get", "/")).verdict]
-        file.write_text("right")
-        found.append((await authorizer.decide("right", "get", "/")).verdict)
-        return found
-
-    assert asyncio.run(scenario()) == [AccessVerdict.UNAUTHENTICATED, AccessVerdict.ALLOWED]
+    authorizer = TokenFile(file, log)
+    found = [(await authorizer.decide("right", "get", "/")).verdict]
+    file.write_text("right")
+    found.append((await authorizer.decide("right", "get", "/")).verdict)
+    assert found == [AccessVerdict.UNAUTHENTICATED, AccessVerdict.ALLOWED]
     assert log.lines[-1] == f"admin address: the token file {file} can be used again"
 
 
-def test_the_log_never_has_the_token(tmp_path: Path):
+async def test_the_log_never_has_the_token(tmp_path: Path):
     """Whoever reads the log can't reload."""
     file, log = tmp_path / "token", Lines()
-
-    async def scenario() -> None:
-        authorizer = TokenFile(file, log)
-        for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
-            file.write_text(content)
-            await authorizer.read()
-
-    asyncio.run(scenario())
+    authorizer = TokenFile(file, log)
+    for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
+        file.write_text(content)
+        await authorizer.read()
     assert len(log.lines) >= 4
     assert "marker" not in "".join(log.lines).replace(str(file), "")
 
@@ -157,7 +147,7 @@ def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest
     assert last == f"admin address: the token file {file} can be used again"
 
 
-def test_each_request_reads_the_file_after_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_each_request_reads_the_file_after_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A request that waits for the read of another one is not decided by a token that was replaced before."""
     file = tmp_path / "token"
     file.write_text("first")
@@ -170,15 +160,14 @@ def test_each_request_reads_the_file_after_it_has_come(tmp_path: Path, monkeypat
         return found
 
     monkeypatch.setattr("declctl.admin.authorization.read_token", reading)
-
-    async def scenario() -> list[AccessVerdict]:
-        authorizer = TokenFile(file)
-        before = asyncio.create_task(authorizer.decide("first", "get", "/"))
-        await asyncio.to_thread(begun.wait, 30)
-        file.write_text("second")
-        after = asyncio.create_task(authorizer.decide("first", "get", "/"))
-        await asyncio.sleep(0)
-        go_on.set()
-        return [(await before).verdict, (await after).verdict]
-
-    assert asyncio.run(scenario()) == [AccessVerdict.ALLOWED, AccessVerdict.UNAUTHENTICATED]
+    authorizer = TokenFile(file)
+    before = asyncio.create_task(authorizer.decide("first", "get", "/"))
+    await asyncio.to_thread(begun.wait, 30)
+    file.write_text("second")
+    after = asyncio.create_task(authorizer.decide("first", "get", "/"))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert [(await before).verdict, (await after).verdict] == [
+        AccessVerdict.ALLOWED,
+        AccessVerdict.UNAUTHENTICATED,
+    ]

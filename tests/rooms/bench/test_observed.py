@@ -99,24 +99,20 @@ def test_a_call_that_raises_is_written_down_too(tmp_path: Path):
     assert only(lines, tmp_path).failed
 
 
-def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
+async def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
     """Not when it begins to wait."""
+    gate = asyncio.Event()
 
-    async def go() -> None:
-        gate = asyncio.Event()
+    async def tell(change):
+        await gate.wait()
 
-        async def tell(change):
-            await gate.wait()
-
-        implementation, lines = told(tell, ("change",), is_async=True)
-        rest, _ = begin_async(implementation, {"change": Change, "ctx": Ctx()})
-        assert rest is not None
-        assert lines == []
-        gate.set()
-        await rest
-        assert not only(lines, tmp_path).failed
-
-    asyncio.run(go())
+    implementation, lines = told(tell, ("change",), is_async=True)
+    rest, _ = begin_async(implementation, {"change": Change, "ctx": Ctx()})
+    assert rest is not None
+    assert lines == []
+    gate.set()
+    await rest
+    assert not only(lines, tmp_path).failed
 
 
 def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):

@@ -1,12 +1,18 @@
 """What the tests of the command line share: the command, run in this process."""
 
+import importlib
+import io
+import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+import yaml
 
 from declctl.cli.main import status_of
 from tests.children import share_children
@@ -22,18 +28,79 @@ class Ended:
     out: str
     err: str
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        return self.out.splitlines()
 
-@pytest.fixture(name="declctl")
-def _declctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Runs a command and gives its exit status and what it wrote."""
+    @property
+    def document(self) -> Any:
+        """The document that stdout has as JSON."""
+        return json.loads(self.out)
 
-    def run(*arguments: str) -> Ended:
-        capsys.readouterr()
-        status = status_of(arguments)
-        written = capsys.readouterr()
+    @property
+    def objects(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The objects that stdout has as YAML, by kind and name."""
+        return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(self.out)}
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Command:
+    """Runs commands in this process; these arguments come last in each."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *last: str) -> None:
+        self._capsys = capsys
+        self._last = last
+
+    def __call__(self, *arguments: str) -> Ended:
+        """Run a command; its exit status and what it wrote."""
+        self._capsys.readouterr()
+        status = status_of((*arguments, *self._last))
+        written = self._capsys.readouterr()
         return Ended(int(status), written.out, written.err)
 
-    return run
+    def done(self, *arguments: str) -> Ended:
+        """Run a command that ends with 0."""
+        ended = self(*arguments)
+        assert ended.status == 0, ended
+        return ended
+
+    def refused(self, *arguments: str, status: int = 2) -> str:
+        """Run a command that ends with this status and has nothing on stdout; what it wrote on stderr."""
+        ended = self(*arguments)
+        assert (ended.status, ended.out) == (status, ""), ended
+        return ended.err
+
+
+@pytest.fixture(name="declctl")
+def _declctl(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command and gives its exit status and what it wrote."""
+    return Command(capsys)
+
+
+@pytest.fixture(name="ask")
+def _ask(capsys: pytest.CaptureFixture[str], process: Process) -> Command:
+    """Runs a command that asks the running process of the fixture `process`."""
+    return Command(capsys, "--admin", process.address)
+
+
+@pytest.fixture(name="complete")
+def _complete(declctl: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ended]:
+    """Asks as bash does after Tab at the end of a line."""
+
+    def complete(line: str) -> Ended:
+        monkeypatch.setenv("_DECLCTL_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        return declctl()
+
+    return complete
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +141,41 @@ def _hello(folder: Path) -> Path:
     (folder / "manifest.yaml").write_text(hello.MANIFEST)
     (folder / "handlers.py").write_text(hello.HANDLERS)
     return folder
+
+
+@pytest.fixture(name="write")
+def _write(folder: Path) -> Callable[[str, str], None]:
+    """Writes a file below the current folder, and the folders above it."""
+
+    def write(name: str, text: str) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+
+    return write
+
+
+@pytest.fixture(name="install")
+def _install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Installs a package with one plugin in `site`, as pip would, for child processes as well."""
+    site = folder / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    modules: list[str] = []
+
+    def install(name: str, source: str) -> None:
+        module = f"declctl_test_{name}"
+        modules.append(module)
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{module}-1.2.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.2.0\n")
+        (info / "entry_points.txt").write_text(f"[declctl]\n{name} = {module}\n")
+        importlib.invalidate_caches()
+
+    yield install
+    for module in modules:
+        sys.modules.pop(module, None)
 
 
 @pytest.fixture(name="logging_restored", autouse=True)

@@ -1,5 +1,6 @@
 """`declctl run` in a process of its own, for tests of what it prints and how it ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from declctl.testing import until
+
+
+def completed(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which has ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "declctl", *arguments],
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 class Running:

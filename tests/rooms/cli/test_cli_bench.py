@@ -1,7 +1,6 @@
 """`declctl bench reload`: what it takes, what it runs, and how it shows what was measured."""
 
 import io
-import json
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,11 +64,11 @@ def _shop(folder: Path) -> Path:
     return folder
 
 
-def test_both_ways_stand_side_by_side(declctl: Callable, folder: Path, measured: Measured):
+def test_both_ways_stand_side_by_side(declctl, folder, measured):
     """The table is what was asked for; what is being done is told beside it."""
     ended = declctl("bench", "reload")
     assert (ended.status, ended.err) == (0, "it is measured\n")
-    assert ended.out.splitlines() == [
+    assert ended.lines == [
         "one edit, 5,000 objects, 4 handlers, changes all the time",
         "",
         "                                         RESTART        RELOAD",
@@ -84,46 +83,22 @@ def test_both_ways_stand_side_by_side(declctl: Callable, folder: Path, measured:
     ]
 
 
-def test_json_is_one_document(declctl: Callable, folder: Path, measured: Measured):
+def test_json_is_one_document(declctl, folder, measured):
     """The same for programs, in seconds."""
     ended = declctl("bench", "reload", "--objects", "10", "--handlers", "1", "-o", "json")
     assert ended.status == 0
-    assert json.loads(ended.out) == {
-        "manifest": None,
-        "objects": 10,
-        "handlers": 1,
-        "restart": {
-            "lists": 1,
-            "watches": 2,
-            "addedAgain": 20_000,
-            "retries": 80,
-            "retriesLost": 80,
-            "memos": 300,
-            "memosLost": 300,
-            "changes": 1_376,
-            "changesUndelivered": 168,
-            "secondsToEffect": 1.471235,
-            "longestWaitSeconds": 2.5,
-        },
-        "reload": {
-            "lists": 0,
-            "watches": 0,
-            "addedAgain": 0,
-            "retries": 80,
-            "retriesLost": 0,
-            "memos": 0,
-            "memosLost": 0,
-            "changes": 184,
-            "changesUndelivered": 0,
-            "secondsToEffect": 0.44,
-            "longestWaitSeconds": 0.0361,
-        },
+    names = ("lists", "watches", "addedAgain", "retries", "retriesLost", "memos", "memosLost", "changes")
+    names += ("changesUndelivered", "secondsToEffect", "longestWaitSeconds")
+    restart = (1, 2, 20_000, 80, 80, 300, 300, 1_376, 168, 1.471235, 2.5)
+    reload = (0, 0, 0, 80, 0, 0, 0, 184, 0, 0.44, 0.0361)
+    ways = {
+        way: dict(zip(names, figures, strict=True))
+        for way, figures in (("restart", restart), ("reload", reload))
     }
+    assert ended.document == {"manifest": None, "objects": 10, "handlers": 1, **ways}
 
 
-def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(
-    declctl: Callable, folder: Path, measured: Measured
-):
+def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(declctl, folder, measured):
     """Nothing is read of the current folder, and nothing written there."""
     assert declctl("bench", "reload", "--handlers", "7", "--objects", "20").status == 0
     assert measured.bundle is not None
@@ -132,20 +107,18 @@ def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(
 
 
 @pytest.mark.parametrize("named", ["manifest.yaml", "."])
-def test_somebodys_own_manifest_is_copied(declctl: Callable, shop: Path, measured: Measured, named: str):
+def test_somebodys_own_manifest_is_copied(declctl, shop, measured, named):
     """A file, or the folder that holds it; with the objects that its handlers are written for."""
     (shop / "samples.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n")
     ended = declctl("bench", "reload", "--manifest", named, "--samples", "samples.yaml", "-o", "json")
-    assert (ended.status, json.loads(ended.out)["manifest"]) == (0, named)
+    assert (ended.status, ended.document["manifest"]) == (0, named)
     assert measured.bundle is not None
     assert measured.bundle.plan.name == "shop"
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
     assert [sample["metadata"]["name"] for sample in measured.samples] == ["web"]
 
 
-def test_a_manifest_may_come_from_standard_input(
-    declctl: Callable, shop: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_manifest_may_come_from_standard_input(declctl, shop, measured, monkeypatch):
     """Its handlers stand in the current folder then, as for `declctl run`."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MANIFEST.encode())))
     assert declctl("bench", "reload", "--manifest", "-").status == 0
@@ -153,7 +126,7 @@ def test_a_manifest_may_come_from_standard_input(
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
 
 
-def test_sigterm_is_an_interrupt_meanwhile(declctl: Callable, folder: Path, measured: Measured):
+def test_sigterm_is_an_interrupt_meanwhile(declctl, folder, measured):
     """So that what was started ends, and nothing is left behind; afterwards it is what it was."""
     before = signal.getsignal(signal.SIGTERM)
     declctl("bench", "reload")
@@ -161,44 +134,33 @@ def test_sigterm_is_an_interrupt_meanwhile(declctl: Callable, folder: Path, meas
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_manifest_with_faults_is_not_run(declctl: Callable, shop: Path, measured: Measured):
-    """They are shown as `validate` shows them."""
-    (shop / "handlers.py").write_text("def tel(change): pass\n")
-    ended = declctl("bench", "reload", "--manifest", "manifest.yaml")
-    assert (ended.status, ended.out) == (1, "")
-    assert "manifest.yaml:6:" in ended.err
-    assert measured.bundle is None
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--manifest", "manifest.yaml", "--handlers", "3"], "--handlers is for the manifest that bench has"),
-        (["--objects", "0"], "--objects"),
-        (["--handlers", "none"], "--handlers"),
-        (["--samples", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        ("--manifest manifest.yaml --handlers 3", "--handlers is for the manifest that bench has"),
+        ("--objects 0", "--objects"),
+        ("--handlers none", "--handlers"),
+        ("--samples nowhere.yaml", "nowhere.yaml: no such file"),
     ],
 )
-def test_wrong_usage_is_told(
-    declctl: Callable, shop: Path, measured: Measured, arguments: list[str], words: str
-):
+def test_wrong_usage_is_told(declctl, shop, measured, arguments, words):
     """With 2, and before anything is measured."""
-    ended = declctl("bench", "reload", *arguments)
-    assert ended.status == 2
-    assert words in ended.err
+    assert words in declctl.refused("bench", "reload", *arguments.split())
     assert measured.bundle is None
 
 
-def test_handlers_that_are_all_installed_can_not_be_edited(declctl: Callable, shop: Path, measured: Measured):
-    """There is nothing to compare then."""
+def test_what_can_not_be_run_or_edited_is_not_measured(declctl, shop, measured):
+    """Faults are shown as `validate` shows them; of installed handlers alone, there is nothing to compare."""
     (shop / "manifest.yaml").write_text(MANIFEST.replace("handlers:tell", "inspect:isgeneratorfunction"))
-    ended = declctl("bench", "reload", "--manifest", ".")
-    assert ended.status == 2, ended.err
-    assert "there is nothing to edit" in ended.err
+    assert "there is nothing to edit" in declctl.refused("bench", "reload", "--manifest", ".")
+    (shop / "manifest.yaml").write_text(MANIFEST)
+    (shop / "handlers.py").write_text("def tel(change): pass\n")
+    said = declctl.refused("bench", "reload", "--manifest", "manifest.yaml", status=1)
+    assert "manifest.yaml:6:" in said
     assert measured.bundle is None
 
 
-def test_what_could_not_be_measured_is_told(declctl: Callable, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_could_not_be_measured_is_told(declctl, folder, monkeypatch):
     """In one sentence, with 1."""
 
     def fail(*_: Any, **__: Any) -> Comparison:
@@ -207,10 +169,5 @@ def test_what_could_not_be_measured_is_told(declctl: Callable, folder: Path, mon
     monkeypatch.setattr(measuring, "compare", fail)
     ended = declctl("bench", "reload")
     assert (ended.status, ended.out, ended.err) == (1, "", "declctl: no handler hears of it\n")
-
-
-def test_bench_alone_lists_what_it_measures(declctl: Callable):
-    """There may be more one day."""
-    ended = declctl("bench", "--help")
-    assert ended.status == 0
-    assert "reload" in ended.out
+    # There may be more to measure one day.
+    assert "reload" in declctl.done("bench", "--help").out

@@ -11,6 +11,8 @@ import pytest
 from declctl.sandbox import SandboxThread
 from tests.rooms.cli.running import Running
 
+pytestmark = pytest.mark.thorough  # processes run in several folders
+
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -62,9 +64,7 @@ def _config_map(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("watch", ["Auto", "Poll"])
 @pytest.mark.parametrize("manifest", ["app/manifest.yaml", "app"])
-def test_edits_are_seen_and_applied_wherever_the_process_stands(
-    start, sandbox, tmp_path: Path, manifest: str, watch: str
-) -> None:
+def test_edits_are_seen_and_applied_wherever_the_process_stands(start, sandbox, tmp_path, manifest, watch):
     """After `os.chdir("/")` in a handler the next edits count, and messages show paths as they were typed."""
     running = start(manifest, watch=watch)
     sandbox.create(_config_map("one"))
@@ -79,7 +79,7 @@ def test_edits_are_seen_and_applied_wherever_the_process_stands(
     assert running.process.wait(30) == 0
 
 
-def test_a_process_that_starts_again_stands_where_it_was_started(start, sandbox, tmp_path: Path) -> None:
+def test_a_process_that_starts_again_stands_where_it_was_started(start, sandbox, tmp_path):
     """`--exec-on-restart` with relative paths, after `os.chdir("/")` in a handler."""
     running = start("app/manifest.yaml", "--exec-on-restart", watch="Auto")
     sandbox.create(_config_map("one"))

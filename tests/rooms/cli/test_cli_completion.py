@@ -46,19 +46,15 @@ def _shop(folder: Path) -> Path:
     return folder
 
 
-def tab(folder: Path, line: str, **env: str) -> list[str]:
-    """What bash is answered after Tab at the end of a line."""
-    words = line.split(" ")
-    asked = {"_DECLCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+def of_process(folder: Path, *command: str, **env: str) -> str:
+    """What a Python process prints, in this folder."""
     # A PYTHONPATH, as the current folder is not that of the checkout.
-    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT), **asked, **env}
-    environment.pop("KUBECONFIG", None) if "KUBECONFIG" not in env else None
-    command = [sys.executable, "-m", "declctl"]
+    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT), **env}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stderr == ""
-    return done.stdout.split()
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -85,28 +81,33 @@ def tab(folder: Path, line: str, **env: str) -> list[str]:
         ("declctl graph . -o m", ["mermaid"]),
     ],
 )
-def test_a_tab_completes(shop: Path, line: str, candidates: list[str]):
+def test_a_tab_completes(complete, shop, line, candidates):
     """As bash asks for it: names of the manifest, contexts, fields and codes; no handler is imported."""
-    assert tab(shop, line) == candidates
+    ended = complete(line)
+    assert (ended.out.split(), ended.err) == (candidates, "")
 
 
-def test_a_context_is_that_of_the_named_kubeconfig(shop: Path):
+def test_a_context_is_that_of_the_named_kubeconfig(complete, shop, monkeypatch):
     """--kubeconfig before it counts, then $KUBECONFIG, of which all files are read."""
     for name in ("one", "two"):
         (shop / name).write_text(yaml.safe_dump({"contexts": [{"name": f"of-{name}", "context": {}}]}))
-    assert tab(shop, "declctl run . --kubeconfig one --context ") == ["of-one"]
-    assert tab(shop, "declctl run . --context ", KUBECONFIG=f"one{os.pathsep}two") == ["of-one", "of-two"]
+    assert complete("declctl run . --kubeconfig one --context ").out.split() == ["of-one"]
+    monkeypatch.setenv("KUBECONFIG", f"one{os.pathsep}two")
+    assert complete("declctl run . --context ").out.split() == ["of-one", "of-two"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "line", ["declctl explain spec.handlers.re", "declctl tap n", "declctl run . --context "]
 )
-def test_a_tab_is_answered_quickly(shop: Path, line: str):
+def test_a_tab_is_answered_quickly(shop, line):
     """In less than 300 ms on a machine without other work; twice as much processor time is allowed here."""
+    words = str(len(line.split(" ")) - 1)
+    asked = {"_DECLCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": words}
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert tab(shop, line)
+        assert of_process(shop, sys.executable, "-m", "declctl", **asked)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
 
@@ -114,7 +115,7 @@ def test_a_tab_is_answered_quickly(shop: Path, line: str):
 
 
 @pytest.mark.parametrize("complete", ["handlers('')", "explanations('spec.')", "contexts(Given(), '')"])
-def test_a_tab_loads_nothing_that_is_slow(shop: Path, complete: str):
+def test_a_tab_loads_nothing_that_is_slow(shop, complete):
     """No client of a cluster, no server, no code of users; for names not even the reading of manifests."""
     program = f"""
 import sys
@@ -127,17 +128,10 @@ if "explanations" not in {complete!r}:
     slow |= {{"declctl.manifest", "msgspec"}}
 print(sorted(slow & set(sys.modules)))
 """
-    env = {**os.environ, "HOME": str(shop), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=shop,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "[]\n"
+    assert of_process(shop, sys.executable, "-c", program) == "[]\n"
+
+
+NAMES = "kind: Controller\nspec: {{handlers: [{{name: {}}}]}}\n"
 
 
 def names(found: list[tuple[str, str]]) -> list[str]:
@@ -145,7 +139,7 @@ def names(found: list[tuple[str, str]]) -> list[str]:
     return [name for name, _ in found]
 
 
-def test_candidates_have_a_help(shop: Path):
+def test_candidates_have_a_help(shop):
     """Zsh and fish show it beside them."""
     assert completion.handlers("no") == [("notify", "handler handlers:fails_at_import")]
     assert completion.resources("p") == [("pods", "resource Pod")]
@@ -164,54 +158,45 @@ def test_candidates_have_a_help(shop: Path):
         "",
     ],
 )
-def test_a_manifest_that_is_no_manifest_completes_to_nothing(folder: Path, text: str):
+def test_a_manifest_that_is_no_manifest_completes_to_nothing(folder, text):
     """A message would stand in the middle of the command line."""
     (folder / "manifest.yaml").write_text(text)
     assert completion.handlers("") == completion.handlers_and_resources("") == completion.namespaces("") == []
 
 
-def test_names_are_read_while_the_manifest_is_edited(folder: Path):
-    """What `validate` refuses still has names; a file before it that is broken does not hide them."""
-    (folder / "a.yaml").write_text("{")
-    (folder / "b.yml").write_text("kind: Controller\nspec: {handlers: [{name: half-done}]}\n---\n[")
-    assert names(completion.handlers("")) == ["half-done"]
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        # What `validate` refuses still has names; a file before it that is broken does not hide them.
+        ({"a.yaml": "{", "b.yml": f"{NAMES.format('half-done')}---\n["}, ["half-done"]),
+        # A shell reads each line as a candidate of its own.
+        ({"m.yaml": NAMES.format('"a\\nrm -rf"}, {name: "b"')}, ["b"]),
+        # A large file would take longer than a user waits.
+        ({"m.yaml": NAMES.format("a") + "#" * (1 << 20)}, []),
+    ],
+    ids=["half done", "two lines", "large"],
+)
+def test_names_are_read_while_the_manifest_is_edited(folder, write, files, found):
+    """Whatever stands in the files, a candidate is one that a shell can use."""
+    for name, text in files.items():
+        write(name, text)
+    assert names(completion.handlers("")) == found
 
 
-def test_a_name_that_is_two_lines_is_no_candidate(folder: Path):
-    """A shell reads each line as a candidate of its own."""
-    (folder / "m.yaml").write_text(
-        'kind: Controller\nspec: {handlers: [{name: "a\\nrm -rf"}, {name: "b"}]}\n'
-    )
-    assert names(completion.handlers("")) == ["b"]
-
-
-def test_a_large_file_is_not_read(folder: Path):
-    """It would take longer than a user waits."""
-    (folder / "m.yaml").write_text("kind: Controller\nspec: {handlers: [{name: a}]}\n" + "#" * (1 << 20))
-    assert completion.handlers("") == []
-
-
-def test_an_unknown_field_completes_to_nothing(folder: Path):
+def test_an_unknown_field_completes_to_nothing(folder):
     """There is nothing below a field that does not exist."""
     assert completion.explanations("spec.nothing.") == []
     assert names(completion.explanations("")) == ["spec", "spec."]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_have_a_script(folder: Path, shell: str):
+def test_other_shells_have_a_script(declctl, folder, monkeypatch, shell):
     """What `declctl --install-completion` installs in a zsh or a fish."""
-    done = subprocess.run(
-        [sys.executable, "-m", "declctl"],
-        env={**os.environ, "_DECLCTL_COMPLETE": f"source_{shell}", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, f"_DECLCTL_COMPLETE=complete_{shell}" in done.stdout) == (0, True), done.stderr
+    monkeypatch.setenv("_DECLCTL_COMPLETE", f"source_{shell}")
+    assert f"_DECLCTL_COMPLETE=complete_{shell}" in declctl.done().out
 
 
-def test_installed_completion_works_in_bash(shop: Path):
+def test_installed_completion_works_in_bash(shop):
     """From the installation to the candidates, in a shell of its own."""
     bash = shutil.which("bash")
     if bash is None:
@@ -221,7 +206,6 @@ def test_installed_completion_works_in_bash(shop: Path):
     program.write_text(f'#!{bash}\nexec "{sys.executable}" -m declctl "$@"\n')
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "HOME": str(shop), "PYTHONPATH": str(ROOT), "PATH": path}
     script = """
         declctl --install-completion bash >/dev/null
         source "$HOME/.bash_completions/declctl.sh"
@@ -229,13 +213,4 @@ def test_installed_completion_works_in_bash(shop: Path):
         _declctl_completion declctl
         echo "${COMPREPLY[@]}"
     """
-    done = subprocess.run(
-        [bash, "--norc", "-c", script],
-        cwd=shop,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.strip() == "nodes notify", done.stderr
+    assert of_process(shop, bash, "--norc", "-c", script, PATH=path).strip() == "nodes notify"

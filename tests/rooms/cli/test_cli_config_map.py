@@ -1,8 +1,7 @@
 """`configmap/NAMESPACE/NAME` in place of a path: every command that reads a manifest takes it."""
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,9 +49,7 @@ def _local(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_config_map_is_read_as_a_folder_is(
-    declctl: Callable, server: SandboxThread, local: str, command: tuple[str, ...]
-) -> None:
+def test_a_config_map_is_read_as_a_folder_is(declctl, server, local, command):
     """What is printed is the same, but for the name."""
     by_path = declctl(*command, local)
     from_cluster = declctl(*command, NAMED, *CLUSTER)
@@ -64,19 +61,17 @@ def test_a_config_map_is_read_as_a_folder_is(
     )
 
 
-def test_doctor_reads_it_once_and_has_no_mount_to_look_at(declctl: Callable, server: SandboxThread) -> None:
+def test_doctor_reads_it_once_and_has_no_mount_to_look_at(declctl, server):
     """The checks of manifest and rights are those of a path."""
     ended = declctl("doctor", NAMED, *CLUSTER, "-o", "json")
-    found = {each["name"]: each for each in json.loads(ended.out)["checks"]}
+    found = {each["name"]: each for each in ended.document["checks"]}
     assert found["manifest"]["found"] == "hello: 1 resource, 1 handler"
     assert found["mount"]["state"] == "skipped"
     assert found["rights"]["state"] == "ok"
     assert ended.status == 0
 
 
-def test_a_plan_against_what_the_cluster_has_shows_a_local_edit(
-    declctl: Callable, server: SandboxThread, local: str
-) -> None:
+def test_a_plan_against_what_the_cluster_has_shows_a_local_edit(declctl, server, local):
     """Before an apply, it says what the apply would change."""
     assert declctl("plan", local, "--against", NAMED, *CLUSTER).status == 0
     Path(local, "handlers.py").write_text(f"{hello.HANDLERS}\nEDITED = True\n")
@@ -85,27 +80,25 @@ def test_a_plan_against_what_the_cluster_has_shows_a_local_edit(
     assert "code" in ended.out
 
 
-def test_finalizers_are_those_of_the_config_map(declctl: Callable, server: SandboxThread) -> None:
+def test_finalizers_are_those_of_the_config_map(declctl, server):
     """It is read before the objects are looked for."""
-    ended = declctl("finalizers", "list", NAMED, *CLUSTER)
-    assert ended.status == 2
-    assert f"{NAMED} has no handler with a finalizer" in ended.err
+    assert f"{NAMED} has no handler with a finalizer" in declctl.refused(
+        "finalizers", "list", NAMED, *CLUSTER
+    )
 
 
-def test_a_fault_has_its_place_in_the_config_map(declctl: Callable, server: SandboxThread) -> None:
+def test_a_fault_has_its_place_in_the_config_map(declctl, server):
     """The key takes the place of the file."""
     metadata = {"name": "faulty", "namespace": "team-a"}
     data = {"manifest.yaml": MANIFEST.replace("handlers:", "handler:"), "handlers.py": hello.HANDLERS}
     server.load([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}])
     ended = declctl("validate", "configmap/team-a/faulty", *CLUSTER, "-o", "json")
     assert ended.status == 1
-    assert {each["file"] for each in json.loads(ended.out)} == {"configmap/team-a/faulty/manifest.yaml"}
+    assert {each["file"] for each in ended.document} == {"configmap/team-a/faulty/manifest.yaml"}
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ("doctor",)], ids=" ".join)
-def test_one_that_is_not_there_is_named(
-    declctl: Callable, server: SandboxThread, command: tuple[str, ...]
-) -> None:
+def test_one_that_is_not_there_is_named(declctl, server, command):
     """With the command that lists those that are."""
     ended = declctl(*command, "configmap/team-a/other", *CLUSTER)
     assert ended.status == (1 if command[0] in ("plan", "doctor") else 2)
@@ -113,42 +106,30 @@ def test_one_that_is_not_there_is_named(
     assert "kubectl get configmaps -A" in ended.err + ended.out
 
 
-def test_a_missing_right_is_named_with_the_command_that_grants_it(
-    declctl: Callable, server: SandboxThread
-) -> None:
+def test_a_missing_right_is_named_with_the_command_that_grants_it(declctl, server):
     """One read needs `get`, and neither list nor watch."""
     server.faults.refuse(403, Match(verb="get", resource="configmaps"))
-    ended = declctl("validate", NAMED, *CLUSTER)
-    assert ended.status == 2
-    assert f"{NAMED} may not be read" in ended.err
-    assert "kubectl create role read-bundle -n team-a --verb=get --resource=configmaps" in ended.err
+    said = declctl.refused("validate", NAMED, *CLUSTER)
+    assert f"{NAMED} may not be read" in said
+    assert "kubectl create role read-bundle -n team-a --verb=get --resource=configmaps" in said
 
 
-def test_a_cluster_that_does_not_answer_is_named(declctl: Callable, folder: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_named(declctl, folder):
     """And the options that choose another one."""
     with SandboxThread() as gone:
         (folder / "kubeconfig").write_text(yaml.safe_dump(gone.kubeconfig()))
-    ended = declctl("graph", NAMED, *CLUSTER)
-    assert ended.status == 2
-    assert f"{NAMED} can't be read from the cluster" in ended.err
-    assert "--context" in ended.err
+    said = declctl.refused("graph", NAMED, *CLUSTER)
+    assert f"{NAMED} can't be read from the cluster" in said
+    assert "--context" in said
 
 
-def test_without_a_cluster_the_missing_configuration_is_named(declctl: Callable, folder: Path) -> None:
+def test_without_a_cluster_the_missing_configuration_is_named(declctl, folder):
     """A folder of that name is written with a dot."""
-    ended = declctl("digest", NAMED)
-    assert ended.status == 2
-    assert f"{NAMED} is read from a cluster. No cluster is configured" in ended.err
-    unclear = declctl("digest", "configmap/bundle")
-    assert unclear.status == 2
-    assert "./configmap/bundle" in unclear.err
+    assert f"{NAMED} is read from a cluster. No cluster is configured" in declctl.refused("digest", NAMED)
+    assert "./configmap/bundle" in declctl.refused("digest", "configmap/bundle")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_options_of_a_cluster_that_is_not_asked_are_refused(
-    declctl: Callable, hello: Path, command: tuple[str, ...]
-) -> None:
+def test_options_of_a_cluster_that_is_not_asked_are_refused(declctl, hello, command):
     """They would be without effect."""
-    ended = declctl(*command, ".", "--context", "other")
-    assert ended.status == 2
-    assert "configmap/NAMESPACE/NAME" in ended.err
+    assert "configmap/NAMESPACE/NAME" in declctl.refused(*command, ".", "--context", "other")

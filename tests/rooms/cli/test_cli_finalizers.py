@@ -1,8 +1,7 @@
 """`declctl finalizers`: the objects that have one, and their release; and what `plan` says of a lost one."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 
 NAME = "example.dev/cleanup"
+OF_CLUSTER = ("manifest.yaml", "--kubeconfig", "kubeconfig")
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -62,35 +62,33 @@ def _finalizers(server: SandboxThread, name: str) -> list[str] | None:
     return found[0].get("finalizers", []) if found else None
 
 
-def test_objects_are_listed_wherever_they_are(declctl: Callable, cluster: SandboxThread):
+def test_objects_are_listed_wherever_they_are(declctl, cluster):
     """Also outside of the namespaces of the manifest, and since when they are being deleted."""
-    ended = declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    ended = declctl("finalizers", "list", *OF_CLUSTER)
     assert ended.status == 0
-    header, first, second = ended.out.splitlines()
+    header, first, second = ended.lines
     assert header.split() == ["HANDLER", "FINALIZER", "KIND", "OBJECT", "DELETED"]
     assert first.split() == ["keys", NAME, "ConfigMap", "default/a", "-"]
     assert second.split()[:4] == ["keys", NAME, "ConfigMap", "team-b/b"]
     assert ended.err == f"2 objects have {NAME} (ConfigMap), 1 of them being deleted\n"
-    document = json.loads(
-        declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig", "-o", "json").out
-    )
+    document = declctl("finalizers", "list", *OF_CLUSTER, "-o", "json").document
     assert [row["key"] for row in document["objects"]] == ["default/a", "team-b/b"]
     assert document["objects"][0]["deletionTimestamp"] is None
 
 
-def test_without_the_right_to_all_those_of_the_manifest_are_listed(declctl: Callable, cluster: SandboxThread):
+def test_without_the_right_to_all_those_of_the_manifest_are_listed(declctl, cluster):
     """A Role of a namespace is enough for its objects."""
     cluster.faults.refuse(403, Match("list", "configmaps"), times=1)
-    ended = declctl("finalizers", "list", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    ended = declctl("finalizers", "list", *OF_CLUSTER)
     assert ended.err == f"1 object has {NAME} (ConfigMap)\n"
 
 
-def test_a_release_takes_only_ours(declctl: Callable, cluster: SandboxThread):
+def test_a_release_takes_only_ours(declctl, cluster):
     """With --yes there is no question; a second one finds nothing."""
-    arguments = ("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig", "--yes")
+    arguments = ("finalizers", "release", *OF_CLUSTER, "--yes")
     ended = declctl(*arguments)
     assert ended.status == 0, ended.err
-    assert ended.out.splitlines() == [
+    assert ended.lines == [
         f"released ConfigMap default/a of {NAME}",
         f"released ConfigMap team-b/b of {NAME}",
     ]
@@ -100,40 +98,36 @@ def test_a_release_takes_only_ours(declctl: Callable, cluster: SandboxThread):
     assert declctl(*arguments).err == f"0 objects have {NAME} (ConfigMap)\n"
 
 
-def test_without_a_terminal_a_release_needs_yes(declctl: Callable, cluster: SandboxThread):
+def test_without_a_terminal_a_release_needs_yes(declctl, cluster):
     """A script does not release by accident."""
-    ended = declctl("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig")
-    assert ended.status == 2
-    assert "Add --yes to release them" in ended.err
+    assert "Add --yes to release them" in declctl.refused("finalizers", "release", *OF_CLUSTER)
     assert _finalizers(cluster, "a") == [NAME]
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
-def test_on_a_terminal_it_asks(
-    declctl: Callable, cluster: SandboxThread, monkeypatch: pytest.MonkeyPatch, answer: str
-):
+def test_on_a_terminal_it_asks(declctl, cluster, monkeypatch, answer):
     """No leaves everything as it is, and exits 1."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     asked: list[str] = []
     monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) or answer == "y")
-    ended = declctl("finalizers", "release", "manifest.yaml", "--kubeconfig", "kubeconfig")
+    ended = declctl("finalizers", "release", *OF_CLUSTER)
     assert asked == ["Release 2 objects? declctl_finalize is not called for them"]
     assert "ConfigMap default/a" in ended.err
     assert (ended.status, _finalizers(cluster, "a")) == ((0, []) if answer == "y" else (1, [NAME]))
 
 
-def test_a_manifest_without_a_finalizer_is_a_mistake(declctl: Callable, cluster: SandboxThread, folder: Path):
+def test_a_manifest_without_a_finalizer_is_a_mistake(declctl, cluster, folder):
     """It names what to do."""
-    ended = declctl("finalizers", "list", "manifest.yaml", "--handler", "other")
-    assert ended.status == 2
-    assert "no handler other with a finalizer" in ended.err
+    assert "no handler other with a finalizer" in declctl.refused(
+        "finalizers", "list", "manifest.yaml", "--handler", "other"
+    )
     (folder / "manifest.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
-    ended = declctl("finalizers", "release", "manifest.yaml", "--yes")
-    assert ended.status == 2
-    assert "Name an earlier manifest that has it" in ended.err
+    assert "Name an earlier manifest that has it" in declctl.refused(
+        "finalizers", "release", "manifest.yaml", "--yes"
+    )
 
 
-def test_plan_warns_of_a_finalizer_that_disappears(declctl: Callable, cluster: SandboxThread, folder: Path):
+def test_plan_warns_of_a_finalizer_that_disappears(declctl, cluster, folder):
     """Compared with a file it is not known whether objects have it."""
     (folder / "new.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
     ended = declctl("plan", "new.yaml", "--against", "manifest.yaml")

@@ -13,7 +13,7 @@ from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
 from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
-from tests.rooms.cli.answering import STATUS, Process
+from tests.rooms.cli.answering import STATUS
 from tests.rooms.cli.running import Running
 from tests.rooms.cli.test_cli_admin_client import MANIFEST
 
@@ -38,7 +38,7 @@ def _write_manifest(folder: Path, name: str, admin: str = "") -> None:
 
 
 @pytest.mark.parametrize("admin", ["", "bindAddress: '127.0.0.1:0'", "bindAddress: '127.0.0.1:9'"])
-def test_the_process_of_the_manifest_is_found(folder: Path, runs: Callable, admin: str):
+def test_the_process_of_the_manifest_is_found(folder, runs, admin):
     """Wherever it listens: at any free port, or where --admin has put it."""
     _write_manifest(folder, "pod-guard", admin)
     runs("other", "127.0.0.1:1001")
@@ -48,9 +48,7 @@ def test_the_process_of_the_manifest_is_found(folder: Path, runs: Callable, admi
 
 
 @pytest.mark.parametrize("started_with", ["", "manifest.yaml"])
-def test_the_folder_of_the_manifest_decides_between_two_of_one_name(
-    folder: Path, runs: Callable, started_with: str
-):
+def test_the_folder_of_the_manifest_decides_between_two_of_one_name(folder, runs, started_with):
     """Two checkouts of one controller run side by side, and each folder is for its own."""
     _write_manifest(folder, "c")
     runs("c", "127.0.0.1:1001", manifest="/srv/other/manifest.yaml")
@@ -58,37 +56,32 @@ def test_the_folder_of_the_manifest_decides_between_two_of_one_name(
     assert admin_address(None).process == here  # although its name was edited meanwhile
 
 
-def test_a_manifest_that_can_not_be_read_still_leads_to_its_process(folder: Path, runs: Callable):
-    """While the manifest is broken by an edit, `declctl status` shows the process that goes on."""
-    (folder / "manifest.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
-    here = runs("c", "127.0.0.1:1002", manifest=str(folder))
-    assert admin_address(None).process == here
-
-
-def test_a_broken_manifest_leads_to_no_other_process(folder: Path, runs: Callable):
-    """A command for a manifest without a readable name does not go to whatever listens."""
+def test_a_broken_manifest_leads_to_its_process_and_to_no_other(folder, runs):
+    """While it is broken by an edit, `declctl status` shows the process that goes on."""
     (folder / "manifest.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
     runs("other", "127.0.0.1:8081")
     with pytest.raises(UsageError, match=r"Running: other \(127\.0\.0\.1:8081"):
         admin_address(None)
+    here = runs("c", "127.0.0.1:1002", manifest=str(folder))
+    assert admin_address(None).process == here
 
 
-def test_a_name_is_enough_from_any_folder(folder: Path, runs: Callable):
+def test_a_name_is_enough_from_any_folder(folder, runs):
     """`declctl status --admin pod-guard` needs neither a port nor the folder."""
     runs("other", "127.0.0.1:1001")
     runs("pod-guard", "0.0.0.0:1002")
     assert str(admin_address("pod-guard")) == "127.0.0.1:1002"
 
 
-def test_a_name_that_does_not_run_is_told_with_those_that_do(declctl: Callable, runs: Callable):
+def test_a_name_that_does_not_run_is_told_with_those_that_do(declctl, runs):
     """The sentence says what runs and where."""
     runs("other", "127.0.0.1:1001", manifest="/srv/other")
-    ended = declctl("reload", "--admin", "pod-guard")
-    assert ended.status == 2
-    assert f"Running: other (127.0.0.1:1001, pid {os.getpid()}, /srv/other)." in ended.err
+    assert f"Running: other (127.0.0.1:1001, pid {os.getpid()}, /srv/other)." in declctl.refused(
+        "reload", "--admin", "pod-guard"
+    )
 
 
-def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder: Path, runs: Callable):
+def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder, runs):
     """With one controller nothing needs to be said; with two, a command never picks one."""
     only = runs("a", "127.0.0.1:1001")
     assert admin_address(None).process == only
@@ -98,7 +91,7 @@ def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder: Pa
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1001", "localhost:1001", ":1001"])
-def test_a_process_is_known_by_each_of_its_addresses(runs: Callable, address: str):
+def test_a_process_is_known_by_each_of_its_addresses(runs, address):
     """With it, its certificate and the file of its token; another port is another process."""
     process = runs("a", "127.0.0.1:1001", cert_file="/run/tls.crt")
     found = admin_address(address)
@@ -106,7 +99,7 @@ def test_a_process_is_known_by_each_of_its_addresses(runs: Callable, address: st
     assert admin_address("localhost:1002").process is None
 
 
-def test_two_of_the_same_name_are_told_apart_by_the_user(folder: Path, runs: Callable):
+def test_two_of_the_same_name_are_told_apart_by_the_user(folder, runs):
     """Neither of two processes of one name is preferred by chance."""
     _write_manifest(folder, "c")
     runs("c", "127.0.0.1:1001", manifest="/srv/a")
@@ -120,36 +113,30 @@ def subprocess_of(controller: str, address: str):
     return registered(RunningProcess(controller, pid, start_time(pid) or "", address, manifest="/srv/b"))
 
 
-def test_nobody_there_is_told_with_those_that_run(declctl: Callable, folder: Path, runs: Callable):
+def test_nobody_there_is_told_with_those_that_run(declctl, folder, runs):
     """Without the process of the manifest, the sentence names the controllers that there are."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     _write_manifest(folder, "pod-guard", f"bindAddress: '127.0.0.1:{port}'")
     runs("other", "127.0.0.1:1001")
-    ended = declctl("status")
-    assert ended.status == 2
-    assert "Running: other (127.0.0.1:1001" in ended.err
+    assert "Running: other (127.0.0.1:1001" in declctl.refused("status")
 
 
-def test_the_token_is_read_from_the_file_that_the_process_reads(
-    declctl: Callable, folder: Path, process: Process, runs: Callable
-):
+def test_the_token_is_read_from_the_file_that_the_process_reads(declctl, ask, folder, process, runs):
     """A rotated token needs no step of the user; the one of the environment comes first."""
     (folder / "token").write_text("first\n")
     runs("pod-guard", process.address, token_file=str(folder / "token"))
     declctl("status")
     (folder / "token").write_text("second\n")
-    declctl("status", "--admin", process.address)
+    ask("status")
     assert [shown for _, _, shown in process.asked] == ["Bearer first", "Bearer second"]
 
 
-def test_a_token_file_of_the_environment_is_read(
-    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_token_file_of_the_environment_is_read(ask, folder, process, monkeypatch):
     """DECLCTL_ADMIN_TOKEN_FILE means the same for the commands as for the process."""
     (folder / "token").write_text("mine\n")
     monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
-    declctl("status", "--admin", process.address)
+    ask("status")
     assert process.asked[-1][2] == "Bearer mine"
 
 
@@ -167,14 +154,7 @@ NEEDS_TOKEN = {"error": "/-/reload needs the header Authorization: Bearer with t
 )
 @pytest.mark.parametrize("by", ["environment", "process"])
 def test_status_goes_on_without_a_token_file_that_can_not_be_used(
-    declctl: Callable,
-    folder: Path,
-    process: Process,
-    runs: Callable,
-    monkeypatch: pytest.MonkeyPatch,
-    content: str | None,
-    why: str,
-    by: str,
+    ask, folder, process, runs, monkeypatch, content, why, by
 ):
     """It shows what the process shows to all, and says which file, why, and what to do."""
     file = folder / "token"
@@ -187,7 +167,7 @@ def test_status_goes_on_without_a_token_file_that_can_not_be_used(
     process.answers(200, REDACTED)
     who = "DECLCTL_ADMIN_TOKEN_FILE" if by == "environment" else "pod-guard"
     for command in (["status"], ["status", "-o", "json"], ["top", "--once", "--interval", "100ms"]):
-        ended = declctl(*command, "--admin", process.address)
+        ended = ask(*command)
         assert ended.status == 0
         assert "pod-guard" in ended.out
         assert f"The token file {file}, which {who} names, {why} " in ended.err
@@ -195,14 +175,10 @@ def test_status_goes_on_without_a_token_file_that_can_not_be_used(
     assert {shown for _, _, shown in process.asked} == {None}
     process.answers(401, NEEDS_TOKEN)
     for command in ("reload", "history", "tap"):
-        ended = declctl(command, "--admin", process.address)
-        assert ended.status == 2
-        assert f"asks for a token. The token file {file}, which {who} names, {why} " in ended.err
+        assert f"asks for a token. The token file {file}, which {who} names, {why} " in ask.refused(command)
 
 
-def test_status_says_that_the_token_was_not_sent(
-    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
-):
+def test_status_says_that_the_token_was_not_sent(declctl, folder, process, monkeypatch):
     """To an address that only a manifest names: to set the variable, which is set, would not help."""
     _write_manifest(folder, "pod-guard", f"bindAddress: '{process.address}'")
     monkeypatch.setattr("declctl.cli.admin_client.is_loopback", lambda _: False)
@@ -217,17 +193,16 @@ def test_status_says_that_the_token_was_not_sent(
     )
 
 
-def test_a_token_file_that_nobody_needs_is_no_fault(
-    declctl: Callable, folder: Path, process: Process, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_token_file_that_nobody_needs_is_no_fault(ask, folder, monkeypatch):
     """A process without a token on loopback shows everything."""
     monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
-    ended = declctl("status", "--admin", process.address)
+    ended = ask("status")
     assert (ended.status, ended.err) == (0, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
-def test_a_process_at_any_free_port_is_found_until_it_ends(declctl: Callable, hello: Path):
+def test_a_process_at_any_free_port_is_found_until_it_ends(declctl, hello):
     """`declctl run` and then `declctl status` in one folder need no address; a second run names the first."""
     runtime = Path(os.environ["XDG_RUNTIME_DIR"]) / "declctl"
     first = Running(hello, ".", "--sandbox", "--admin", "127.0.0.1:0", env=dict(os.environ))
@@ -235,7 +210,7 @@ def test_a_process_at_any_free_port_is_found_until_it_ends(declctl: Callable, he
         first.wait_for("admin address http://")
         until("its file is there", lambda: list(runtime.glob("*.json")))
         name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
-        found = json.loads(declctl("status", "-o", "json").out)
+        found = declctl("status", "-o", "json").document
         assert found["name"] == name
         assert declctl("status", "--admin", name).status == 0
         address = str(admin_address(name))

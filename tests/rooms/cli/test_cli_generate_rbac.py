@@ -1,8 +1,6 @@
 """`declctl generate rbac`: what is printed, and what is refused."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -10,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from declctl.cli.main import status_of as main
+from tests.rooms.cli.conftest import Command, Ended
 
-ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -25,24 +22,36 @@ spec:
   handlers:
     - {name: notify, resourceRef: {name: pods}, entryPoint: "handlers:notify"}
 """
+PLAIN = "def notify(obj): ..."
+SECRETS = '{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}'
+HOOK = f"""
+import declctl
+
+def notify(obj): ...
+
+@declctl.hookimpl
+def declctl_rbac():
+    return [{SECRETS}]
+"""
+MAPS = "    - {name: maps, apiVersion: v1, kind: ConfigMap}\n"
 
 
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Writes a manifest and handlers into the current folder."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(name="rbac")
+def _rbac(declctl: Command, write: Callable) -> Callable[..., Ended]:
+    """Runs the command for handlers and a manifest."""
 
-    def write(handlers: str, manifest: str = MANIFEST) -> None:
-        (tmp_path / "handlers.py").write_text(dedent(handlers), "utf-8")
-        (tmp_path / "manifest.yaml").write_text(manifest, "utf-8")
+    def rbac(handlers: str, *options: str, manifest: str = MANIFEST) -> Ended:
+        write("handlers.py", dedent(handlers))
+        write("manifest.yaml", manifest)
+        return declctl("generate", "rbac", ".", *options)
 
-    return write
+    return rbac
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def printed(ended: Ended) -> list[dict[str, Any]]:
     """The objects."""
-    assert main(["generate", "rbac", *arguments]) == 0
-    return list(yaml.safe_load_all(capsys.readouterr().out))
+    assert ended.status == 0, ended
+    return list(yaml.safe_load_all(ended.out))
 
 
 def rules(objects: list[dict[str, Any]]) -> dict[str | None, list[str]]:
@@ -57,10 +66,10 @@ def rules(objects: list[dict[str, Any]]) -> dict[str | None, list[str]]:
     }
 
 
-def test_roles_are_bound_to_the_account_in_each_namespace(bundle, capsys) -> None:
+def test_roles_are_bound_to_the_account_in_each_namespace(rbac):
     """And have names that two controllers of one name do not share."""
-    bundle("def notify(obj): ...", MANIFEST.replace("[team-a]", "[team-a, team-b]"))
-    objects = printed(capsys, ".", "-n", "team-a", "--name", "other")
+    two = MANIFEST.replace("[team-a]", "[team-a, team-b]")
+    objects = printed(rbac(PLAIN, "-n", "team-a", "--name", "other", manifest=two))
     assert [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects] == [
         ("ServiceAccount", "team-a", "other"),
         ("Role", "team-a", "other"),
@@ -75,44 +84,42 @@ def test_roles_are_bound_to_the_account_in_each_namespace(bundle, capsys) -> Non
     assert rules(objects) == {"team-a": ["/pods: list watch"], "team-b": ["/pods: list watch"]}
 
 
-def test_names_of_roles_are_those_of_one_controller(bundle, capsys) -> None:
+def test_names_of_roles_are_those_of_one_controller(rbac):
     """`a-b` of the namespace `c` and `b` of `c-a` would share a ClusterRole if a dash joined both."""
-    bundle("def notify(obj): ...", MANIFEST.replace("[team-a]", '["*"]'))
+    everywhere = MANIFEST.replace("[team-a]", '["*"]')
     names = [
         each["metadata"]["name"]
         for namespace, name in (("a", "b-c"), ("a-b", "c"))
-        for each in printed(capsys, ".", "-n", namespace, "--name", name)
+        for each in printed(rbac(PLAIN, "-n", namespace, "--name", name, manifest=everywhere))
         if each["kind"].startswith("ClusterRole")
     ]
     assert names == ["declctl:a:b-c"] * 2 + ["declctl:a-b:c"] * 2
 
 
-def test_explain_names_the_line_of_each_reason(bundle, capsys) -> None:
+def test_explain_names_the_line_of_each_reason(rbac):
     """As comments, so that the output stays YAML."""
-    bundle("def notify(obj, ctx): ctx.record_event(obj, 'R', 'm')")
-    assert main(["generate", "rbac", ".", "--explain"]) == 0
-    text = capsys.readouterr().out
-    assert "  # manifest.yaml:7: the informer of the resource pods\n  - {apiGroups: ['']" in text
-    assert "  # manifest.yaml:9: notify calls ctx.record_event\n  - {apiGroups: [events.k8s.io]" in text
-    assert main(["generate", "rbac", "."]) == 0
-    plain = capsys.readouterr().out
-    assert list(yaml.safe_load_all(plain)) == list(yaml.safe_load_all(text))
+    source = "def notify(obj, ctx): ctx.record_event(obj, 'R', 'm')"
+    explained = rbac(source, "--explain")
+    resource, method = "the informer of the resource pods", "notify calls ctx.record_event"
+    assert f"  # manifest.yaml:7: {resource}\n  - {{apiGroups: ['']" in explained.out
+    assert f"  # manifest.yaml:9: {method}\n  - {{apiGroups: [events.k8s.io]" in explained.out
+    assert printed(rbac(source)) == printed(explained)
 
 
-def test_a_wider_rule_is_not_repeated(capsys) -> None:
+def test_a_wider_rule_is_not_repeated(declctl):
     """What a ClusterRole has is in no Role."""
     example = EXAMPLES / "09-custom-resource-operator"
-    objects = printed(capsys, str(example), "--crds", str(example / "crd.yaml"))
+    objects = printed(declctl("generate", "rbac", str(example), "--crds", str(example / "crd.yaml")))
     (role,) = [each for each in objects if "rules" in each]
     assert role["kind"] == "ClusterRole"
     resources = [rule["resources"][0] for rule in role["rules"]]
     assert len(resources) == len(set(resources))
 
 
-def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
+def test_a_hook_adds_what_no_manifest_declares(rbac):
     """In its own namespaces, in those of the handlers, or in the whole cluster."""
-    bundle(
-        """
+    ended = rbac(
+        f"""
         import declctl
 
         def notify(obj, ctx):
@@ -120,18 +127,17 @@ def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
 
         @declctl.hookimpl
         def declctl_rbac():
-            secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+            secrets = {SECRETS}
             return [
-                {**secrets, "namespaces": ["vault"], "reason": "reads the key"},
-                {"apiGroups": [""], "resources": ["pods"], "verbs": ["watch", "delete"]},
-                {**secrets, "resources": ["nodes"], "namespaces": ["*"]},
-                {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
+                {{**secrets, "namespaces": ["vault"], "reason": "reads the key"}},
+                {{"apiGroups": [""], "resources": ["pods"], "verbs": ["watch", "delete"]}},
+                {{**secrets, "resources": ["nodes"], "namespaces": ["*"]}},
+                {{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}},
             ]
-        """
+        """,
+        "--explain",
     )
-    assert main(["generate", "rbac", ".", "--explain"]) == 0
-    captured = capsys.readouterr()
-    objects = list(yaml.safe_load_all(captured.out))
+    objects = printed(ended)
     urls = [rule for each in objects for rule in each.get("rules", ()) if "nonResourceURLs" in rule]
     assert urls == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     for each in objects:
@@ -142,67 +148,31 @@ def test_a_hook_adds_what_no_manifest_declares(bundle, capsys) -> None:
         "team-a": ["/pods: list watch delete"],
         "vault": ["/secrets: get"],
     }
-    assert "# declctl_rbac of handlers: reads the key" in captured.out
-    assert captured.err == ""
+    assert "# declctl_rbac of handlers: reads the key" in ended.out
+    assert ended.err == ""
 
 
-def test_a_hook_of_a_resource_of_the_whole_cluster_holds_there(bundle, capsys) -> None:
+def test_a_hook_of_a_resource_of_the_whole_cluster_holds_there(rbac):
     """Also if other handlers of its module have namespaces: the calls for the rest would be refused."""
-    handlers = """
-        import declctl
-
-        def notify(obj): ...
-
-        @declctl.hookimpl
-        def declctl_rbac():
-            return [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
-        """
-    maps = "    - {name: maps, apiVersion: v1, kind: ConfigMap}\n"
-    manifest = MANIFEST.replace("Pod}\n", f"Pod}}\n{maps}")
+    manifest = MANIFEST.replace("  namespaces: [team-a]\n", "")
+    manifest = manifest.replace("Pod}\n", f"Pod, namespaces: [team-a]}}\n{MAPS}")
     manifest += '    - {name: all, resourceRef: {name: maps}, entryPoint: "handlers:notify"}\n'
-    bundle(
-        handlers,
-        manifest.replace("  namespaces: [team-a]\n", "").replace("Pod}", "Pod, namespaces: [team-a]}"),
-    )
-    assert rules(printed(capsys, ".")) == {
+    assert rules(printed(rbac(HOOK, manifest=manifest))) == {
         None: ["/configmaps: list watch", "/secrets: get"],
         "team-a": ["/pods: list watch"],
     }
 
 
-def test_the_hook_of_a_plugin_holds_where_its_handlers_are(bundle, capsys, tmp_path, monkeypatch) -> None:
+def test_the_hook_of_a_plugin_holds_where_its_handlers_are(rbac, install):
     """An installed plugin, whose secrets are in the cluster; other resources give it no rights."""
-    info = tmp_path / "site" / "acme-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n", "utf-8")
-    (info / "entry_points.txt").write_text("[declctl]\nacme = acme\n", "utf-8")
-    source = """
-        import declctl
-
-        @declctl.hookimpl
-        def declctl_config_schema():
-            return {"type": "object", "required": ["token"]}
-
-        @declctl.hookimpl
-        def declctl_event(obj): ...
-
-        @declctl.hookimpl
-        def declctl_rbac():
-            return [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
-        """
-    (tmp_path / "site" / "acme.py").write_text(dedent(source), "utf-8")
+    schema = "def declctl_config_schema(): return {'type': 'object', 'required': ['token']}\n"
+    event = "def declctl_event(obj): ...\n"
+    install("acme", f"{HOOK}@declctl.hookimpl\n{schema}@declctl.hookimpl\n{event}")
     plugin = "  plugins:\n    - {name: acme, configFrom: [{name: token, env: DECLCTL_NO_SUCH}]}\n"
-    manifest = MANIFEST.replace("spec:\n", f"spec:\n{plugin}")
-    manifest = manifest.replace(
-        "Pod}\n", "Pod}\n    - {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [b]}\n"
-    )
+    maps = MAPS.replace("ConfigMap", "ConfigMap, namespaces: [b]")
+    manifest = MANIFEST.replace("spec:\n", f"spec:\n{plugin}").replace("Pod}\n", f"Pod}}\n{maps}")
     manifest += "    - {name: chat, resourceRef: {name: maps}, pluginRef: {name: acme}}\n"
-    bundle("def notify(obj): ...", manifest)
-    command = [sys.executable, "-m", "declctl", "generate", "rbac", "."]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert rules(list(yaml.safe_load_all(done.stdout))) == {
+    assert rules(printed(rbac(PLAIN, manifest=manifest))) == {
         "b": ["/configmaps: list watch", "/secrets: get"],
         "team-a": ["/pods: list watch"],
     }
@@ -220,34 +190,19 @@ def test_the_hook_of_a_plugin_holds_where_its_handlers_are(bundle, capsys, tmp_p
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_a_hook_that_returns_no_rules_is_an_error(bundle, capsys, returned: str, said: str) -> None:
+def test_a_hook_that_returns_no_rules_is_an_error(rbac, returned, said):
     """With the place and what to do."""
-    bundle(
-        f"import declctl\ndef notify(obj): ...\n@declctl.hookimpl\ndef declctl_rbac(): return {returned}\n"
-    )
-    assert main(["generate", "rbac", "."]) == 1
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.out == ""
+    ended = rbac(HOOK.replace(f"[{SECRETS}]", returned))
+    assert (ended.status, ended.out) == (1, "")
+    assert said in ended.err
 
 
-def test_writes_that_nothing_declares_are_told(bundle, capsys) -> None:
+def test_writes_that_nothing_declares_are_told(rbac):
     """Their rights can't be known."""
-    bundle("def notify(obj, ctx): ctx.sync.apply(ctx.client)")
-    printed(capsys, ".")
-    assert main(["generate", "rbac", "."]) == 0
-    said = capsys.readouterr().err
-    assert "notify writes objects, and declares no `applies`" in said
-    assert "notify uses ctx.client" in said
-
-
-def test_a_plural_that_is_not_known_is_refused(bundle, capsys) -> None:
-    """A guess would be a right to something else."""
-    bundle("def notify(obj): ...", MANIFEST.replace("v1, kind: Pod", "example.dev/v1, kind: Fox"))
-    assert main(["generate", "rbac", "."]) == 2
-    said = capsys.readouterr().err
-    assert "example.dev/v1 Fox (manifest.yaml:7)" in said
-    assert "--crds FILE" in said
+    ended = rbac("def notify(obj, ctx): ctx.sync.apply(ctx.client)")
+    assert ended.status == 0
+    assert "notify writes objects, and declares no `applies`" in ended.err
+    assert "notify uses ctx.client" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -260,36 +215,36 @@ def test_a_plural_that_is_not_known_is_refused(bundle, capsys) -> None:
         ("kind: List", "has no CustomResourceDefinition"),
     ],
 )
-def test_a_file_without_definitions_is_refused(bundle, capsys, text: str | None, said: str) -> None:
+def test_a_file_without_definitions_is_refused(rbac, write, text, said):
     """With its name."""
-    bundle("def notify(obj): ...")
     if text is not None:
-        Path("crds.yaml").write_text(text, "utf-8")
-    assert main(["generate", "rbac", ".", "--crds", "crds.yaml"]) == 2
-    assert said in capsys.readouterr().err
+        write("crds.yaml", text)
+    ended = rbac(PLAIN, "--crds", "crds.yaml")
+    assert (ended.status, said in ended.err) == (2, True)
 
 
-def test_secrets_of_plugins_need_not_be_there(bundle, capsys) -> None:
+def test_secrets_of_plugins_need_not_be_there(rbac, declctl):
     """They are in the cluster, and this is a laptop."""
     plugin = "  plugins:\n    - name: changelog\n      onError: Disable\n"
     plugin += "      configFrom: [{name: token, env: DECLCTL_NO_SUCH}]\n"
-    bundle("def notify(obj): ...", MANIFEST.replace("spec:\n", f"spec:\n{plugin}"))
-    assert main(["generate", "rbac", "."]) == 0
-    assert "DECLCTL_NO_SUCH" not in capsys.readouterr().err
-    assert main(["validate", "."]) == 1
-    assert "DECLCTL_NO_SUCH" in capsys.readouterr().err
-
-
-def test_options_that_contradict_are_refused(bundle, capsys) -> None:
-    """Before anything is read."""
-    assert main(["generate", "rbac", ".", "--kubeconfig", "x"]) == 2
-    assert main(["generate", "rbac", ".", "--cluster", "--crds", "x"]) == 2
+    ended = rbac(PLAIN, manifest=MANIFEST.replace("spec:\n", f"spec:\n{plugin}"))
+    assert (ended.status, "DECLCTL_NO_SUCH" in ended.err) == (0, False)
+    assert "DECLCTL_NO_SUCH" in declctl.refused("validate", ".", status=1)
 
 
 @pytest.mark.parametrize("option", ["--name", "--namespace"])
-def test_a_name_that_labels_can_not_have_is_refused(bundle, capsys, option: str) -> None:
-    """The server would refuse the objects, one after the other."""
-    bundle("def notify(obj): ...")
-    assert main(["generate", "rbac", ".", option, "Guard_1"]) == 2
-    assert f'{option} "Guard_1" is no name' in capsys.readouterr().err
-    assert capsys.readouterr().out == ""
+def test_options_that_contradict_or_no_label_can_have_are_refused(declctl, rbac, option):
+    """Before anything is read, or before the server refuses the objects, one after the other."""
+    assert "--cluster" in declctl.refused("generate", "rbac", ".", "--kubeconfig", "x")
+    assert "--crds" in declctl.refused("generate", "rbac", ".", "--cluster", "--crds", "x")
+    ended = rbac(PLAIN, option, "Guard_1")
+    assert (ended.status, ended.out) == (2, "")
+    assert f'{option} "Guard_1" is no name' in ended.err
+
+
+def test_a_plural_that_is_not_known_is_refused(rbac):
+    """A guess would be a right to something else."""
+    ended = rbac(PLAIN, manifest=MANIFEST.replace("v1, kind: Pod", "example.dev/v1, kind: Fox"))
+    assert ended.status == 2
+    assert "example.dev/v1 Fox (manifest.yaml:7)" in ended.err
+    assert "--crds FILE" in ended.err

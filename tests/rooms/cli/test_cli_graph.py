@@ -1,6 +1,5 @@
 """`declctl graph`: the tree, Mermaid, DOT and JSON of a manifest."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +56,7 @@ def document(declctl: Callable) -> dict[str, Any]:
     """The graph as JSON."""
     ended = declctl("graph", "-o", "json")
     assert (ended.status, ended.err) == (0, "")
-    return json.loads(ended.out)
+    return ended.document
 
 
 def edges(graph: dict[str, Any], kind: str) -> set[tuple[str, str]]:
@@ -72,7 +71,7 @@ DEPLOYMENTS = "apps/v1 Deployment in team-a [app=web]"
 SETTINGS = "v1 ConfigMap in team-a"
 
 
-def test_two_resources_share_an_informer(declctl: Callable, shop: Path):
+def test_two_resources_share_an_informer(declctl, shop):
     """One LIST and WATCH for each namespace, and both resources lead to it: who looks sees what is shared."""
     graph = document(declctl)
     watched = edges(graph, "watches")
@@ -82,7 +81,7 @@ def test_two_resources_share_an_informer(declctl: Callable, shop: Path):
     assert informers[0]["details"] == ["shared by webapps, sites"]
 
 
-def test_a_change_leads_to_handlers_and_what_they_write(declctl: Callable, shop: Path):
+def test_a_change_leads_to_handlers_and_what_they_write(declctl, shop):
     """Deliveries, mappings by owner and by index, snapshots, children, and the status."""
     graph = document(declctl)
     assert edges(graph, "delivers") == {(TEAM_A, "web"), (TEAM_B, "web"), (TEAM_A, "tell"), (TEAM_B, "tell")}
@@ -98,7 +97,7 @@ def test_a_change_leads_to_handlers_and_what_they_write(declctl: Callable, shop:
     }
 
 
-def test_the_tree(declctl: Callable, shop: Path):
+def test_the_tree(declctl, shop):
     """What a person reads: each resource with its informers, indexes and handlers."""
     ended = declctl("graph")
     assert ended.out == (
@@ -128,10 +127,10 @@ def test_the_tree(declctl: Callable, shop: Path):
     )
 
 
-def test_mermaid_has_each_node_and_edge_once_and_names_are_escaped(declctl: Callable, shop: Path):
+def test_mermaid_has_each_node_and_edge_once_and_names_are_escaped(declctl, shop):
     """No text has a letter that Mermaid reads as an end, a tag or Markdown."""
     graph, ended = document(declctl), declctl("graph", "-o", "mermaid")
-    first, *lines = ended.out.splitlines()
+    first, *lines = ended.lines
     assert first == "flowchart LR"
     node = re.compile(
         r'  n\d+(?:\[\(|\[/|\(\[|\{\{|\[|\(|>)"[^"`<>]*(?:<br/>[^"`<>]*)*"(?:\)\]|/\]|\]\)|\}\}|\]|\))'
@@ -142,10 +141,10 @@ def test_mermaid_has_each_node_and_edge_once_and_names_are_escaped(declctl: Call
     assert len(lines) == len(graph["nodes"]) + len(graph["edges"])
 
 
-def test_dot_names_are_escaped(declctl: Callable, shop: Path):
+def test_dot_names_are_escaped(declctl, shop):
     """Each line is a statement of Graphviz; quotes within a text have a backslash."""
     graph, ended = document(declctl), declctl("graph", "-o", "dot")
-    first, direction, *lines, last = ended.out.splitlines()
+    first, direction, *lines, last = ended.lines
     assert (first, direction, last) == ('digraph "shop" {', "  rankdir=LR;", "}")
     text = r'"(?:[^"\\]|\\.)*"'
     node = re.compile(rf"  {text} \[shape=\w+, label={text}\];")
@@ -162,9 +161,7 @@ def test_dot_names_are_escaped(declctl: Callable, shop: Path):
         ('obj.metadata.name == "web"', "== #quot;web#quot;", r"== \"web\""),
     ],
 )
-def test_an_expression_can_hold_any_letter(
-    declctl: Callable, shop: Path, expression: str, mermaid: str, dot: str
-):
+def test_an_expression_can_hold_any_letter(declctl, shop, expression, mermaid, dot):
     """It stands in the label of an edge, which would break the whole graph."""
     old = "{labelSelector: 'tier in (a,b)', changedPaths: ['metadata.annotations[\"a/b\"]']}"
     filtered = f"\n        expression: >-\n          {expression}"
@@ -174,15 +171,13 @@ def test_an_expression_can_hold_any_letter(
     assert dot in declctl("graph", "-o", "dot").out
 
 
-def test_a_graph_needs_neither_a_cluster_nor_the_handlers(declctl: Callable, shop: Path):
+def test_a_graph_needs_neither_a_cluster_nor_the_handlers(declctl, shop):
     """It is drawn while the code is still to be written: the fixture has none."""
     assert not (shop / "handlers.py").exists()
     assert declctl("graph", str(shop)).status == 0
 
 
-def test_faults_of_the_manifest_are_shown(declctl: Callable, shop: Path):
+def test_faults_of_the_manifest_are_shown(declctl, shop):
     """As `validate` shows them, with exit status 1 and nothing on stdout."""
     (shop / "manifest.yaml").write_text(MANIFEST.replace("resourceRef: {name: sites}", "resource: sites"))
-    ended = declctl("graph", "-o", "dot")
-    assert (ended.status, ended.out) == (1, "")
-    assert "manifest.yaml:" in ended.err
+    assert "manifest.yaml:" in declctl.refused("graph", "-o", "dot", status=1)

@@ -24,12 +24,17 @@ def text(*, colour: bool = False, **entry: Any) -> str:
     return line.partition(" ")[2]
 
 
+def as_json(lines: JsonLines, **entry: Any) -> dict[str, Any]:
+    """An entry as a JSON line, read again."""
+    return json.loads(lines(None, "info", {"timestamp": MOMENT, "level": "info", "event": "a", **entry}))
+
+
 def test_a_line_is_time_sentence_and_the_rest():
-    """A line begins with the time and the sentence; fields follow as name=value."""
-    line = TextLines(colour=False)(
-        None, "info", {"timestamp": MOMENT, "level": "info", "event": "late", "pod": "a"}
-    )
-    assert line == f"{MOMENT.astimezone():%H:%M:%S} late pod=a"
+    """At a terminal, the hour is enough; the log of a pod is read in another time zone, days later."""
+    entry = {"timestamp": MOMENT, "level": "info", "event": "late", "pod": "a"}
+    assert TextLines(colour=False)(None, "info", entry) == f"{MOMENT.astimezone():%H:%M:%S} late pod=a"
+    line = TextLines(colour=False, local_time=False)(None, "info", entry)
+    assert line == "2026-01-02T12:00:01.234Z late pod=a"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_a_line_is_time_sentence_and_the_rest():
         ({"event": "x", "names": ["a", "b"]}, ' names=["a", "b"]'),
     ],
 )
-def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: str):
+def test_what_the_sentence_says_is_not_repeated(fields, shown):
     """A field of declctl's own is left out when its value stands in the sentence; numbers need their name."""
     assert text(logger=OWN_LOGGER, **fields) == fields["event"] + shown
 
@@ -61,7 +66,7 @@ def test_what_the_sentence_says_is_not_repeated(fields: dict[str, Any], shown: s
         ({"suggestion": None, "logger": "aiohttp"}, "web is ok suggestion=null logger=aiohttp"),
     ],
 )
-def test_no_field_of_a_handler_is_lost(fields: dict[str, Any], shown: str):
+def test_no_field_of_a_handler_is_lost(fields, shown):
     """`ctx.log.info("web is ok", status="ok")` shows status, though the sentence has the word."""
     assert text(event="web is ok", **fields) == shown
 
@@ -69,25 +74,20 @@ def test_no_field_of_a_handler_is_lost(fields: dict[str, Any], shown: str):
 def test_no_field_of_declctl_is_lost_in_json():
     """Programs get the fields that the sentence has, too, and those without a value."""
     entry = {"event": "notify waits", "handler": "notify", "suggestion": None, "logger": OWN_LOGGER}
-    line = json.loads(JsonLines()(None, "info", {"timestamp": MOMENT, **entry}))
+    line = as_json(JsonLines(), **entry)
     assert {name: line[name] for name in entry} == entry
 
 
-def test_away_from_a_terminal_a_line_has_the_moment_in_utc():
-    """The log of a pod is read in another time zone, days later; at a terminal, the hour is enough."""
-    entry = {"timestamp": MOMENT, "level": "info", "event": "late"}
-    assert TextLines(colour=False, local_time=False)(None, "info", entry) == "2026-01-02T12:00:01.234Z late"
-
-
-def test_json_has_the_generation_that_runs():
-    """A line of a library belongs to a generation, too; a line that names one keeps it."""
-    lines = JsonLines(generation=lambda: 7)
-    assert json.loads(lines(None, "info", {"timestamp": MOMENT, "event": "a"}))["generation"] == 7
-    assert (
-        json.loads(lines(None, "info", {"timestamp": MOMENT, "event": "a", "generation": 3}))["generation"]
-        == 3
-    )
-    assert "generation" not in json.loads(JsonLines()(None, "info", {"timestamp": MOMENT, "event": "a"}))
+def test_json_has_the_generation_and_the_controller():
+    """A line of a library belongs to a generation, too, and logs of two controllers can be told apart."""
+    names = [""]
+    lines = JsonLines(lambda: names[0], generation=lambda: 7)
+    first = as_json(lines)
+    names[0] = "pod-guard"
+    second = as_json(lines, generation=3)
+    assert ("controller" in first, first["generation"]) == (False, 7)
+    assert (second["controller"], second["generation"]) == ("pod-guard", 3)
+    assert "generation" not in as_json(JsonLines())
 
 
 def test_what_json_has_no_form_for_costs_only_itself():
@@ -98,48 +98,27 @@ def test_what_json_has_no_form_for_costs_only_itself():
             raise ValueError("no")
 
     entry = {"n": 3, "ratio": float("nan"), "by": {("a", 1): 2}, "odd": Broken(), "names": {"a"}}
-    line = json.loads(
-        JsonLines()(None, "info", {"timestamp": MOMENT, "level": "info", "event": "x", **entry})
-    )
-    del line["ts"], line["level"], line["event"]
-    assert line == {
-        "n": 3,
-        "ratio": "nan",
-        "by": "{('a', 1): 2}",
-        "odd": "<Broken: ValueError>",
-        "names": ["a"],
-    }
-
-
-def test_json_has_the_controllers_name_once_it_is_known():
-    """Logs of two controllers in one place can be told apart."""
-    names = [""]
-    lines = JsonLines(lambda: names[0])
-    first = lines(None, "info", {"timestamp": MOMENT, "event": "a"})
-    names[0] = "pod-guard"
-    second = lines(None, "info", {"timestamp": MOMENT, "event": "a"})
-    assert ("controller" in json.loads(first), json.loads(second)["controller"]) == (False, "pod-guard")
+    texts = {"ratio": "nan", "by": "{('a', 1): 2}", "odd": "<Broken: ValueError>", "names": ["a"]}
+    line = as_json(JsonLines(), **entry)
+    assert {name: line[name] for name in line if name not in ("ts", "level", "event")} == {"n": 3, **texts}
 
 
 def test_only_what_is_wrong_has_a_mark():
-    """Warnings and errors begin with their level, everything else with the sentence."""
+    """Warnings and errors begin with their level; colours are only where they are wanted."""
     assert text(event="fine") == "fine"
     assert text(event="hm", level="warning") == "warning hm"
-    assert text(event="no", level="error") == "error no"
-
-
-def test_colours_only_where_they_are_wanted():
-    """Without a terminal there is no escape sequence anywhere in a line."""
     entry = {"event": "no", "level": "error", "a": 1, "traceback": TRACE}
+    assert text(**entry).startswith("error no")
     assert "\x1b" not in text(**entry)
     assert "\x1b[31merror\x1b[0m" in text(colour=True, **entry)
+    # A label or a message with an escape sequence can't repaint the terminal.
+    assert "\x1b" not in text(event="pod \x1b[2Jgone", note="\x1b]0;x", traceback="\x1b[31m")
 
 
 def test_a_traceback_stands_below_with_handler_and_key():
     """Whoever reads a traceback sees whose it is, and where it happened."""
-    lines = text(event="failed", level="error", handler="notify", key="default/a", traceback=TRACE).split(
-        "\n"
-    )
+    entry = {"event": "failed", "level": "error", "handler": "notify", "key": "default/a"}
+    lines = text(**entry, traceback=TRACE).split("\n")
     assert lines[1] == "  Traceback of notify on default/a (most recent call last):"
     assert lines[2] == '    File "handlers/pods.py", line 14, in on_pod'
     assert lines[-1] == "  KeyError: 'y'"
@@ -152,11 +131,6 @@ def test_faults_stand_below_with_their_place():
         "  m.yaml:3:2: error DCL012: unknown field",
         "    help: remove it",
     ]
-
-
-def test_control_characters_of_others_do_nothing():
-    """A label or a message with an escape sequence can't repaint the terminal."""
-    assert "\x1b" not in text(event="pod \x1b[2Jgone", note="\x1b]0;x", traceback="\x1b[31m")
 
 
 def test_json_has_the_head_first():
@@ -172,5 +146,4 @@ def test_json_has_the_head_first():
 def test_json_has_faults_as_objects():
     """A machine gets the faults of a refused reload with file and line."""
     fault = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field")
-    line = JsonLines()(None, "error", {"timestamp": MOMENT, "event": "x", "diagnostics": (fault,)})
-    assert json.loads(line)["diagnostics"][0]["line"] == 3
+    assert as_json(JsonLines(), diagnostics=(fault,))["diagnostics"][0]["line"] == 3

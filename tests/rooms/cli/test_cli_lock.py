@@ -11,6 +11,8 @@ import pytest
 from declctl import __version__
 from declctl.cli.main import status_of as main
 
+pytestmark = pytest.mark.thorough  # pip runs
+
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -68,7 +70,7 @@ def locked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_lock_has_versions_in_range_and_the_hashes_of_both_platforms(here: Path, capsys) -> None:
+def test_a_lock_has_versions_in_range_and_the_hashes_of_both_platforms(here, capsys):
     """Of declctl, the plugin, and what it needs."""
     text = locked(capsys)
     pinned = [line.split()[0] for line in text.splitlines() if "==" in line]
@@ -78,7 +80,7 @@ def test_a_lock_has_versions_in_range_and_the_hashes_of_both_platforms(here: Pat
     assert locked(capsys, "--platform", "linux/amd64").count("--hash=sha256:") == 3
 
 
-def test_pip_installs_the_lock_and_nothing_else(here: Path, capsys) -> None:
+def test_pip_installs_the_lock_and_nothing_else(here, capsys):
     """With --require-hashes; a file that somebody has replaced is refused."""
     for path in (here / "wheels").glob("helper-*"):
         path.unlink()
@@ -95,21 +97,21 @@ def test_pip_installs_the_lock_and_nothing_else(here: Path, capsys) -> None:
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
 
 
-def test_expressions_need_the_extra(here: Path, capsys) -> None:
+def test_expressions_need_the_extra(here, capsys):
     """`filter.expression` is evaluated by a package that is optional."""
     text = MANIFEST.replace("pluginRef", "filter: {expression: obj.spec.a == 1}, pluginRef")
     (here / "manifest.yaml").write_text(text, "utf-8")
     assert f"declctl[cel]=={__version__} \\\n" in locked(capsys)
 
 
-def test_the_package_of_a_plugin_may_have_another_name(here: Path, capsys) -> None:
+def test_the_package_of_a_plugin_may_have_another_name(here, capsys):
     """The manifest names an entry point, and not its package."""
     wheel(here / "wheels", "acme", "1.5")
     assert "acme==1.5" in locked(capsys, "--package", "chat=acme")
     assert main(["lock", ".", "--package", "acme"]) == 2
 
 
-def test_an_index_is_written_only_if_it_was_given(here: Path, capsys, monkeypatch) -> None:
+def test_an_index_is_written_only_if_it_was_given(here, capsys, monkeypatch):
     """And without a password."""
     monkeypatch.setenv("PIP_FIND_LINKS", str(here / "wheels"))
     assert main(["lock", "."]) == 0
@@ -121,7 +123,7 @@ def test_an_index_is_written_only_if_it_was_given(here: Path, capsys, monkeypatc
     assert "secret" not in text
 
 
-def test_no_solution_is_told_in_a_sentence(here: Path, capsys) -> None:
+def test_no_solution_is_told_in_a_sentence(here, capsys):
     """With the platform and what pip says."""
     for path in (here / "wheels").glob("declctl_chat-1.*"):
         path.unlink()
@@ -132,7 +134,7 @@ def test_no_solution_is_told_in_a_sentence(here: Path, capsys) -> None:
     assert main(["lock", ".", "--platform", "windows"]) == 2
 
 
-def test_a_dockerfile_installs_the_lock_and_ends_as_no_root(here: Path, capsys) -> None:
+def test_a_dockerfile_installs_the_lock_and_ends_as_no_root(here, capsys):
     """On the image of this version."""
     assert main(["generate", "image", "."]) == 0
     first, *_, last = text = capsys.readouterr().out.splitlines()
@@ -145,7 +147,7 @@ def test_a_dockerfile_installs_the_lock_and_ends_as_no_root(here: Path, capsys) 
     assert main(["generate", "image", ".", "--lock", "../lock.txt"]) == 2
 
 
-def test_a_manifest_with_errors_is_not_locked(here: Path, capsys) -> None:
+def test_a_manifest_with_errors_is_not_locked(here, capsys):
     """Its faults are shown."""
     (here / "manifest.yaml").write_text(MANIFEST.replace("pods}", "podz}"), "utf-8")
     assert main(["lock", "."]) == 1

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from packaging.requirements import Requirement
 
 import declctl as package
 from declctl.hooks.plugins import HOOKSPEC_VERSION
+
+pytestmark = pytest.mark.thorough  # new plugins are installed, and their tests run
 
 ROOT = Path(__file__).parents[3]
 OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}}\n"
@@ -28,9 +29,7 @@ OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}
         ("batch/v1/CronJob", "batch/v1", "CronJob", "cronjobs"),
     ],
 )
-def test_a_new_manifest_is_valid_and_runs(
-    declctl: Callable, folder: Path, resource: str, api_version: str, kind: str, name: str
-):
+def test_a_new_manifest_is_valid_and_runs(declctl, folder, resource, api_version, kind, name):
     """The first two commands that are named next work, and each object leads to one line."""
     made = declctl("new", "manifest", "guard", "--resource", resource)
     assert (made.status, made.err) == (0, "")
@@ -48,7 +47,7 @@ def test_a_new_manifest_is_valid_and_runs(
     assert (ran.status, ran.out) == (0, f"Added {name} default/web\n")
 
 
-def test_a_new_manifest_of_a_custom_resource_is_valid(declctl: Callable, folder: Path):
+def test_a_new_manifest_of_a_custom_resource_is_valid(declctl, folder):
     """A kind that declctl does not know is named by apiVersion and kind; the advice names its definition."""
     made = declctl("new", "manifest", "--resource", "example.dev/v1/WebApp", "--name", "webapps")
     assert made.status == 0
@@ -59,13 +58,13 @@ def test_a_new_manifest_of_a_custom_resource_is_valid(declctl: Callable, folder:
 
 
 @pytest.mark.parametrize("name", ["on", "123", "1e3", "null"])
-def test_a_name_that_yaml_reads_otherwise_is_quoted(declctl: Callable, folder: Path, name: str):
+def test_a_name_that_yaml_reads_otherwise_is_quoted(declctl, folder, name):
     """A controller or a kind may have a name that is a truth value or a number without quotes."""
     assert declctl("new", "manifest", "--name", name, "--resource", "example.dev/v1/No").status == 0
     assert declctl("validate", ".").status == 0
 
 
-def test_the_folder_names_the_controller(declctl: Callable, folder: Path):
+def test_the_folder_names_the_controller(declctl, folder):
     """A folder with capitals and spaces leads to a valid name; one without any letter asks for --name."""
     assert declctl("new", "manifest", "My Guard").status == 0
     assert (
@@ -76,33 +75,30 @@ def test_the_folder_names_the_controller(declctl: Callable, folder: Path):
     assert "add --name" in refused.err
 
 
-def test_nothing_is_overwritten(declctl: Callable, folder: Path):
+def test_nothing_is_overwritten(declctl, folder):
     """All files that exist are named, and the others are not written."""
     (folder / "handlers.py").write_text("mine")
-    refused = declctl("new", "manifest")
-    assert (refused.status, refused.out) == (2, "")
-    assert refused.err == "declctl: Nothing is written, because of what exists: handlers.py.\n"
+    assert (
+        declctl.refused("new", "manifest")
+        == "declctl: Nothing is written, because of what exists: handlers.py.\n"
+    )
     assert [file.name for file in folder.iterdir()] == ["handlers.py"]
     (folder / "manifest.yaml").symlink_to("nowhere")
     assert "exists: manifest.yaml, handlers.py." in declctl("new", "manifest").err
     assert (folder / "handlers.py").read_text() == "mine"
 
 
-def test_a_folder_gets_no_second_controller(declctl: Callable, hello: Path):
+def test_a_folder_gets_no_second_controller(declctl, hello):
     """A folder with two Controllers can't be run: the file that has one is named."""
     (hello / "manifest.yaml").rename(hello / "hello.yaml")
     (hello / "handlers.py").unlink()
-    refused = declctl("new", "manifest")
-    assert refused.status == 2
-    assert refused.err.startswith("declctl: hello.yaml holds a Controller already")
+    assert declctl.refused("new", "manifest").startswith("declctl: hello.yaml holds a Controller already")
 
 
-def test_a_folder_that_is_a_file_is_named(declctl: Callable, folder: Path):
+def test_a_folder_that_is_a_file_is_named(declctl, folder):
     """The reason why nothing can be written is one sentence."""
     (folder / "taken").write_text("")
-    refused = declctl("new", "manifest", "taken", "--name", "x")
-    assert refused.status == 2
-    assert "taken: the files can't be written" in refused.err
+    assert "taken: the files can't be written" in declctl.refused("new", "manifest", "taken", "--name", "x")
 
 
 @pytest.mark.parametrize(
@@ -122,22 +118,17 @@ def test_a_folder_that_is_a_file_is_named(declctl: Callable, folder: Path):
         (("plugin", "../x"), "use at most 55 lower-case letters"),
     ],
 )
-def test_a_wrong_name_is_told_what_is_allowed(
-    declctl: Callable, hello: Path, arguments: tuple[str, ...], words: str
-):
+def test_a_wrong_name_is_told_what_is_allowed(declctl, hello, arguments, words):
     """The message has the rule, and nothing is written."""
     before = sorted(hello.iterdir())
-    refused = declctl("new", *arguments)
-    assert (refused.status, refused.out) == (2, "")
-    assert words in refused.err
-    assert refused.err.count("\n") == 1
+    said = declctl.refused("new", *arguments)
+    assert words in said
+    assert said.count("\n") == 1
     assert sorted(hello.iterdir()) == before
 
 
 @pytest.mark.parametrize("resource", [None, "pods", "deployments.apps", "events.events.k8s.io"])
-def test_a_new_handler_works_with_the_lines_that_are_printed(
-    declctl: Callable, folder: Path, resource: str | None
-):
+def test_a_new_handler_works_with_the_lines_that_are_printed(declctl, folder, resource):
     """The manifest stays as it is; with the printed lines in it, it is valid and has the handler."""
     declctl("new", "manifest", ".", "--name", "guard", "--resource", "events")
     before = (folder / "manifest.yaml").read_text()
@@ -152,7 +143,7 @@ def test_a_new_handler_works_with_the_lines_that_are_printed(
     assert f"guard is valid ({number}, 2 handlers)" in declctl("validate", ".").out
 
 
-def test_a_new_handler_needs_a_manifest_and_a_free_name(declctl: Callable, folder: Path):
+def test_a_new_handler_needs_a_manifest_and_a_free_name(declctl, folder):
     """Without a manifest, with a handler of the name, or with a file of the name, nothing is written."""
     assert "The current folder has no manifest" in declctl("new", "handler", "notify").err
     declctl("new", "manifest", ".", "--name", "guard")
@@ -160,9 +151,7 @@ def test_a_new_handler_needs_a_manifest_and_a_free_name(declctl: Callable, folde
     (folder / "alerts").mkdir()
     assert "The folder alerts is a Python package" in declctl("new", "handler", "alerts").err
     (folder / "notify.py").write_text("mine")
-    refused = declctl("new", "handler", "notify")
-    assert (refused.status, refused.out) == (2, "")
-    assert "exists: notify.py." in refused.err
+    assert "exists: notify.py." in declctl.refused("new", "handler", "notify")
     assert (folder / "notify.py").read_text() == "mine"
 
 
@@ -181,7 +170,7 @@ def _install(plugin: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "distribution"), [("team-log", "declctl-team-log"), ("declctl-on", "declctl-on")]
 )
-def test_a_new_plugin_passes_its_tests(declctl: Callable, folder: Path, name: str, distribution: str):
+def test_a_new_plugin_passes_its_tests(declctl, folder, name, distribution):
     """The tests of the package pass as it is made, and the plugin is listed."""
     made = declctl("new", "plugin", name)
     assert (made.status, made.err) == (0, "")
@@ -198,7 +187,7 @@ def test_a_new_plugin_passes_its_tests(declctl: Callable, folder: Path, name: st
     ]
 
 
-def test_a_new_plugin_builds_and_wants_this_declctl(declctl: Callable, folder: Path):
+def test_a_new_plugin_builds_and_wants_this_declctl(declctl, folder):
     """Its wheel has its module, and the range of its requirement holds the version that made it."""
     assert declctl("new", "plugin", "slack", "my plugin").status == 0
     plugin = folder / "my plugin"
@@ -215,17 +204,18 @@ def test_a_new_plugin_builds_and_wants_this_declctl(declctl: Callable, folder: P
     assert workflow["jobs"]["test"]["env"]["DECLCTL"] == f"${{{{ vars.DECLCTL || '{required}' }}}}"
 
 
-def test_a_new_plugin_overwrites_nothing(declctl: Callable, folder: Path):
+def test_a_new_plugin_overwrites_nothing(declctl, folder):
     """All files that exist are named, and no other is written."""
     for name in ("README.md", "pyproject.toml"):
         (folder / name).write_text("mine")
-    refused = declctl("new", "plugin", "slack", ".")
-    assert (refused.status, refused.out) == (2, "")
-    assert refused.err == "declctl: Nothing is written, because of what exists: pyproject.toml, README.md.\n"
+    assert (
+        declctl.refused("new", "plugin", "slack", ".")
+        == "declctl: Nothing is written, because of what exists: pyproject.toml, README.md.\n"
+    )
     assert sorted(file.name for file in folder.iterdir()) == ["README.md", "pyproject.toml"]
 
 
-def test_the_wheel_has_the_templates(tmp_path: Path):
+def test_the_wheel_has_the_templates(tmp_path):
     """`declctl new` works where declctl is installed with pip, without a checkout."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)

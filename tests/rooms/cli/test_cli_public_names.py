@@ -11,69 +11,19 @@ import pytest
 import declctl
 
 NAMES = [
-    "AlreadyOwned",
-    "AppliedSet",
-    "BucketRateLimiter",
-    "CacheSnapshot",
-    "Cause",
-    "Change",
-    "ChangeReason",
-    "ChangeType",
-    "Client",
-    "CrossNamespaceOwner",
-    "DeclctlError",
-    "DeletedFinalStateUnknown",
-    "FakeControllerSource",
-    "FilteringResourceEventHandler",
-    "InformerWatcher",
-    "InvalidWrite",
-    "ItemExponentialFailureRateLimiter",
-    "ItemFastSlowRateLimiter",
-    "Lister",
-    "ManifestErrors",
-    "MaxOfRateLimiter",
-    "NoStatusSubresource",
-    "NotLeader",
-    "NotSynced",
-    "ObjectEvent",
-    "ObjectKey",
-    "ObjectView",
-    "Priority",
-    "RateLimiter",
-    "RateLimitingQueue",
-    "ReflectorOptions",
-    "Registration",
-    "Request",
-    "Requeue",
-    "ResourceEventHandler",
-    "ResourceEventHandlerFuncs",
-    "RetryWatcher",
-    "Selection",
-    "SharedIndexInformer",
-    "SharedInformerFactory",
-    "StatusError",
-    "Terminal",
-    "TimedOut",
-    "UndeclaredWrite",
-    "UnknownIndex",
-    "UnknownNamespace",
-    "UsageError",
-    "WatchEnded",
-    "WithMaxWaitRateLimiter",
-    "WorkQueue",
-    "WriteError",
-    "Written",
-    "__version__",
-    "default_rate_limiter",
-    "field_index",
-    "hookimpl",
-    "hookspec",
-    "informer_watcher",
-    "run_workers",
-    "until",
-    "until_with_sync",
+    "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause", "Change", "ChangeReason",
+    "ChangeType", "Client", "CrossNamespaceOwner", "DeclctlError", "DeletedFinalStateUnknown",
+    "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher", "InvalidWrite",
+    "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter", "Lister", "ManifestErrors",
+    "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced", "ObjectEvent", "ObjectKey",
+    "ObjectView", "Priority", "RateLimiter", "RateLimitingQueue", "ReflectorOptions", "Registration",
+    "Request", "Requeue", "ResourceEventHandler", "ResourceEventHandlerFuncs", "RetryWatcher",
+    "Selection", "SharedIndexInformer", "SharedInformerFactory", "StatusError", "Terminal", "TimedOut",
+    "UndeclaredWrite", "UnknownIndex", "UnknownNamespace", "UsageError", "WatchEnded",
+    "WithMaxWaitRateLimiter", "WorkQueue", "WriteError", "Written", "__version__", "default_rate_limiter",
+    "field_index", "hookimpl", "hookspec", "informer_watcher", "run_workers", "until", "until_with_sync",
     "wait_for_cache_sync",
-]
+]  # fmt: skip
 
 
 def test_the_public_names_are_these():
@@ -83,7 +33,7 @@ def test_the_public_names_are_these():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_is_there(name: str):
+def test_every_public_name_is_there(name):
     """Each public name can be imported, and has a docstring or is the version."""
     value = getattr(declctl, name)
     assert isinstance(value, str) if name == "__version__" else value.__doc__

@@ -1,6 +1,5 @@
 """The stream that log lines and the progress line share."""
 
-import asyncio
 import io
 from dataclasses import dataclass
 
@@ -9,15 +8,9 @@ import pytest
 from declctl.cli.logging import Screen, progress, progress_line
 from declctl.cli.terminal import has_colour
 from declctl.kit import ManualClock
+from tests.rooms.cli.conftest import Terminal
 
 ERASE = "\r\x1b[2K"
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @dataclass
@@ -53,17 +46,12 @@ def test_a_line_goes_above_the_progress():
     """A log line while a list comes in takes the progress line away and puts it back below."""
     stream = Terminal()
     screen = Screen(stream)
+    screen.progress("")
+    assert stream.getvalue() == ""  # nothing is erased where nothing was shown
     screen.progress("pods: 1 listed…")
     screen.line("hello")
     screen.progress("")
     assert stream.getvalue() == f"{ERASE}pods: 1 listed…\r{ERASE}hello\npods: 1 listed…\r{ERASE}"
-
-
-def test_nothing_is_erased_where_nothing_was_shown():
-    """A run with small lists leaves no trace of a progress line."""
-    stream = Terminal()
-    Screen(stream).progress("")
-    assert stream.getvalue() == ""
 
 
 def test_a_closed_stream_ends_the_log_not_the_process():
@@ -76,7 +64,7 @@ def test_a_closed_stream_ends_the_log_not_the_process():
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_colour_can_be_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
+def test_colour_can_be_refused(monkeypatch, name, value):
     """NO_COLOR and dumb terminals get plain text."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -92,48 +80,29 @@ def test_the_progress_line_names_what_is_under_way():
     assert progress_line(resources) == "pods: 12,500 listed…"
 
 
-def test_progress_is_shown_after_a_second_and_removed_when_synced():
+async def test_progress_is_shown_after_a_second_and_removed_when_synced():
     """A large first list shows its progress, a small one nothing, and nothing is left behind."""
-
-    async def scenario() -> None:
-        clock, stream = ManualClock(), Terminal()
-        pods = Resource("pods", False, 500)
-        async with progress(Screen(stream), clock)(Runtime(pods)):
-            await clock.advance(0.9)
-            assert stream.getvalue() == ""
-            await clock.advance(0.2)
-            assert "pods: 500 listed…" in stream.getvalue()
-            pods.synced = True
-            await clock.advance(0.3)
-            assert stream.getvalue().endswith(ERASE)
-            assert clock.next_wake is None
-
-    asyncio.run(scenario())
-
-
-def test_progress_waits_for_the_first_generation():
-    """Handlers that take long to import don't keep the list that follows from being shown."""
-
-    async def scenario() -> None:
-        clock, stream = ManualClock(), Terminal()
-        runtime = Runtime()
-        runtime.generation = 0
-        async with progress(Screen(stream), clock)(runtime):
-            await clock.advance(2)
-            runtime.generation, runtime.resources = 1, (Resource("pods", False, 500),)
-            await clock.advance(0.3)
-            assert "pods: 500 listed…" in stream.getvalue()
-
-    asyncio.run(scenario())
-
-
-def test_the_progress_line_goes_when_the_process_ends():
-    """Ctrl-C during the first list leaves a clean terminal."""
-
-    async def scenario() -> None:
-        clock, stream = ManualClock(), Terminal()
-        async with progress(Screen(stream), clock)(Runtime(Resource("pods", False, 500))):
-            await clock.advance(2)
+    clock, stream = ManualClock(), Terminal()
+    pods = Resource("pods", False, 500)
+    async with progress(Screen(stream), clock)(Runtime(pods)):
+        await clock.advance(0.9)
+        assert stream.getvalue() == ""
+        await clock.advance(0.2)
+        assert "pods: 500 listed…" in stream.getvalue()
+        pods.synced = True
+        await clock.advance(0.3)
         assert stream.getvalue().endswith(ERASE)
+        assert clock.next_wake is None
 
-    asyncio.run(scenario())
+
+async def test_progress_waits_for_the_first_generation():
+    """Handlers that take long to import don't keep the list that follows from being shown."""
+    clock, stream, runtime = ManualClock(), Terminal(), Runtime()
+    runtime.generation = 0
+    async with progress(Screen(stream), clock)(runtime):
+        await clock.advance(2)
+        runtime.generation, runtime.resources = 1, (Resource("pods", False, 500),)
+        await clock.advance(0.3)
+        assert "pods: 500 listed…" in stream.getvalue()
+    # Ctrl-C during the first list leaves a clean terminal.
+    assert stream.getvalue().endswith(ERASE)

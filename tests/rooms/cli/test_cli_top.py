@@ -1,65 +1,37 @@
 """`declctl top`: rates between two reads, one sample, and the live view."""
 
-import io
 import json
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from declctl.cli.admin_client import AdminAddress
 from declctl.cli.top import LoadPoller, LoadSample, sample, show_top
 from declctl.errors import UsageError
 from declctl.manifest.values import Address
 from tests.rooms.cli.answering import Process
+from tests.rooms.cli.conftest import Terminal
 
+SOON = ("--interval", "100ms")
 NOW = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)
-HANDLER = {
-    "name": "notify",
-    "succeeded": 100,
-    "failed": 1,
-    "retried": 4,
-    "queued": 3,
-    "running": 2,
-    "p50Seconds": 0.002,
-    "p95Seconds": 0.004,
-    "p99Seconds": 0.0125,
-    "deadLetters": 1,
-    "lastError": "demo/a: ValueError: no",
-}
-RESOURCE = {
-    "name": "pods",
-    "objects": 12_000,
-    "bytes": 3 << 20,
-    "relists": 1,
-    "lastEventAge": 0.25,
-    "error": None,
-    "state": "Watching",
-    "informers": [{"reflector": {"events": {"ADDED": 5, "MODIFIED": 10}}}],
-}
-STATUS = {
-    "name": "pod-guard",
-    "generation": 6,
-    "ready": True,
-    "leader": True,
-    "leaderElection": None,
-    "conditions": [
-        {
-            "type": "Reloaded",
-            "status": "True",
-            "reason": "Applied",
-            "message": "",
-            "lastTransitionTime": "2026-01-02T01:00:00Z",
-        }
-    ],
-    "lastReload": {"time": "2026-01-02T03:00:00Z", "result": "Applied", "reason": "Applied"},
-    "resources": [RESOURCE],
-    "handlers": [HANDLER],
-    "plugins": [],
-}
+HANDLER: dict[str, Any] = yaml.safe_load("""
+{name: notify, succeeded: 100, failed: 1, retried: 4, queued: 3, running: 2, p50Seconds: 0.002,
+ p95Seconds: 0.004, p99Seconds: 0.0125, deadLetters: 1, lastError: "demo/a: ValueError: no"}
+""")
+RESOURCE: dict[str, Any] = yaml.safe_load("""
+{name: pods, objects: 12000, bytes: 3145728, relists: 1, lastEventAge: 0.25, error: null, state: Watching,
+ informers: [{reflector: {events: {ADDED: 5, MODIFIED: 10}}}]}
+""")
+STATUS: dict[str, Any] = yaml.safe_load("""
+{name: pod-guard, generation: 6, ready: true, leader: true, leaderElection: null, plugins: [],
+ conditions: [{type: Reloaded, status: "True", reason: Applied, message: "",
+               lastTransitionTime: "2026-01-02T01:00:00Z"}],
+ lastReload: {time: "2026-01-02T03:00:00Z", result: Applied, reason: Applied}}
+""") | {"resources": [RESOURCE], "handlers": [HANDLER]}
 LATER = {
     **STATUS,
     "resources": [
@@ -67,13 +39,6 @@ LATER = {
     ],
     "handlers": [{**HANDLER, "succeeded": 130, "failed": 2, "retried": 5}],
 }
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is one."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float = 2.0) -> LoadSample:
@@ -85,28 +50,19 @@ def test_rates_are_differences_of_two_reads():
     """Each call ends as a success, a failure or a retry; events are those of the watches."""
     taken = between(STATUS, LATER)
     (handler,), (cache,) = taken.handlers, taken.caches
-    assert (handler.calls_per_second, handler.failed_per_second, handler.retried_per_second) == (
-        16.0,
-        0.5,
-        0.5,
-    )
+    assert (handler.calls_per_second, handler.failed_per_second) == (16.0, 0.5)
+    assert handler.retried_per_second == 0.5
     assert (handler.p50_seconds, handler.p99_seconds) == (0.002, 0.0125)
     assert cache.events_per_second == 12.5
     assert (taken.reload_reason, taken.leader, taken.leader_identity) == ("Applied", True, None)
 
 
-def test_a_counter_that_has_begun_anew_has_no_rate():
-    """The process was restarted between two reads: a negative rate would be nonsense."""
+def test_what_can_not_be_compared_has_no_rate():
+    """A process that was restarted between two reads, or a handler that a reload has added."""
     taken = between(LATER, STATUS)
-    assert taken.handlers[0].calls_per_second is None
-    assert taken.caches[0].events_per_second is None
-
-
-def test_a_new_handler_has_no_rate_yet():
-    """A reload has added it: there is nothing to compare with."""
+    assert (taken.handlers[0].calls_per_second, taken.caches[0].events_per_second) == (None, None)
     taken = between({**STATUS, "handlers": [], "resources": []}, LATER)
-    assert taken.handlers[0].calls_per_second is None
-    assert taken.handlers[0].queued == 3
+    assert (taken.handlers[0].calls_per_second, taken.handlers[0].queued) == (None, 3)
 
 
 def test_an_older_process_has_one_percentile():
@@ -116,12 +72,12 @@ def test_an_older_process_has_one_percentile():
     assert (taken.handlers[0].p50_seconds, taken.handlers[0].p95_seconds) == (0.0, 0.004)
 
 
-def test_one_sample_as_text(declctl: Callable, process: Process):
+def test_one_sample_as_text(ask, process):
     """In a pipe: the head, a line for each handler, and one for each cache."""
     process.answers(200, STATUS)
-    ended = declctl("top", "--interval", "100ms", "--admin", process.address)
+    ended = ask("top", *SOON)
     assert (ended.status, ended.err) == (0, "")
-    head, summary, _, handlers, notify, _, caches, pods = ended.out.splitlines()
+    head, summary, _, handlers, notify, _, caches, pods = ended.lines
     assert head == "pod-guard generation 6"
     assert summary.startswith("last reload: Applied ")
     assert summary.endswith("12,000 objects in 3Mi")
@@ -133,39 +89,40 @@ def test_one_sample_as_text(declctl: Callable, process: Process):
     assert "\x1b" not in ended.out
 
 
-def test_the_age_of_the_last_reload_is_no_age_of_a_condition(declctl: Callable, process: Process):
+def test_the_age_of_the_last_reload_is_no_age_of_a_condition(ask, process):
     """A reload an hour after the start was a moment ago, although the condition holds since the start."""
     now = datetime.now(UTC)
     last = {**STATUS["lastReload"], "time": (now - timedelta(minutes=5)).isoformat()}
     hours = {**STATUS["conditions"][0], "lastTransitionTime": (now - timedelta(hours=3)).isoformat()}
     process.answers(200, {**STATUS, "lastReload": last, "conditions": [hours]})
-    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
-    assert ended.out.splitlines()[1].startswith("last reload: Applied 5m ago; ")
+    ended = ask("top", "--once", *SOON)
+    assert ended.lines[1].startswith("last reload: Applied 5m ago; ")
     process.answers(200, {**STATUS, "lastReload": None, "conditions": [hours]})
-    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
-    assert ended.out.splitlines()[1].startswith("last reload: none yet; ")
-    json_of = json.loads(declctl("top", "-o", "json", "--interval", "100ms", "--admin", process.address).out)
+    ended = ask("top", "--once", *SOON)
+    assert ended.lines[1].startswith("last reload: none yet; ")
+    json_of = ask("top", "-o", "json", *SOON).document
     assert (json_of["reloadReason"], json_of["reloadStatus"], json_of["reloadTime"]) == ("", "True", None)
 
 
-def test_figures_have_one_form(declctl: Callable, process: Process):
+def test_figures_have_one_form(ask, process):
     """A call of three seconds is `3s`, and no `3e+03ms`; ages are those of the status and of the page."""
     slow = {**HANDLER, "p50Seconds": 0.00034, "p95Seconds": 3.0, "p99Seconds": 300.0, "queued": 12_345}
     old = {**RESOURCE, "lastEventAge": 7_200.5, "bytes": 12_800}
-    process.answers(200, {**STATUS, "handlers": [slow], "resources": [old]})
-    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
-    _, summary, _, _, notify, _, _, pods = ended.out.splitlines()
+    process.answers(200, {**STATUS, "ready": False, "handlers": [slow], "resources": [old]})
+    ended = ask("top", "--once", *SOON)
+    head, summary, _, _, notify, _, _, pods = ended.lines
+    assert head.startswith("pod-guard generation 6 (NOT READY")
     assert summary.endswith("; 12,000 objects in 12.5Ki")
     assert notify.split()[4:9] == ["12,345", "2", "0.34ms", "3s", "5m"]
     assert pods.split()[1:3] == ["12,000", "12.5Ki"]
     assert pods.split()[-3:] == ["2h", "ago", "Watching"]
 
 
-def test_one_sample_as_json(declctl: Callable, process: Process):
+def test_one_sample_as_json(ask, process):
     """For programs: every figure of the text, with units in the names."""
     process.answers(200, STATUS)
-    ended = declctl("top", "-o", "json", "--interval", "100ms", "--admin", process.address)
-    document = json.loads(ended.out)
+    ended = ask("top", "-o", "json", *SOON)
+    document = ended.document
     assert set(document) == {
         *("time", "seconds", "name", "generation", "ready", "leader", "leaderIdentity"),
         *("reloadReason", "reloadStatus", "reloadTime", "handlers", "caches"),
@@ -185,35 +142,18 @@ def test_one_sample_as_json(declctl: Callable, process: Process):
         ({"holder": "pod-b", "identity": "pod-b"}, True, "leads"),
     ],
 )
-def test_the_leader_is_named(
-    declctl: Callable, process: Process, election: Mapping[str, str], leader: bool, words: str
-):
+def test_the_leader_is_named(ask, process, election, leader, words):
     """A follower calls no handler: who sees no calls sees why."""
     process.answers(200, {**STATUS, "leader": leader, "leaderElection": election})
-    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
-    assert ended.out.splitlines()[1].endswith(f"; {words}")
-
-
-def test_a_process_that_is_not_ready_says_so_first(declctl: Callable, process: Process):
-    """As `declctl status` does."""
-    process.answers(200, {**STATUS, "ready": False})
-    ended = declctl("top", "--once", "--interval", "100ms", "--admin", process.address)
-    assert ended.out.startswith("pod-guard generation 6 (NOT READY")
+    ended = ask("top", "--once", *SOON)
+    assert ended.lines[1].endswith(f"; {words}")
 
 
 @pytest.mark.parametrize("interval", ["1ms", "soon"])
-def test_an_interval_is_a_duration(declctl: Callable, process: Process, interval: str):
+def test_an_interval_is_a_duration(ask, process, interval):
     """Not shorter than a tenth of a second: the view must not load the process that it looks at."""
-    ended = declctl("top", "--interval", interval, "--admin", process.address)
-    assert ended.status == 2
-    assert ended.err.startswith("declctl: --interval: ")
+    assert ask.refused("top", "--interval", interval).startswith("declctl: --interval: ")
     assert not process.asked
-
-
-def test_nobody_answers(declctl: Callable, folder: Path):
-    """Exit status 2 and the sentence of all commands."""
-    ended = declctl("top", "--admin", "127.0.0.1:1")
-    assert (ended.status, "Is `declctl run` running?" in ended.err) == (2, True)
 
 
 @pytest.fixture(name="drawn")
@@ -247,7 +187,7 @@ def after(times: int, then: Callable[[int], None] = lambda _: None) -> Callable[
     return sleep
 
 
-def test_the_live_view_is_drawn_until_ctrl_c(process: Process, drawn: Callable[..., str]):
+def test_the_live_view_is_drawn_until_ctrl_c(process, drawn):
     """On the other screen of the terminal, which is left at the end; failures are red."""
     process.answers(200, STATUS)
     shown = drawn(after(2))
@@ -256,7 +196,7 @@ def test_the_live_view_is_drawn_until_ctrl_c(process: Process, drawn: Callable[.
     assert "\x1b[31m1" in shown  # one failure and one dead letter
 
 
-def test_a_process_that_restarts_comes_back(process: Process, drawn: Callable[..., str]):
+def test_a_process_that_restarts_comes_back(process, drawn):
     """The view says that nobody answers, and goes on when the process is there again."""
     process.answers(200, STATUS)
 
@@ -267,7 +207,7 @@ def test_a_process_that_restarts_comes_back(process: Process, drawn: Callable[..
     assert shown.index("is not declctl") < shown.index("every 2s; Ctrl-C ends")
 
 
-def test_texts_of_others_do_not_control_the_terminal(process: Process, drawn: Callable[..., str]):
+def test_texts_of_others_do_not_control_the_terminal(process, drawn):
     """An error of a handler may quote an object with escapes."""
     process.answers(200, {**STATUS, "handlers": [{**HANDLER, "lastError": "\x1b[2Jgone[red]x[/red]"}]})
     shown = drawn(after(1))
@@ -275,7 +215,7 @@ def test_texts_of_others_do_not_control_the_terminal(process: Process, drawn: Ca
     assert "[2Jgone[red]x[/red]" in shown
 
 
-def test_another_controller_at_the_address_has_no_rates(process: Process):
+def test_another_controller_at_the_address_has_no_rates(process):
     """Its counters have nothing to do with those before."""
     process.answers(200, STATUS)
     host, _, port = process.address.partition(":")

@@ -1,9 +1,5 @@
 """`declctl validate`, with real manifests and handlers."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from declctl.cli.validate import ClusterFindings
@@ -11,34 +7,32 @@ from declctl.manifest import Diagnostic
 from tests.rooms.cli.hello import MANIFEST
 
 
-def test_a_valid_manifest_is_told_and_ends_with_0(declctl: Callable, hello: Path):
+def test_a_valid_manifest_is_told_and_ends_with_0(declctl, hello):
     """Who validates a good manifest reads what is in it."""
     ended = declctl("validate", "manifest.yaml")
     assert (ended.status, ended.err) == (0, "")
     assert ended.out == "manifest.yaml: hello is valid (1 resource, 1 handler)\n"
 
 
-def test_faults_are_shown_where_they_stand(declctl: Callable, hello: Path):
+def test_faults_are_shown_where_they_stand(declctl, hello):
     """A misspelled field is shown with line, caret and suggestion on stderr, and the status is 1."""
     (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
-    ended = declctl("validate", "manifest.yaml")
-    assert (ended.status, ended.out) == (1, "")
-    assert 'manifest.yaml:8:7: error DCL012: unknown field "resoruceRef"' in ended.err
-    assert 'did you mean "resourceRef"?' in ended.err
-    assert ended.err.endswith("1 error; `declctl explain DCL012` tells more about it\n")
+    said = declctl.refused("validate", "manifest.yaml", status=1)
+    assert 'manifest.yaml:8:7: error DCL012: unknown field "resoruceRef"' in said
+    assert 'did you mean "resourceRef"?' in said
+    assert said.endswith("1 error; `declctl explain DCL012` tells more about it\n")
 
 
-def test_a_fault_of_a_handler_file_is_shown_there(declctl: Callable, hello: Path):
+def test_a_fault_of_a_handler_file_is_shown_there(declctl, hello):
     """A syntax error is located in the handler file, after an import in a child process."""
     (hello / "handlers.py").write_text("def on_pod(change)\n    pass\n")
-    ended = declctl("validate", "manifest.yaml")
-    assert ended.status == 1
-    assert "handlers.py:1:" in ended.err
-    assert "DCL042" in ended.err
+    said = declctl.refused("validate", "manifest.yaml", status=1)
+    assert "handlers.py:1:" in said
+    assert "DCL042" in said
 
 
 @pytest.mark.parametrize("preflight", ["On", "Off"])
-def test_what_no_reload_undoes_is_a_warning(declctl: Callable, hello: Path, preflight: str):
+def test_what_no_reload_undoes_is_a_warning(declctl, hello, preflight):
     """A metric at import works at first and refuses each edit: it is told, and the status is 0."""
     (hello / "manifest.yaml").write_text(f"{MANIFEST}  reload: {{preflight: '{preflight}'}}\n")
     metric = "from prometheus_client import Counter\nSEEN = Counter('seen', 'x')\n"
@@ -50,25 +44,25 @@ def test_what_no_reload_undoes_is_a_warning(declctl: Callable, hello: Path, pref
     assert "hello is valid" in ended.out
 
 
-def test_json_is_one_document_on_stdout(declctl: Callable, hello: Path):
+def test_json_is_one_document_on_stdout(declctl, hello):
     """An editor gets every fault as JSON; a clean manifest is an empty list."""
-    assert json.loads(declctl("validate", "-o", "json", "manifest.yaml").out) == []
+    assert declctl("validate", "-o", "json", "manifest.yaml").document == []
     (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
     ended = declctl("validate", "-o", "json", "manifest.yaml")
     assert (ended.status, ended.err) == (1, "")
-    (fault,) = json.loads(ended.out)
+    (fault,) = ended.document
     assert set(fault) == {"file", "line", "column", "code", "severity", "message", "suggestion"}
     assert (fault["file"], fault["line"], fault["column"]) == ("manifest.yaml", 8, 7)
 
 
-def test_github_annotates(declctl: Callable, hello: Path):
+def test_github_annotates(declctl, hello):
     """In a pull request the fault stands at its line."""
     (hello / "manifest.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
     ended = declctl("validate", "-o", "github", "manifest.yaml")
     assert ended.out.startswith("::error file=manifest.yaml,line=8,col=7,title=DCL012::")
 
 
-def test_several_manifests_are_all_checked(declctl: Callable, hello: Path):
+def test_several_manifests_are_all_checked(declctl, hello):
     """One bad manifest among several fails the command, and the good ones are told too."""
     (hello / "other.yaml").write_text(MANIFEST.replace("resourceRef", "resoruceRef"))
     ended = declctl("validate", "other.yaml", "manifest.yaml")
@@ -77,36 +71,28 @@ def test_several_manifests_are_all_checked(declctl: Callable, hello: Path):
     assert ended.out.startswith("manifest.yaml: hello is valid")
 
 
-def test_a_missing_manifest_is_a_located_fault(declctl: Callable, folder: Path):
+def test_a_missing_manifest_is_a_located_fault(declctl, folder):
     """A wrong file name is told as such."""
-    ended = declctl("validate", "nowhere.yaml")
-    assert ended.status == 1
-    assert "nowhere.yaml:1:1: error DCL000" in ended.err
+    assert "nowhere.yaml:1:1: error DCL000" in declctl.refused("validate", "nowhere.yaml", status=1)
 
 
-def test_a_kubeconfig_without_cluster_is_a_usage_error(declctl: Callable, hello: Path):
+def test_a_kubeconfig_without_cluster_is_a_usage_error(declctl, hello):
     """--context without --cluster would be ignored, so it is refused."""
-    ended = declctl("validate", "--context", "x", "manifest.yaml")
-    assert ended.status == 2
-    assert "--cluster" in ended.err
+    assert "--cluster" in declctl.refused("validate", "--context", "x", "manifest.yaml")
 
 
-def test_cluster_needs_a_cluster(declctl: Callable, hello: Path):
+def test_cluster_needs_a_cluster(declctl, hello):
     """--cluster where none is configured ends with 2 and a sentence."""
-    ended = declctl("validate", "--cluster", "manifest.yaml")
-    assert ended.status == 2
-    assert "No cluster is configured" in ended.err
+    assert "No cluster is configured" in declctl.refused("validate", "--cluster", "manifest.yaml")
 
 
-def test_what_the_cluster_refuses_is_not_called_valid(
-    declctl: Callable, hello: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_the_cluster_refuses_is_not_called_valid(declctl, hello, monkeypatch):
     """An error of the cluster: no "is valid" beside it, and the status is 1, as for every error."""
 
     def refused(*_: object) -> ClusterFindings:
         return ClusterFindings([Diagnostic("manifest.yaml", 5, 15, "DCL051", "you may not list pods")])
 
     monkeypatch.setattr("declctl.cli.validate.check_in_cluster", refused)
-    ended = declctl("validate", "--cluster", "manifest.yaml")
-    assert (ended.status, ended.out) == (1, "")
-    assert "error DCL051: you may not list pods" in ended.err
+    assert "error DCL051: you may not list pods" in declctl.refused(
+        "validate", "--cluster", "manifest.yaml", status=1
+    )

@@ -55,7 +55,7 @@ def check(raw: bytes, paths: list[FieldPath]) -> bool:
 
 
 @given(raw=objects(NAMES), paths=st.lists(st.sampled_from(PATHS), min_size=1, max_size=3, unique=True))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_what_is_cut_is_what_the_paths_find(raw, paths):
     """However hostile the object: cut exactly, or left to a whole decode."""
     check(raw, paths)

@@ -116,7 +116,7 @@ def nearly_usual(draw: st.DrawFn) -> bytes:
     return compact(dict(draw(st.permutations(whole))))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(raw=nearly_usual())
 def test_both_ways_give_the_same(raw: bytes) -> None:
     """Where the short way reads an object, it reads what the long way reads."""

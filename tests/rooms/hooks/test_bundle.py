@@ -1,9 +1,9 @@
-"""Which files belong to a generation."""
+"""Which files belong to a generation, and to each module of it."""
 
 import pytest
 
 from declctl.hooks import bundle
-from declctl.hooks.bundle import Bundle, closure
+from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.kit.files import Lookups
 
 
@@ -20,15 +20,15 @@ def _folder(tmp_path):
 
 
 def test_only_what_entry_points_reach_is_read(folder):
-    """Another project's files in the same folder cause no reload."""
+    """Also by late imports, in circles, and by a relative import of a neighbour.
+
+    Nothing else of the folder.
+    """
     root = folder({"pods.py": "import rules", "rules.py": "", "unrelated.py": "", "notes.txt": ""})
     assert list(closure(root, ["pods"]).files) == ["pods.py", "rules.py"]
-
-
-def test_imports_inside_functions_are_found(folder):
-    """A late import must find its module in memory, too; circles end."""
     root = folder({"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"})
     assert list(closure(root, ["a"]).files) == ["a.py", "b.py", "c/d.py"]
+    assert list(closure(folder({"a.py": "from . import b", "b.py": ""}), ["a"]).files) == ["a.py", "b.py"]
 
 
 def test_of_a_package_what_is_imported_is_read(folder):
@@ -79,11 +79,6 @@ def test_a_module_that_is_not_there_has_its_neighbours_read(folder):
     assert list(closure(root, ["h.pod"]).files) == ["h/__init__.py", "h/pods.py"]
 
 
-def test_a_sibling_named_by_a_relative_import_is_found(folder):
-    """`from . import b` in a module beside the manifest names its neighbour."""
-    assert list(closure(folder({"a.py": "from . import b", "b.py": ""}), ["a"]).files) == ["a.py", "b.py"]
-
-
 @pytest.mark.parametrize("broken", ["def f(:", "x = 1\0", "(" * 5000 + ")" * 5000])
 def test_broken_files_are_read_all_the_same(folder, broken):
     """They are told when they are imported, with their place."""
@@ -92,8 +87,15 @@ def test_broken_files_are_read_all_the_same(folder, broken):
 
 
 def test_modules_that_are_elsewhere_are_left_to_python(folder):
-    """An installed package is nobody's handler file."""
+    """An installed package, `__main__` and `sys` are nobody's handler files.
+
+    A mere folder does not hide them.
+    """
     assert closure(folder({}), ["installed.package"]).files == {}
+    files = {"pods.py": "import yaml", "yaml/script.py": ""}
+    assert list(closure(folder(files), ["pods"]).files) == ["pods.py"]
+    root = folder({"a.py": "import __main__, sys", "__main__/x.py": "", "sys/x.py": ""})
+    assert list(closure(root, ["a"]).files) == ["a.py"]
 
 
 def test_a_package_comes_before_a_module_of_its_name(folder):
@@ -103,12 +105,13 @@ def test_a_package_comes_before_a_module_of_its_name(folder):
 
 
 def test_files_are_known_by_the_folder_that_people_gave(folder):
-    """Faults name the path that was typed, not one of the machine."""
+    """Faults name the path that was typed; modules are listed by dotted names, for suggestions."""
     bundle = closure(folder({"a.py": "x"}), ["a"], display="examples/hello/")
     assert bundle.display("a.py") == "examples/hello/a.py"
     assert Bundle(".", {}).display("a.py") == "a.py"
     assert bundle.source("examples/hello/a.py") == "x"
     assert bundle.source("a.py") is None
+    assert Bundle("", {"h/__init__.py": b"", "h/a.py": b""}).modules == ("h", "h.a")
 
 
 @pytest.mark.parametrize("root", ["", ".", "app", "app/"])
@@ -126,27 +129,12 @@ def test_a_source_is_found_without_a_look_at_the_others(root):
     assert bundle.source(bundle.display("p/b.py")) is None
 
 
-def test_modules_are_listed_by_dotted_names():
-    """For suggestions: a package's front is the package."""
-    assert Bundle("", {"h/__init__.py": b"", "h/a.py": b""}).modules == ("h", "h.a")
-
-
-def test_a_relative_import_stays_in_its_package(folder):
-    """`from . import json` in a package must not pull json.py beside the manifest into the bundle."""
+def test_a_relative_import_finds_what_python_finds(folder):
+    """The one in its package, or a sibling of the package if it climbs out."""
     files = {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": "", "json.py": ""}
     assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/json.py"]
-
-
-def test_a_relative_import_that_climbs_out_finds_its_sibling(folder):
-    """`from .. import rules` in a package of a generation means the file beside it."""
     files = {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}
     assert list(closure(folder(files), ["pk.pods"]).files) == ["pk/__init__.py", "pk/pods.py", "rules.py"]
-
-
-def test_a_mere_folder_does_not_hide_an_installed_package(folder):
-    """A folder `yaml/` of scripts beside the manifest leaves `import yaml` to the installed one."""
-    files = {"pods.py": "import yaml", "yaml/script.py": ""}
-    assert list(closure(folder(files), ["pods"]).files) == ["pods.py"]
 
 
 def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
@@ -164,15 +152,83 @@ def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):
     assert len(parsed) == 3
 
 
-def test_a_folder_with_the_name_of_the_main_module_is_left_to_python(folder):
-    """`__main__` has no spec where Python runs a program: to ask for it raises."""
-    root = folder({"a.py": "import __main__, sys", "__main__/x.py": "", "sys/x.py": ""})
-    assert list(closure(root, ["a"]).files) == ["a.py"]
-
-
 def test_what_is_around_the_folder_is_not_watched(folder):
     """A bundle below /tmp is not looked at whenever somebody makes a file there."""
     root = folder({"a.py": "from . import *\nimport b.c", "b/c.py": ""})
     lookups = Lookups()
     closure(root, ["a"], lookups=lookups)
     assert lookups.folders() == [root, root / "b"]
+
+
+FILES = {
+    "app/__init__.py": b"from . import shared",
+    "app/shared.py": b"",
+    "app/pods.py": b"from .parts.deep import thing\nimport helper",
+    "app/jobs.py": b"from app.pods import x",
+    "app/late.py": b"def f():\n    from ..sibling import y",
+    "app/parts/deep.py": b"from .. import jobless",
+    "helper.py": b"import json",
+    "sibling.py": b"import helper",
+    "broken.py": b"def (",
+    "loop.py": b"import loop",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("app.pods", {"app/__init__.py", "app/shared.py", "app/pods.py", "app/parts/deep.py", "helper.py"}),
+        ("app.shared", {"app/__init__.py", "app/shared.py"}),
+        ("helper", {"helper.py"}),
+        ("sibling", {"sibling.py", "helper.py"}),
+        ("app.late", {"app/__init__.py", "app/shared.py", "app/late.py", "sibling.py", "helper.py"}),
+        ("broken", {"broken.py"}),
+        ("loop", {"loop.py"}),
+        ("elsewhere", set()),
+    ],
+)
+@pytest.mark.guarantee("G20")
+def test_a_module_is_made_of_what_it_imports(module: str, found: set[str]):
+    """Its own file, the packages around it, and what these import; nothing of its neighbours."""
+    assert set(reached(Bundle(".", FILES), module)) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import app\napp.shared.x()", {"app/__init__.py", "app/shared.py"}),
+        ("import app\napp.late.f()", {"app/late.py", "sibling.py", "helper.py"}),
+        ("from app import *", {"app/pods.py", "app/jobs.py", "app/late.py", "app/parts/deep.py"}),
+        ("import importlib", {*FILES}),
+        ("__import__(name)", {*FILES}),
+    ],
+)
+@pytest.mark.guarantee("G20")
+def test_a_module_is_made_of_what_it_may_find(source: str, found: set[str]):
+    """Attributes of packages are its modules; what it imports by computed names may be anything."""
+    files = {**FILES, "mine.py": source.encode()}
+    assert set(reached(Bundle(".", files), "mine")) >= {"mine.py", *found}
+
+
+def test_what_a_module_is_made_of_takes_one_look_at_all_files():
+    """Not one for each import: of two thousand modules that took seconds, at each edit."""
+    looks = 0
+
+    class Files(dict):
+        def __iter__(self):
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    count = 20
+    modules = {f"p/m{n}.py": f"from p import m{(n + 1) % count}\nimport os".encode() for n in range(count)}
+    found = reached(Bundle("", Files({"p/__init__.py": b"", **modules})), "p.m0")
+    assert len(found) == count + 1
+    assert looks <= 1
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "a.b.c", "m", "a.m", "", "ab"])
+def test_the_packages_of_a_bundle_are_those_that_it_has(name):
+    """Folders of modules, with a front or without."""
+    bundle = Bundle("", dict.fromkeys(["m.py", "a/b/c/x.py", "a/m.py"], b""))
+    assert (name in bundle.packages) == bundle.has_package(name)

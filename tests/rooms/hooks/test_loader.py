@@ -53,26 +53,16 @@ def siblings(name):
 
 @pytest.mark.guarantee("G5")
 def test_every_form_of_import_finds_the_own_generation(generation):
-    """Absolute, aliased, relative and nested imports never see another generation's siblings."""
+    """Absolute, aliased, relative, nested and late; a zombie of a retired generation gets an error."""
     old, new = generation(siblings("old")), generation(siblings("new"))
     assert old.resolve("handlers.pods:early")() == {"old"}
     assert new.resolve("handlers.pods:early")() == {"new"}
     assert old.resolve("handlers.pods:early")() == {"old"}
-
-
-@pytest.mark.guarantee("G5")
-def test_a_late_import_finds_the_own_generation(generation):
-    """A slow handler that imports after a reload still gets the code that it was written with."""
     old = generation(siblings("old"))
     late = old.resolve("handlers.pods:late")
     new = generation(siblings("new"))
     assert new.resolve("handlers.pods:late")() == "new"
     assert late() == "old"
-
-
-@pytest.mark.guarantee("G5")
-def test_a_late_import_after_the_end_fails_and_does_not_mix(generation):
-    """A zombie of a retired generation gets an error, never another generation's code."""
     old = generation(siblings("old"))
     late = old.resolve("handlers.pods:late")
     new = generation(siblings("new"))
@@ -82,47 +72,49 @@ def test_a_late_import_after_the_end_fails_and_does_not_mix(generation):
     assert new.resolve("handlers.pods:late")() == "new"
 
 
-def test_no_plain_name_leaks(generation):
-    """The host's own imports never find handler files."""
+@pytest.mark.guarantee("G22")
+def test_two_generations_do_not_mix(generation) -> None:
+    """Of one number, each has its own code and package; the end of one leaves the others."""
+    one, other = generation({"a.py": "X = 1"}, number=7001), generation({"a.py": "X = 2"}, number=7001)
+    assert one.module("a").X == 1
+    assert other.module("a").X == 2
+    old, new = generation({"a.py": "X = 1"}), generation({"a.py": "X = 2"})
+    old.module("a")
+    module = new.module("a")
+    old.close()
+    old.close()
+    assert new.module("a") is module
+    first, second = (GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"})) for _ in range(2))
+    first.close()
+    third = GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"}))
+    assert len({first.prefix, second.prefix, third.prefix}) == 3
+    assert third.module("h").mine.__module__ == f"{third.prefix}.h"
+    second.close()
+    third.close()
+
+
+def test_installed_modules_are_found_unless_a_file_hides_them(generation):
+    """For its generation alone: everybody else keeps the real one, and no plain name leaks."""
+    namespace = generation({"a.py": "import json"})
+    assert namespace.module("json") is sys.modules["json"]
+    assert namespace.module("a").json is sys.modules["json"]
+    namespace = generation({"a.py": "import json", "json.py": "MINE = True"})
+    assert namespace.module("a").json.MINE
+    assert not hasattr(sys.modules["json"], "MINE")
     generation(siblings("x")).resolve("handlers.pods")
     assert not {"handlers", "handlers.pods", "shared"} & sys.modules.keys()
 
 
-def test_two_first_generations_do_not_mix(generation):
-    """Two runtimes in one process both have a generation 1, each with its own code."""
-    one, other = generation({"a.py": "X = 1"}, number=7001), generation({"a.py": "X = 2"}, number=7001)
-    assert one.module("a").X == 1
-    assert other.module("a").X == 2
-
-
-def test_installed_modules_are_found_as_usual(generation):
-    """What is not beside the manifest is imported as everywhere, and is the same module."""
-    namespace = generation({"a.py": "import json"})
-    assert namespace.module("json") is sys.modules["json"]
-    assert namespace.module("a").json is sys.modules["json"]
-
-
-def test_a_file_hides_an_installed_module_from_its_generation_alone(generation):
-    """A `json.py` beside the manifest is the person's own; everybody else keeps the real one."""
-    namespace = generation({"a.py": "import json", "json.py": "MINE = True"})
-    assert namespace.module("a").json.MINE
-    assert not hasattr(sys.modules["json"], "MINE")
-
-
 def test_a_package_comes_before_a_module_of_its_name(generation):
-    """As Python has it."""
+    """As Python has it; beside a mere folder of its name, a module stays one, and so do relative imports."""
     namespace = generation({"a/__init__.py": "FROM = 'package'", "a.py": "FROM = 'module'"})
     assert namespace.module("a").FROM == "package"
-
-
-def test_a_module_beside_a_folder_of_its_name_stays_a_module(generation):
-    """Its relative imports begin at its own folder."""
     files = {"h/__init__.py": "", "h/a.py": "from .b import X", "h/b.py": "X = 1", "h/a/c.py": ""}
     assert generation(files).module("h.a").X == 1
 
 
-def test_dataclasses_and_deferred_annotations_work(generation):
-    """get_type_hints and dataclasses look into sys.modules, and find the generation there."""
+def test_classes_of_a_generation_are_found_by_their_names(generation):
+    """By get_type_hints, dataclasses and pickle, which look into sys.modules."""
     source = """
         from __future__ import annotations
         import dataclasses
@@ -137,10 +129,6 @@ def test_dataclasses_and_deferred_annotations_work(generation):
     whole = namespace.resolve("a:Whole")
     assert typing.get_type_hints(whole)["part"] is namespace.module("other").Part
     assert whole(part=1) == whole(part=1)
-
-
-def test_objects_of_a_generation_can_be_pickled(generation):
-    """Pickle finds the class again while its generation lives."""
     thing = generation({"a.py": "class Thing: ..."}).resolve("a:Thing")
     assert isinstance(pickle.loads(pickle.dumps(thing())), thing)
 
@@ -159,9 +147,9 @@ def test_quick_edits_are_never_missed(generation, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.guarantee("G5", "G23")
+@pytest.mark.guarantee("G5", "G23", "G22")
 def test_what_has_not_changed_is_not_compiled_again(generation):
-    """Generations share the code of a file with the same bytes and name, and nothing that it makes."""
+    """Code of equal files is shared, and nothing that it makes; it goes with its last generation."""
     text = "MADE = []\ndef add(x): MADE.append(x); return MADE"
     old, new = generation({"a.py": text, "b.py": text}), generation({"a.py": text, "b.py": text + "\n"})
     before, after = old.module("a"), new.module("a")
@@ -169,11 +157,6 @@ def test_what_has_not_changed_is_not_compiled_again(generation):
     assert new.module("b").add.__code__ is not old.module("b").add.__code__
     assert before.add.__code__ is not old.module("b").add.__code__  # tracebacks name the file
     assert (before.add(1), after.add(2), before.MADE, after.MADE) == ([1], [2], [1], [2])
-
-
-@pytest.mark.guarantee("G22")
-def test_code_that_nobody_has_is_forgotten(generation):
-    """Whatever was compiled goes with the last generation that has it."""
     text = "def f(): return 1"
     first, second = generation({"a.py": text}), generation({"a.py": text})
     code = weakref.ref(first.module("a").f.__code__)
@@ -188,7 +171,7 @@ def test_code_that_nobody_has_is_forgotten(generation):
 
 @pytest.mark.guarantee("G22")
 def test_a_closed_generation_is_collected(generation):
-    """After the end neither its modules nor its classes and functions are left in memory."""
+    """Modules, classes, functions and loggers; also one whose import failed."""
     namespace = generation(siblings("old") | {"a.py": "import handlers.pods\nclass Thing: ..."})
     alive = [
         weakref.ref(namespace.resolve("a:Thing")),
@@ -199,11 +182,6 @@ def test_a_closed_generation_is_collected(generation):
     gc.collect()
     assert [ref() for ref in alive] == [None, None, None]
     assert not [name for name in sys.modules if name.startswith(namespace.prefix)]
-
-
-@pytest.mark.guarantee("G22")
-def test_a_generation_whose_import_failed_is_collected(generation):
-    """A refused reload leaves nothing behind."""
     namespace = generation({"a.py": "import b\n1 / 0", "b.py": "class Thing: ..."})
     with pytest.raises(EntryPointError):
         namespace.module("a")
@@ -211,20 +189,6 @@ def test_a_generation_whose_import_failed_is_collected(generation):
     namespace.close()
     gc.collect()
     assert alive() is None
-
-
-def test_closing_one_generation_leaves_the_others(generation):
-    """The finder, the modules and the lines of others stay."""
-    old, new = generation({"a.py": "X = 1"}), generation({"a.py": "X = 2"})
-    old.module("a")
-    module = new.module("a")
-    old.close()
-    old.close()
-    assert new.module("a") is module
-
-
-def test_loggers_of_a_closed_generation_are_forgotten(generation):
-    """A thousand reloads don't leave a thousand loggers."""
     namespace = generation({"h/a.py": "import logging\nLOG = logging.getLogger(__name__)"})
     alive = weakref.ref(namespace.module("h.a").LOG)
     namespace.close()
@@ -238,15 +202,3 @@ def test_entry_points_name_modules_and_attributes(generation):
     namespace = generation({"a.py": "class Thing: ..."})
     assert namespace.resolve("a") is namespace.module("a")
     assert namespace.resolve("a:Thing") is namespace.module("a").Thing
-
-
-@pytest.mark.guarantee("G22")
-def test_no_two_generations_have_the_same_package() -> None:
-    """What a refused generation has left is told from the one after it, which has its number."""
-    first, second = (GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"})) for _ in range(2))
-    first.close()
-    third = GenerationNamespace(7, Bundle("app", {"h.py": b"def mine(): pass\n"}))
-    assert len({first.prefix, second.prefix, third.prefix}) == 3
-    assert third.module("h").mine.__module__ == f"{third.prefix}.h"
-    second.close()
-    third.close()

@@ -43,14 +43,13 @@ def test_names_of_the_plugin_are_as_it_writes_them(name: str) -> None:
     assert made.get_sample_value(name) == 0.0
 
 
-def test_files_have_no_names_of_declctl() -> None:
-    """A module `slack` beside the manifest is not the plugin slack."""
+def test_files_and_plugins_called_like_figures_have_no_prefix() -> None:
+    """A module `slack` beside the manifest is not the plugin slack.
+
+    A plugin named handler gets no figures.
+    """
     with pytest.raises(MetricRefused, match="declctl_slack_sent"):
         Gauge("declctl_slack_sent", "mine", registry=registry(is_plugin=False))
-
-
-def test_a_plugin_that_is_called_like_a_figure_has_no_prefix() -> None:
-    """A plugin named handler, or plugin-metrics, does not get the names of declctl's figures."""
     assert (reserved_prefix("handler"), reserved_prefix("plugin-metrics")) == ("", "")
     assert (reserved_prefix("my-chat"), reserved_prefix("handlers2")) == (
         "declctl_my_chat_",
@@ -70,7 +69,7 @@ def test_a_name_of_another_plugin_is_refused(other: str) -> None:
 
 
 def test_a_name_that_was_given_back_is_free() -> None:
-    """As with a registry of prometheus-client."""
+    """A plugin that stays keeps its names in another generation, unless new code has taken one."""
     taken: dict[str, str] = {}
     first = registry("first", taken)
     gauge = Gauge("jobs", "first", registry=first)
@@ -79,10 +78,6 @@ def test_a_name_that_was_given_back_is_free() -> None:
     first.unregister(gauge)
     Gauge("jobs", "second", registry=registry("second", taken))
     assert first.collectors == ()
-
-
-def test_a_registry_takes_its_names_into_another_generation() -> None:
-    """A plugin that stays keeps its metrics, unless new code has taken a name."""
     kept = registry()
     Gauge("jobs", "mine", registry=kept)
     kept.claim({})
@@ -129,8 +124,8 @@ def retire(lineage: CounterLineage, made: MetricsRegistry) -> None:
     lineage.settle(made)
 
 
-def test_a_plugin_that_comes_back_at_its_end_counts_once() -> None:
-    """Its registry joins again before its final values are settled: they are its own again."""
+def test_who_comes_back_counts_once() -> None:
+    """By a rollback, or by joining before its final values are settled."""
     lineage = CounterLineage()
     first, other = Generation(lineage), Generation(lineage)
     first.jobs.labels("a").inc(2)
@@ -139,6 +134,14 @@ def test_a_plugin_that_comes_back_at_its_end_counts_once() -> None:
     lineage.settle(first.registry)
     assert first.shown()["jobs_total", "a"] == 2
     assert other.shown()["jobs_total", "a"] == 2
+    lineage = CounterLineage()
+    first, second = Generation(lineage), Generation(lineage)
+    first.jobs.labels("a").inc(2)
+    second.jobs.labels("a").inc(3)
+    lineage.join(first.registry)
+    assert first.shown()["jobs_total", "a"] == 5
+    retire(lineage, second.registry)
+    assert first.shown()["jobs_total", "a"] == 5
 
 
 def test_counters_go_on_and_gauges_do_not() -> None:
@@ -171,20 +174,8 @@ def test_counters_go_on_and_gauges_do_not() -> None:
     assert lineage.is_empty
 
 
-def test_a_rollback_counts_nothing_twice_and_loses_nothing() -> None:
-    """The generation that comes back is the one before: its counters have not fallen."""
-    lineage = CounterLineage()
-    first, second = Generation(lineage), Generation(lineage)
-    first.jobs.labels("a").inc(2)
-    second.jobs.labels("a").inc(3)
-    lineage.join(first.registry)
-    assert first.shown()["jobs_total", "a"] == 5
-    retire(lineage, second.registry)
-    assert first.shown()["jobs_total", "a"] == 5
-
-
-def test_a_counter_that_generations_share_counts_once() -> None:
-    """One of an installed library is the same object in all of them."""
+def test_which_counters_are_added() -> None:
+    """One of an installed library is one object in all generations; other buckets are not summed."""
     lineage, counter = CounterLineage(), Counter("jobs", "x", registry=None)
     first, second = registry(), registry()
     for each in (first, second):
@@ -194,10 +185,6 @@ def test_a_counter_that_generations_share_counts_once() -> None:
     assert values(lineage.with_others(second, counter)) == {("jobs_total",): 2}
     retire(lineage, first)
     assert values(lineage.with_others(second, counter)) == {("jobs_total",): 2}
-
-
-def test_other_buckets_are_not_added() -> None:
-    """Bounds may come from the environment: sums of different ones would not be cumulative."""
     lineage = CounterLineage()
     first, second = registry(), registry()
     Histogram("seconds", "x", buckets=(1.0,), registry=first).observe(0.5)

@@ -1,4 +1,4 @@
-"""Installed plugins: found without being imported, and loaded one by one."""
+"""Installed plugins: found without an import, loaded one by one; configs that fit their schemas."""
 
 import importlib
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from declctl.errors import EntryPointError
+from declctl.hooks.plugin_config import PluginConfigError, check_config
 from declctl.hooks.plugins import HOOKSPEC_VERSION, find, installed, load, written_range
 
 
@@ -78,11 +79,18 @@ def test_what_may_not_be_loaded_is_told_as_such(install, monkeypatch, value, why
     assert error.suggestion == f"to load it, {advice}, and start the process again"
 
 
-def test_a_misspelled_plugin_is_told_with_the_nearest(install):
-    """Who lists slak is pointed to slack."""
-    install("dc-slack", "1.2", {"slack": "dc_slack"})
-    error = refused(lambda: find("slak", None))
-    assert (error.code, error.suggestion) == ("DCL080", 'did you mean "slack"?')
+def test_a_misspelled_or_ambiguous_plugin_is_refused(install):
+    """Who lists slak is pointed to slack; of two distributions the order of installation does not choose."""
+    install("dc-slac", "1.2", {"slackk": "dc_slack"})
+    error = refused(lambda: find("slakk", None))
+    assert (error.code, error.suggestion) == ("DCL080", 'did you mean "slackk"?')
+    install("dc-one", "1.0", {"slack": "dc_one"})
+    install("dc-two", "2.0", {"slack": "dc_two"})
+    error = refused(lambda: find("slack", None))
+    assert (error.code, error.message) == (
+        "DCL083",
+        "dc-one 1.0 and dc-two 2.0 both have a plugin named slack",
+    )
 
 
 @pytest.mark.parametrize("allowed", [None, ">=1.2,<2", "==1.2.*", "~=1.2"])
@@ -102,17 +110,6 @@ def test_a_version_outside_the_range_is_refused(install, version, allowed):
     assert (error.code, error.message) == (
         "DCL081",
         f"slack is installed in version {version}, which is not in {allowed}",
-    )
-
-
-def test_two_distributions_with_one_name_are_refused(install):
-    """Which of them would be loaded must not depend on the order of installation."""
-    install("dc-one", "1.0", {"slack": "dc_one"})
-    install("dc-two", "2.0", {"slack": "dc_two"})
-    error = refused(lambda: find("slack", None))
-    assert (error.code, error.message) == (
-        "DCL083",
-        "dc-one 1.0 and dc-two 2.0 both have a plugin named slack",
     )
 
 
@@ -199,16 +196,12 @@ def test_a_range_that_is_none_is_a_fault_of_the_plugin(install):
 
 
 def test_a_plugin_for_these_hooks_is_loaded(install):
-    """A range that has this version is fine, and so is none."""
+    """A range that has this version is fine, and so is none; loaded code is judged by its own range."""
     install("dc-new", "1.0", {"new": "dc_new"}, dc_new="declctl_hookspec_version = '>=1,<2'")
     install("dc-any", "1.0", {"any": "dc_any"}, dc_any="x = 1")
     assert load(find("new", None)).declctl_hookspec_version == ">=1,<2"
     assert load(find("any", None)).x == 1
-
-
-def test_loaded_code_is_judged_by_its_own_range(install):
-    """An upgrade on disk for newer hooks does not take the loaded version away from a running process."""
-    folder = install("dc-new", "1.0", {"new": "dc_new"}, dc_new="declctl_hookspec_version = '>=1,<2'")
+    folder = Path(sys.modules["dc_new"].__file__).parent
     plugin = find("new", None)
     loaded = load(plugin)
     (folder / "dc_new.py").write_text("declctl_hookspec_version = '>=2'")
@@ -219,3 +212,128 @@ def test_the_documentation_has_the_version_of_the_hooks():
     """Authors read in docs/hooks.md which version the page describes."""
     page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text("utf-8")
     assert f"version **{HOOKSPEC_VERSION}** of the hook specification" in page
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["channel"],
+    "additionalProperties": False,
+    "properties": {
+        "channel": {"type": "string", "pattern": "^#"},
+        "limits": {"type": "array", "items": {"type": "integer", "minimum": 1, "multipleOf": 2}},
+        "mode": {"enum": ["a", "b"]},
+    },
+}
+
+
+def test_a_config_that_fits_passes() -> None:
+    """Nothing is said. A value that is in a Secret counts as present; `$schema` chooses another draft."""
+    check_config(SCHEMA, {"channel": "#ops", "limits": [2, 4], "mode": "a"})
+    token = {"type": "string", "pattern": "^tok", "maxLength": 3}
+    schema = {"required": ["token"], "properties": {"token": token}, "additionalProperties": False}
+    check_config(schema, {}, known_later=["token"])
+    with pytest.raises(PluginConfigError) as wrong:
+        check_config(schema, {}, known_later=["token", "tokne"])
+    assert [fault.path for fault in wrong.value.faults] == [("tokne",)]
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}
+    with pytest.raises(PluginConfigError):
+        check_config(schema, 5)
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "message"),
+    [
+        ({}, (), "'channel' is a required property"),
+        ({"channel": "#a", "chanel": 1}, ("chanel",), "unknown key 'chanel'"),
+        ({"channel": 5}, ("channel",), 'this is not of type "string"'),
+        ({"channel": "s3cret"}, ("channel",), 'this doesn\'t match the pattern "^#"'),
+        ({"channel": "#a", "limits": [2, 0]}, ("limits", 1), "this is less than 1"),
+        ({"channel": "#a", "limits": [3]}, ("limits", 0), "this is no multiple of 2"),
+        ({"channel": "#a", "mode": "s3cret"}, ("mode",), 'this is none of ["a", "b"]'),
+    ],
+)
+def test_a_config_that_does_not_fit_is_told_with_its_place(config, path, message):
+    """The path leads to the line in the manifest; values are not shown, because they may be secret."""
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(SCHEMA, config)
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.message) == (path, message)
+
+
+def test_all_faults_of_a_config_are_told_at_once():
+    """Who has made three slips mends three; a missing key is described, a place is written as in Python."""
+    config = {"chanel": "#a", "limits": [0, 2, 3], "mode": "c"}
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(SCHEMA, config)
+    assert {(fault.path, fault.suggestion) for fault in caught.value.faults} == {
+        ((), None),  # channel is missing
+        (("chanel",), 'did you mean "channel"?'),
+        (("limits", 0), None),
+        (("limits", 2), None),
+        (("mode",), None),
+    }
+    schema = {"required": ["to", "by"], "properties": {"to": {"description": "An address."}, "by": {}}}
+    assert [(fault.message, fault.suggestion) for fault in faults_of(schema, {})] == [
+        ("'to' is a required property", "add to: An address."),
+        ("'by' is a required property", None),
+    ]
+    schema = {"properties": {"to": {"items": {"properties": {"port": {"type": "integer"}}}}}}
+    (fault,) = faults_of(schema, {"to": [{"port": 1}, {"port": None}]})
+    assert fault.where == "config.to[1].port"
+
+
+def test_of_alternatives_the_nearest_says_what_is_wrong():
+    """All of its faults: not what an email would need, and not that a value fits none of two schemas."""
+    schema = {"properties": {"to": {"anyOf": [{"type": "array"}, {"type": "string", "pattern": "^#"}]}}}
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(schema, {"to": "ops"})
+    assert [fault.message for fault in caught.value.faults] == ['this doesn\'t match the pattern "^#"']
+    webhook = {"required": ["url"], "additionalProperties": False, "properties": {"url": {}, "tls": {}}}
+    email = {"required": ["to", "subject", "sender"], "properties": {"kind": {"const": "email"}}}
+    schema = {"properties": {"send": {"oneOf": [webhook, email]}}}
+    found = faults_of(schema, {"send": {"urls": 1, "tsl": 2}})
+    assert sorted((fault.where, fault.message) for fault in found) == [
+        ("config.send", "'url' is a required property"),
+        ("config.send", "unknown key 'tsl'"),
+        ("config.send", "unknown key 'urls'"),
+    ]
+
+
+def faults_of(schema, config):
+    """The faults of a config by its schema."""
+    with pytest.raises(PluginConfigError) as caught:
+        check_config(schema, config)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "suggestion"),
+    [
+        ({"enum": ["text", "json"]}, "JOSN", 'did you mean "json"?'),
+        ({"enum": ["text", "json"]}, "protobuf", None),
+        ({"type": "string"}, 5, "put the value in quotes"),
+        ({"type": "string"}, True, "put the value in quotes"),
+        ({"type": "integer"}, "5", "remove the quotes"),
+        ({"type": ["number", "null"]}, "-0.5", "remove the quotes"),
+        ({"type": "boolean"}, "true", "remove the quotes"),
+        ({"type": "integer"}, "five", None),
+        ({"type": "array"}, "a", "write a list, such as [a, b]"),
+        (
+            {"minLength": 3, "description": "The channel,\n  with its #."},
+            "#",
+            "the plugin says of it: The channel, with its #.",
+        ),
+    ],
+)
+def test_a_fault_comes_with_what_to_write(schema, value, suggestion):
+    """A suggestion shows words of the schema, and never the value."""
+    (fault,) = faults_of({"properties": {"it": schema}}, {"it": value})
+    assert (fault.where, fault.suggestion) == ("config.it", suggestion)
+
+
+@pytest.mark.parametrize("schema", [{"type": "strange"}, None, [1], {"$ref": "#/nowhere"}])
+def test_a_schema_that_is_none_is_the_plugins_fault(schema):
+    """The person's config is not blamed."""
+    with pytest.raises(EntryPointError, match="is not a JSON Schema") as caught:
+        check_config(schema, {"a": 1})
+    assert caught.value.code == "DCL083"

@@ -100,10 +100,7 @@ def test_what_was_not_read_is_never_loaded_behind_the_back(load, folder):
     assert not list(folder.path.rglob("*.pyc"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["importlib.import_module('.helper', __package__)", "__import__('helper')"],
-)
+@pytest.mark.parametrize("text", ["importlib.import_module('.helper', __package__)", "__import__('helper')"])
 def test_a_name_in_a_call_is_an_import(load, text):
     """The module is read, though no import statement names it."""
     files = {"handlers.py": f"import importlib\nX = {text}.X", "helper.py": "X = 1"}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from declctl.informer import DeltaFIFO, Indexer, RealFIFO
 from declctl.informer.applier import Applier, RelistDifferences, resync_of
@@ -57,6 +58,25 @@ class Line:
     def versions(self) -> dict[str, str]:
         """The version that the store holds of each name."""
         return {each.key.removeprefix("demo/"): each.resource_version for each in self.store.list()}
+
+
+def play(queue: Any, *steps: str) -> None:
+    """Does to a queue what is said: `add a 1`, `update a 2`, `delete a 3`, `resync`, `bookmark 4`, `pop`.
+
+    `list a 5 b 6` is a list of two objects, at the version of the last one, or at 99 if it is empty.
+    """
+    for verb, *words in map(str.split, steps):
+        if verb == "list":
+            queue.replace(records(*words), words[-1] if words else "99")
+        elif verb in ("add", "update", "delete"):
+            getattr(queue, verb)(*records(*words))
+        else:
+            getattr(queue, "pop_nowait" if verb == "pop" else verb)(*words)
+
+
+def records(*words: str) -> list[Record]:
+    """Of names and versions in turn: `a`, `1`, `b`, `2`."""
+    return [record(name, int(version)) for name, version in zip(words[::2], words[1::2], strict=True)]
 
 
 def words(told: Sequence[Notification]) -> list[str]:

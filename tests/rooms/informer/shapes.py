@@ -98,6 +98,32 @@ def made(
     return source, SharedIndexInformer(source, name="pods", clock=clock, **more), clock
 
 
+class Informed:
+    """A source, its informer, their clock, and a listener from the beginning on."""
+
+    def __init__(self, *names: str, source: FakeControllerSource | None = None, **more: Any) -> None:
+        self.source, self.informer, self.clock = made(source, **more)
+        self.listener = Recorder()
+        self.informer.add_listener(self.listener)
+        for name in names:
+            self.source.add(pod(name))
+
+    async def rest(self) -> None:
+        """Let everything run that can, without time passing."""
+        await rest(self.clock)
+
+    @contextlib.asynccontextmanager
+    async def runs(self) -> AsyncIterator["Informed"]:
+        """The informer runs."""
+        async with running(self.informer, self.clock):
+            yield self
+
+
+def informed(*names: str, **more: Any) -> contextlib.AbstractAsyncContextManager[Informed]:
+    """A running informer of these pods, with its listener."""
+    return Informed(*names, **more).runs()
+
+
 def fresh_projection() -> Projection:
     """A projection of `spec.nodeName`."""
     return Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])

@@ -33,14 +33,13 @@ def loses(source, *keys):
 @pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 @pytest.mark.parametrize("transform", [None, lambda obj: obj if obj["metadata"]["name"] != "b" else None])
 @pytest.mark.parametrize("objects", [(), ("a", "b", "c")])
-def test_what_is_consistent_is_not_talked_about(queue, transform, objects, caplog):
+async def test_what_is_consistent_is_not_talked_about(queue, transform, objects, caplog):
     """With and without a transform, empty or not: one LIST at exactly that version, and nothing else."""
     clock = ManualClock()
     b_source = _source(objects, transform)
     options = ReflectorOptions(check_consistency=True)
     informer = SharedIndexInformer(b_source, name="pods", clock=clock, queue=queue, options=options)
-
-    async def scenario():
+    with caplog.at_level(logging.INFO, logger="declctl.informer"):
         async with running(informer, clock):
             b_source.add(pod("d"))
             await rest(clock)
@@ -49,9 +48,6 @@ def test_what_is_consistent_is_not_talked_about(queue, transform, objects, caplo
             asked = [(r.resource_version, r.resource_version_match) for r in b_source.lists()]
             assert asked == ([(version, "Exact")] if objects else [])
             assert len(b_source.watches()) == 1
-
-    with caplog.at_level(logging.INFO, logger="declctl.informer"):
-        asyncio.run(scenario())
     assert caplog.records == []
 
 
@@ -63,14 +59,15 @@ def _source(objects, transform):
 
 
 @pytest.mark.client_go(163, "Data consistency detector")
-def test_a_difference_is_told_and_everything_is_listed_anew(caplog):
-    """Where client-go ends the process: the keys are named, and the cache is repaired."""
-
-    async def scenario():
-        async with bench(objects="abc", begin=False, check_consistency=True) as b:
-            loses(b.source, "demo/b")
+@pytest.mark.parametrize(("lost", "named"), [(1, "p00"), (10, "p09"), (15, "p09 and 5 more")])
+async def test_a_difference_is_told_and_everything_is_listed_anew(caplog, lost, named):
+    """Where client-go ends the process: some keys are named in one line, and the cache is repaired."""
+    with caplog.at_level(logging.ERROR, logger="declctl.informer"):
+        names = [f"p{n:02}" for n in range(15)]
+        async with bench(objects=names, begin=False, check_consistency=True) as b:
+            loses(b.source, *(f"demo/{name}" for name in names[:lost]))
             await b.begin()
-            assert b.names == ["a", "c"]
+            assert b.names == names[lost:]
             await b.advance(1)
             assert b.agrees()
             assert (b.figures.consistency_checks, b.figures.inconsistencies) == (1, 1)
@@ -79,144 +76,92 @@ def test_a_difference_is_told_and_everything_is_listed_anew(caplog):
             b.source.add(pod("d"))
             await b.settle()
             assert (b.agrees(), b.figures.error, b.figures.state) == (True, None, "Watching")
-
-    with caplog.at_level(logging.ERROR, logger="declctl.informer"):
-        asyncio.run(scenario())
-    assert caplog.messages == ["Pod: the streaming list differs from a LIST at its version 3 in demo/b"]
-
-
-def test_many_differences_are_told_in_one_line(caplog):
-    """Some keys, and how many more."""
-
-    async def scenario():
-        names = [f"p{n:02}" for n in range(15)]
-        async with bench(objects=names, begin=False, check_consistency=True) as b:
-            loses(b.source, *(f"demo/{name}" for name in names))
-            await b.begin()
-            await b.advance(1)
-            assert b.agrees()
-
-    with caplog.at_level(logging.ERROR, logger="declctl.informer"):
-        asyncio.run(scenario())
-    assert caplog.messages[0].endswith("demo/p09 and 5 more")
+    [message] = caplog.messages
+    assert message.startswith("Pod: the streaming list differs from a LIST at its version 15 in demo/p00")
+    assert message.endswith(f"demo/{named}")
 
 
-def test_the_watch_goes_on_while_it_is_checked():
+async def test_the_watch_goes_on_while_it_is_checked():
     """A LIST that takes its time delays nothing; a difference is met while a wait is on, too."""
+    async with bench(objects="abc", begin=False, check_consistency=True) as b:
+        answer = asyncio.Event()
 
-    async def scenario():
-        async with bench(objects="abc", begin=False, check_consistency=True) as b:
-            answer = asyncio.Event()
+        async def slow(options, *, known, _list=b.source.list):
+            await answer.wait()
+            return await _list(options, known=known)
 
-            async def slow(options, *, known, _list=b.source.list):
-                await answer.wait()
-                return await _list(options, known=known)
-
-            loses(b.source, "demo/b")
-            b.source.list = slow
-            await b.begin()
-            b.source.add(pod("d"))
-            await b.settle()
-            assert b.names == ["a", "c", "d"]
-            b.source.cut(FAILS)
-            await b.settle()
-            answer.set()
-            await b.settle()
-            assert (b.figures.state, b.figures.inconsistencies) == ("BackingOff", 1)
-            await b.advance(10)
-            assert b.agrees()
-
-    asyncio.run(scenario())
+        loses(b.source, "demo/b")
+        b.source.list = slow
+        await b.begin()
+        b.source.add(pod("d"))
+        await b.settle()
+        assert b.names == ["a", "c", "d"]
+        b.source.cut(FAILS)
+        await b.settle()
+        answer.set()
+        await b.settle()
+        assert (b.figures.state, b.figures.inconsistencies) == ("BackingOff", 1)
+        await b.advance(10)
+        assert b.agrees()
 
 
 @pytest.mark.client_go(163, "Data consistency detector")
 @pytest.mark.parametrize(("failures", "checked"), [(0, 1), (1, 1), (4, 1), (5, 0), (50, 0)])
-def test_a_list_that_fails_is_tried_again_a_few_times(failures, checked):
+async def test_a_list_that_fails_is_tried_again_a_few_times(failures, checked):
     """Five times, with growing waits; then it is left at that."""
-
-    async def scenario():
-        async with bench(begin=False, check_consistency=True) as b:
-            b.source.fail_next(FAILS, verb="list", times=failures)
-            await b.begin()
-            await b.advance(80)
-            assert b.figures.consistency_checks == checked
-            assert len(b.source.lists()) == min(failures + 1, 5)
-            assert (b.figures.error, b.figures.failures, len(b.source.watches())) == (None, 0, 1)
-
-    asyncio.run(scenario())
+    async with bench(begin=False, check_consistency=True) as b:
+        b.source.fail_next(FAILS, verb="list", times=failures)
+        await b.begin()
+        await b.advance(80)
+        assert b.figures.consistency_checks == checked
+        assert len(b.source.lists()) == min(failures + 1, 5)
+        assert (b.figures.error, b.figures.failures, len(b.source.watches())) == (None, 0, 1)
 
 
 @pytest.mark.parametrize("fault", [Expired(410, "Expired", ""), InvalidRequest(400, "BadRequest", "")])
-def test_a_version_that_is_gone_is_not_compared(fault):
+async def test_a_version_that_is_gone_is_not_compared(fault):
     """Asking again would not help."""
-
-    async def scenario():
-        async with bench(begin=False, check_consistency=True) as b:
-            b.source.fail_next(fault, verb="list")
-            await b.begin()
-            await b.advance(60)
-            assert (b.figures.consistency_checks, len(b.source.lists()), b.figures.error) == (0, 1, None)
-
-    asyncio.run(scenario())
+    async with bench(begin=False, check_consistency=True) as b:
+        b.source.fail_next(fault, verb="list")
+        await b.begin()
+        await b.advance(60)
+        assert (b.figures.consistency_checks, len(b.source.lists()), b.figures.error) == (0, 1, None)
 
 
-def test_another_projection_meanwhile_is_no_difference():
+async def test_another_projection_meanwhile_is_no_difference():
     """A new transform may leave out other objects."""
+    async with bench(begin=False, check_consistency=True) as b:
 
-    async def scenario():
-        async with bench(begin=False, check_consistency=True) as b:
+        async def exchanges(options, *, known, _list=b.source.list):
+            page = await _list(options, known=known)
+            b.source.projection = fresh_projection()
+            return type(page)([], page.resource_version, "", None)
 
-            async def exchanges(options, *, known, _list=b.source.list):
-                page = await _list(options, known=known)
-                b.source.projection = fresh_projection()
-                return type(page)([], page.resource_version, "", None)
-
-            b.source.list = exchanges
-            await b.begin()
-            assert (b.figures.consistency_checks, b.figures.inconsistencies) == (0, 0)
-
-    asyncio.run(scenario())
+        b.source.list = exchanges
+        await b.begin()
+        assert (b.figures.consistency_checks, b.figures.inconsistencies) == (0, 0)
 
 
-def test_a_relist_gives_up_what_was_being_checked():
+async def test_a_relist_gives_up_what_was_being_checked():
     """The past is not compared."""
-
-    async def scenario():
-        async with bench(begin=False, check_consistency=True) as b:
-            b.source.fail_next(FAILS, verb="list")
-            await b.begin()
-            b.source.cut(EXPIRED)
-            await b.advance(0.9)
-            assert b.figures.relists == 1
-            await b.advance(60)
-            assert b.figures.consistency_checks == 1
-            assert len(b.source.lists()) == 2
-
-    asyncio.run(scenario())
+    async with bench(begin=False, check_consistency=True) as b:
+        b.source.fail_next(FAILS, verb="list")
+        await b.begin()
+        b.source.cut(EXPIRED)
+        await b.advance(0.9)
+        assert b.figures.relists == 1
+        await b.advance(60)
+        assert b.figures.consistency_checks == 1
+        assert len(b.source.lists()) == 2
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-def test_stopping_gives_it_up(steps):
+async def test_stopping_gives_it_up(steps):
     """Wherever it is."""
-
-    async def scenario():
-        async with bench(objects="abc", begin=False, check_consistency=True) as b:
-            loses(b.source, "demo/b")
-            b.task = asyncio.create_task(b.reflector.run())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            await b.stop()
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
-
-
-def test_it_is_off_unless_it_is_wanted():
-    """It costs a LIST of everything from the server's storage."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(60)
-            assert b.source.lists() == []
-
-    asyncio.run(scenario())
+    async with bench(objects="abc", begin=False, check_consistency=True) as b:
+        loses(b.source, "demo/b")
+        b.task = asyncio.create_task(b.reflector.run())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await b.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from declctl.errors import Expired, Forbidden, InvalidRequest, ServerError, Unreachable
+from declctl.informer import FakeControllerSource
 from declctl.informer.reflector.continuity import Sample, Witness, continuity
 from declctl.transport import ServerHealth
 from tests.rooms.informer.reflecting import EXPIRED, bench
@@ -28,79 +29,53 @@ async def _restored(b, change, *, advance=5):
     await b.advance(advance)
 
 
-def _nothing(source):
-    pass
-
-
-def _fewer(source):
-    source.modify(pod("b", node="kept"))
-
-
-def _as_many(source):
-    for name in ("x", "y", "z"):
-        source.add(pod(name))
-
-
-def _more(source):
-    for number in range(20):
-        source.modify(pod("a", node=f"n{number}"))
-
-
-def _gone(source):
-    source.delete("demo/a")
-    source.delete("demo/b")
-
-
-def _many_and_gone(source):
-    _more(source)
-    _gone(source)
+CHANGES = {
+    "nothing": lambda source: None,
+    "fewer": lambda source: source.modify(pod("b", node="kept")),
+    "as many": lambda source: [source.add(pod(name)) for name in ("x", "y", "z")],
+    "more": lambda source: [source.modify(pod("a", node=f"n{number}")) for number in range(20)],
+    "deletes": lambda source: [source.delete(f"demo/{name}") for name in "ab"],
+    "many and deletes": lambda source: [CHANGES[name](source) for name in ("more", "deletes")],
+}
 
 
 @pytest.mark.client_go("A storage that is put back to a backup")
-@pytest.mark.parametrize("change", [_nothing, _fewer, _as_many, _more, _gone, _many_and_gone])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_server_that_was_put_back_to_a_backup_is_listed_anew(change, streams):
+async def test_a_server_that_was_put_back_to_a_backup_is_listed_anew(change, streams):
     """Versions go back, whatever came after: the cache is true, and it was said and counted once."""
-
-    async def scenario():
-        async with bench(streams=streams) as b:
-            await _restored(b, change)
-            assert b.agrees()
-            assert (b.figures.rollbacks, b.figures.error) == (1, None)
-            b.source.add(pod("after"))
-            await b.settle()
-            assert b.agrees()
-
-    asyncio.run(scenario())
+    async with bench(streams=streams) as b:
+        await _restored(b, CHANGES[change])
+        assert b.agrees()
+        assert (b.figures.rollbacks, b.figures.error) == (1, None)
+        b.source.add(pod("after"))
+        await b.settle()
+        assert b.agrees()
 
 
 @pytest.mark.client_go("A storage that is put back to a backup")
-def test_what_handlers_hear_of_a_restore_is_the_true_difference(caplog):
+async def test_what_handlers_hear_of_a_restore_is_the_true_difference(caplog):
     """An object that got the same version with other content, too: Modified; what was lost is Deleted."""
     caplog.set_level(logging.WARNING, "declctl.informer")
-
-    async def scenario():
-        source, informer, clock = made()
-        for name in ("a", "b", "same"):
-            source.add(pod(name))
-        listener = Recorder()
-        async with running(informer, clock):
-            informer.add_listener(listener)
-            await rest(clock)
-            backup = source.save()
-            source.modify(pod("a", node="lost"))
-            source.add(pod("lost"))
-            source.delete("demo/b")
-            await clock.advance(5)
-            listener.clear()
-            source.restore(backup)
-            source.modify(pod("a", node="found"))
-            await clock.advance(5)
-            told = sorted(listener.lines())
-            held = {record.key: record.resource_version for record in informer.indexer.list()}
-            return told, listener.faults, held, informer.indexer.get_by_key("demo/a").decode()["spec"]
-
-    told, faults, held, spec = asyncio.run(scenario())
+    source, informer, clock = made()
+    for name in ("a", "b", "same"):
+        source.add(pod(name))
+    listener = Recorder()
+    async with running(informer, clock):
+        informer.add_listener(listener)
+        await rest(clock)
+        backup = source.save()
+        source.modify(pod("a", node="lost"))
+        source.add(pod("lost"))
+        source.delete("demo/b")
+        await clock.advance(5)
+        listener.clear()
+        source.restore(backup)
+        source.modify(pod("a", node="found"))
+        await clock.advance(5)
+        told = sorted(listener.lines())
+        held = {record.key: record.resource_version for record in informer.indexer.list()}
+        faults, spec = listener.faults, informer.indexer.get_by_key("demo/a").decode()["spec"]
     assert told == ["Added demo/b", "Deleted demo/lost", "Modified demo/a"]
     assert (faults, spec) == ([], {"nodeName": "found"})
     assert held == {"demo/a": "4", "demo/b": "2", "demo/same": "3"}
@@ -116,111 +91,91 @@ def test_what_handlers_hear_of_a_restore_is_the_true_difference(caplog):
         (101, False, (1, "demo", "metadata.name=a")),
     ],
 )
-def test_an_ordinary_interruption_costs_one_small_list_and_nothing_else(objects, selects, asked):
+async def test_an_ordinary_interruption_costs_one_small_list_and_nothing_else(objects, selects, asked):
     """Up to 100 objects, or one by its name, exactly at the version that was seen; then the watch goes on."""
-
-    async def scenario():
-        names = ("a", "b", *(f"more-{number}" for number in range(objects - 2)))
-        async with bench(objects=names) as b:
-            b.source.has_selector = selects
-            b.source.modify(pod("a"))
-            await b.advance(5)
-            b.source.cut(RESET)
-            await b.settle()
-            b.source.modify(pod("a"))  # what was held last has changed since
-            await b.advance(5)
-            (check,) = b.source.checks()
-            assert (check.limit, check.namespace, check.field_selector) == asked
-            assert (check.resource_version, check.resource_version_match) == (str(objects + 1), "Exact")
-            assert (b.figures.rollbacks, b.figures.history_checks) == (0, 1)
-            assert (b.figures.relists, b.source.lists(), b.agrees()) == (0, [], True)
-
-    asyncio.run(scenario())
+    names = ("a", "b", *(f"more-{number}" for number in range(objects - 2)))
+    async with bench(objects=names) as b:
+        b.source.has_selector = selects
+        b.source.modify(pod("a"))
+        await b.advance(5)
+        b.source.cut(RESET)
+        await b.settle()
+        b.source.modify(pod("a"))  # what was held last has changed since
+        await b.advance(5)
+        (check,) = b.source.checks()
+        assert (check.limit, check.namespace, check.field_selector) == asked
+        assert (check.resource_version, check.resource_version_match) == (str(objects + 1), "Exact")
+        assert (b.figures.rollbacks, b.figures.history_checks) == (0, 1)
+        assert (b.figures.relists, b.source.lists(), b.agrees()) == (0, [], True)
 
 
-def test_a_watch_that_ends_as_it_should_is_not_looked_into():
+async def test_a_watch_that_ends_as_it_should_is_not_looked_into():
     """Servers end watches every few minutes: nothing is asked for that."""
-
-    async def scenario():
-        async with bench() as b:
-            for _ in range(3):
-                await b.advance(5)
-                b.source.cut()
-                await b.settle()
-            assert (b.source.checks(), len(b.source.watches())) == ([], 4)
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        for _ in range(3):
+            await b.advance(5)
+            b.source.cut()
+            await b.settle()
+        assert (b.source.checks(), len(b.source.watches())) == ([], 4)
 
 
 @pytest.mark.parametrize(
     "fault", [Forbidden(403, "Forbidden", "no"), InvalidRequest(400, "BadRequest", "what is Exact?")]
 )
-def test_a_server_that_does_not_tell_is_trusted(fault):
+async def test_a_server_that_does_not_tell_is_trusted(fault):
     """Where looking is refused, it is as it was: the watch goes on, and nothing is repeated."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(5)
-            b.source.fail_next(fault, verb="list", times=2)
-            b.source.cut(RESET)
-            b.source.add(pod("c"))
-            await b.advance(5)
-            assert (b.agrees(), b.figures.rollbacks, b.figures.relists) == (True, 0, 0)
-            assert b.figures.error is None
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        await b.advance(5)
+        b.source.fail_next(fault, verb="list", times=2)
+        b.source.cut(RESET)
+        b.source.add(pod("c"))
+        await b.advance(5)
+        assert (b.agrees(), b.figures.rollbacks, b.figures.relists) == (True, 0, 0)
+        assert b.figures.error is None
 
 
-def test_what_one_watch_has_found_is_true_for_the_others_of_its_server():
+async def test_what_one_watch_has_found_is_true_for_the_others_of_its_server():
     """A quiet resource, which could not find out by itself, is listed anew because a busy one has."""
-
-    async def scenario():
-        async with bench() as busy, bench() as quiet:
-            health = ServerHealth(_answers, url="https://there", clock=busy.clock)
-            for b in (busy, quiet):
-                await b.stop()
-                b.source.health = health
-                await b.begin()
-            lists = quiet.figures.relists
-            await _restored(busy, _more)
-            await quiet.advance(5)
-            assert (busy.figures.rollbacks, quiet.figures.rollbacks) == (1, 1)
-            assert quiet.figures.relists == lists + 1
-            assert health.status().rollbacks == 1
-            assert quiet.figures.error is None
-
-    asyncio.run(scenario())
+    async with bench() as busy, bench() as quiet:
+        health = ServerHealth(_answers, url="https://there", clock=busy.clock)
+        for b in (busy, quiet):
+            await b.stop()
+            b.source.health = health
+            await b.begin()
+        lists = quiet.figures.relists
+        await _restored(busy, CHANGES["more"])
+        await quiet.advance(5)
+        assert (busy.figures.rollbacks, quiet.figures.rollbacks) == (1, 1)
+        assert quiet.figures.relists == lists + 1
+        assert health.status().rollbacks == 1
+        assert quiet.figures.error is None
 
 
 @pytest.mark.client_go("A storage that is put back to a backup")
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_rollback_that_another_watch_finds_while_a_list_is_under_way(streams):
+async def test_a_rollback_that_another_watch_finds_while_a_list_is_under_way(streams):
     """What the list brought before is not used: an object of the same version may be another state."""
+    async with bench(begin=False) as b:
+        b.source.health = health = ServerHealth(_answers, url="https://there", clock=b.clock)
+        b.source.streams = streams
+        await b.begin()
+        backup = b.source.save()
+        b.source.modify(pod("a", node="lost"))
+        await b.advance(5)
+        lists = len(b.source.lists()) + len(b.source.watches())
 
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.health = health = ServerHealth(_answers, url="https://there", clock=b.clock)
-            b.source.streams = streams
-            await b.begin()
-            backup = b.source.save()
-            b.source.modify(pod("a", node="lost"))
-            await b.advance(5)
-            lists = len(b.source.lists()) + len(b.source.watches())
+        def put_back():
+            b.source.restore(backup)
+            b.source.modify(pod("a", node="found"))
+            health.history_replaced("another watch has proven it")
 
-            def put_back():
-                b.source.restore(backup)
-                b.source.modify(pod("a", node="found"))
-                health.history_replaced("another watch has proven it")
-
-            _during_the_next_list(b.source, put_back)
-            b.source.fail_next(EXPIRED)
-            b.source.cut()
-            await b.advance(5)
-            spec = b.store.get_by_key("demo/a").decode()["spec"]
-            assert len(b.source.lists()) + len(b.source.watches()) > lists
-            return spec, b.figures.rollbacks, b.figures.error, b.agrees()
-
-    spec, rollbacks, error, agrees = asyncio.run(scenario())
+        _RecordsOfLists(b.source, then=put_back)
+        b.source.fail_next(EXPIRED)
+        b.source.cut()
+        await b.advance(5)
+        spec = b.store.get_by_key("demo/a").decode()["spec"]
+        assert len(b.source.lists()) + len(b.source.watches()) > lists
+        rollbacks, error, agrees = b.figures.rollbacks, b.figures.error, b.agrees()
     assert (error, agrees) == (None, True)
     assert (spec, rollbacks) == ({"nodeName": "found"}, 1)
 
@@ -229,71 +184,37 @@ async def _answers():
     pass
 
 
-def _during_the_next_list(source, happens):
-    """Call this once when an answer to a list, or all of a streaming list, has been read."""
-    whole_list, whole_watch = source.list, source.watch
-    left = [happens]
-
-    async def listing(options, *, known, **_):
-        page = await whole_list(options, known=known)
-        if left and not _checks(options):
-            left.pop()()
-        return page
-
-    async def watching(options, *, known=None):
-        async for batch in whole_watch(options, known=known):
-            if left and batch and options.send_initial_events:
-                left.pop()()
-            yield batch
-
-    source.list, source.watch = listing, watching
-
-
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_list_that_a_rollback_makes_useless_takes_no_memory_while_the_next_one_is_read(streams):
-    """The cache and one list are in memory then, and not all objects for a third time."""
+@pytest.mark.parametrize("ends_by", ["a rollback", "a fault"])
+async def test_a_list_that_is_not_used_takes_no_memory_while_the_next_one_is_read(streams, ends_by):
+    """The cache and one list are in memory then, and not all objects for a third time.
 
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.health = health = ServerHealth(_answers, url="https://there", clock=b.clock)
-            b.source.streams = streams
+    The fault that ended half a list is shown until one is complete; what was read is not kept as long.
+    """
+    more = {} if ends_by == "a rollback" else {"check_consistency": False, "page_size": 2}
+    async with bench(begin=False, objects=("a", "b", "c"), **more) as b:
+        b.source.health = health = ServerHealth(_answers, url="https://there", clock=b.clock)
+        b.source.streams = streams
+        fault = ServerError(500, "InternalError", "etcd has no leader")
+
+        def fail():
+            b.source.ends_initial_events = True
+            b.source.cut(fault) if streams else b.source.fail_next(fault, verb="list")  # the second page
+
+        if ends_by == "a rollback":
             await b.begin()
             b.source.add(pod("unknown"))  # its record is not that of the cache, which the list gives back
             found = _RecordsOfLists(b.source, then=lambda: health.history_replaced("another has proven it"))
             b.source.fail_next(EXPIRED)
             b.source.cut()
-            await b.advance(5)
-            assert b.agrees()
-            return found.references
-
-    assert asyncio.run(scenario()) == [_ONLY_THE_TEST]
-
-
-@pytest.mark.parametrize("streams", [True, False])
-def test_half_a_list_takes_no_memory_after_the_fault_that_ended_it(streams):
-    """The fault is shown until a list is complete; what had been read before it is not kept as long."""
-
-    async def scenario():
-        async with bench(begin=False, check_consistency=False, page_size=2, objects=("a", "b", "c")) as b:
-            fault = ServerError(500, "InternalError", "etcd has no leader")
-            b.source.streams = streams
+        else:
             b.source.ends_initial_events = False
-
-            def fail():
-                b.source.ends_initial_events = True
-                if streams:
-                    b.source.cut(fault)
-                else:
-                    b.source.fail_next(fault, verb="list")  # the second page
-
             found = _RecordsOfLists(b.source, then=fail)
             await b.begin()
             assert "etcd has no leader" in b.figures.error
-            await b.advance(5)
-            assert b.agrees()
-            return found.references
-
-    assert asyncio.run(scenario()) == [_ONLY_THE_TEST]
+        await b.advance(5)
+        assert b.agrees()
+        assert found.references == [_ONLY_THE_TEST]
 
 
 _ONLY_THE_TEST = 2  # references: that of the test, and the argument of `sys.getrefcount`
@@ -339,46 +260,34 @@ class _RecordsOfLists:
                 yield batch
 
 
-def _checks(options):
-    return options.limit is not None and options.limit <= 101
-
-
 @pytest.mark.client_go("A storage that is put back to a backup")
-def test_a_rollback_is_found_by_what_a_quiet_watch_has_missed():
+async def test_a_rollback_is_found_by_what_a_quiet_watch_has_missed():
     """It has seen no change since the backup, and the server has outgrown it: all objects are compared."""
-
-    async def scenario():
-        async with bench() as b:
-            backup = b.source.save()
-            for _ in range(5):
-                b.source.advance()  # other resources change
-            b.source.bookmark()
-            await b.advance(5)
-            assert b.reflector.last_sync_resource_version == "7"
-            b.source.restore(backup)
-            b.source.modify(pod("b", node="missed"))
-            for _ in range(20):
-                b.source.advance()
-            await b.advance(5)
-            assert b.agrees()
-            assert (b.figures.rollbacks, b.figures.error) == (1, None)
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        backup = b.source.save()
+        for _ in range(5):
+            b.source.advance()  # other resources change
+        b.source.bookmark()
+        await b.advance(5)
+        assert b.reflector.last_sync_resource_version == "7"
+        b.source.restore(backup)
+        b.source.modify(pod("b", node="missed"))
+        for _ in range(20):
+            b.source.advance()
+        await b.advance(5)
+        assert b.agrees()
+        assert (b.figures.rollbacks, b.figures.error) == (1, None)
 
 
-def test_what_another_transform_leaves_out_is_no_rollback():
+async def test_what_another_transform_leaves_out_is_no_rollback():
     """A reload may leave out objects that the last list had, the witness as well: they are not missing."""
-
-    async def scenario():
-        async with bench() as b:
-            b.source.projection = b.source.projection.with_transform(lambda obj: None)
-            b.source.cut(RESET)
-            await b.advance(5)
-            (check,) = b.source.checks()
-            assert check.field_selector == "metadata.name=b"
-            assert b.figures.rollbacks == 0
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        b.source.projection = b.source.projection.with_transform(lambda obj: None)
+        b.source.cut(RESET)
+        await b.advance(5)
+        (check,) = b.source.checks()
+        assert check.field_selector == "metadata.name=b"
+        assert b.figures.rollbacks == 0
 
 
 def _answer(source, version, witness, everything=None):
@@ -386,8 +295,6 @@ def _answer(source, version, witness, everything=None):
 
 
 def _source():
-    from declctl.informer import FakeControllerSource
-
     source = FakeControllerSource(projection=fresh_projection())
     for name in ("a", "b"):
         source.add(pod(name))
@@ -395,46 +302,37 @@ def _source():
 
 
 A, B = Witness("demo/a", "uid-1\n1"), Witness("demo/b", "uid-2\n2")
-
-
-@pytest.mark.parametrize(
-    ("version", "witness", "holds"),
-    [
-        ("2", B, True),
-        ("2", A, True),
-        ("2", Witness("demo/b", "uid-other\n2"), False),
-        ("2", Witness("demo/b", None), False),
-        ("2", Witness("demo/c", None), True),
-        ("2", Witness("demo/c", "uid-9\n2"), False),
-        ("2", None, False),
-        ("3", B, False),
-        ("opaque", B, None),
-        ("0", B, None),
-    ],
-)
-def test_the_proof_says_what_is_certain(version, witness, holds):
-    """True for what is there as it was, False for what can't be, None where nothing can be said."""
-    assert _answer(_source(), version, witness) is holds
-
-
 ALL = {"demo/a": "uid-1\n1", "demo/b": "uid-2\n2"}
 
 
 @pytest.mark.parametrize(
-    ("version", "everything", "holds"),
+    ("version", "witness", "everything", "holds"),
     [
-        ("2", ALL, True),
-        ("3", ALL, False),
-        ("2", {}, False),
-        ("2", {"demo/a": "uid-1\n1"}, False),
-        ("2", {**ALL, "demo/a": "uid-other\n1"}, False),
-        ("2", {**ALL, "demo/gone": "uid-9\n1"}, False),
-        ("opaque", ALL, None),
+        ("2", B, None, True),
+        ("2", A, None, True),
+        ("2", Witness("demo/b", "uid-other\n2"), None, False),
+        ("2", Witness("demo/b", None), None, False),
+        ("2", Witness("demo/c", None), None, True),
+        ("2", Witness("demo/c", "uid-9\n2"), None, False),
+        ("2", None, None, False),
+        ("3", B, None, False),
+        ("opaque", B, None, None),
+        ("0", B, None, None),
+        ("2", B, ALL, True),
+        ("3", B, ALL, False),
+        ("2", B, {}, False),
+        ("2", B, {"demo/a": "uid-1\n1"}, False),
+        ("2", B, {**ALL, "demo/a": "uid-other\n1"}, False),
+        ("2", B, {**ALL, "demo/gone": "uid-9\n1"}, False),
+        ("opaque", B, ALL, None),
     ],
 )
-def test_few_objects_are_all_compared(version, everything, holds):
-    """One object more, one less, or another state of one: the history is another one."""
-    assert _answer(_source(), version, B, everything) is holds
+def test_the_proof_says_what_is_certain(version, witness, everything, holds):
+    """True for what is there as it was, False for what can't be, None where nothing can be said.
+
+    Few objects are all compared: one more, one less, or another state of one is another history.
+    """
+    assert _answer(_source(), version, witness, everything) is holds
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Controller: a reflector, a queue and a function, without a cache."""
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
@@ -29,255 +30,184 @@ def bench(process, queue=None, **more):
     return clock, source, Controller(config)
 
 
-@pytest.mark.client_go("Low-level controller")
-def test_changes_reach_the_function_in_order():
-    """First all there is, then what happens."""
-
-    async def scenario():
-        seen = []
-        clock, source, controller = bench(lambda batch: seen.extend(entries(batch)))
-        source.add(pod("a"))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        assert controller.has_synced
-        source.add(pod("b"))
-        source.delete("demo/a")
-        await rest(clock)
-        task.cancel()
-        await asyncio.wait([task])
-        assert isinstance(seen[0], Replacement)
-        assert [(d.type, d.key) for d in seen[1:]] == [
-            (DeltaType.ADDED, "demo/b"),
-            (DeltaType.DELETED, "demo/a"),
-        ]
-        assert controller.last_sync_resource_version == "3"
-
-    asyncio.run(scenario())
-
-
-def test_a_list_that_was_processed_is_not_kept():
-    """Objects that are deleted after a first sync leave the memory, however long no change comes."""
-
-    async def scenario():
-        sizes = []
-        clock, source, controller = bench(lambda batch: sizes.append(len(batch.records)))
-        source.add(pod("seen-only-here"))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        assert sizes == [1]
-        gc.collect()
-        lists = [value for value in gc.get_objects() if type(value) is Replacement]
-        assert not any(record.key == "demo/seen-only-here" for kept in lists for record in kept.records)
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("objects", [(), ("a",)])
-def test_the_accumulating_queue_serves_as_well(objects):
-    """It syncs, also when there is nothing, and gives Replaced for what there is (client-go 22)."""
-
-    async def scenario():
-        store, seen = Indexer(), []
-
-        def process(batch):
-            deltas = [entry for entry in entries(batch) if isinstance(entry, Delta)]
-            seen.extend(deltas)
-            store.extend(deltas)
-
-        clock, source, controller = bench(process, DeltaFIFO(store.known))
-        for name in objects:
-            source.add(pod(name))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        task.cancel()
-        await asyncio.wait([task])
-        assert controller.has_synced
-        assert [d.type for d in seen] == [DeltaType.REPLACED for _ in objects]
-
-    asyncio.run(scenario())
-
-
-def test_it_has_synced_only_when_the_function_is_through():
-    """A first list that is being processed is not in yet; others run meanwhile."""
-
-    async def scenario():
-        seen = []
-
-        def slowly(batch):
-            for step in range(3):
-                seen.append((step, controller.has_synced))
-                yield
-
-        clock, source, controller = bench(slowly)
-        source.add(pod("a"))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        task.cancel()
-        await asyncio.wait([task])
-        assert seen == [(0, False), (1, False), (2, False)]
-        assert controller.has_synced
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go(166)
-def test_what_the_function_raises_reaches_the_runner():
-    """It is not swallowed (client-go 166)."""
-
-    async def scenario():
-        def breaks(batch):
-            raise ZeroDivisionError
-
-        _, source, controller = bench(breaks)
-        source.add(pod("a"))
-        with pytest.raises(ZeroDivisionError):
-            await controller.run()
-        assert source.open_watches == 0
-
-    asyncio.run(scenario())
-
-
-def test_stopping_closes_the_queue():
-    """Who still waits for it is released."""
-
-    async def scenario():
-        clock, _, controller = bench(lambda batch: None)
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        task.cancel()
-        await asyncio.wait([task])
-        with pytest.raises(QueueClosed):
-            await controller.queue.pop_batch(1)
-
-    asyncio.run(scenario())
-
-
-async def stopped(task):
+@contextlib.asynccontextmanager
+async def running(work, clock):
+    """A controller that is under way and at rest; stopped at the end."""
+    task = asyncio.create_task(work())
+    await rest(clock)
+    yield
+    await rest(clock)
     task.cancel()
     await asyncio.wait([task])
 
 
+@pytest.mark.client_go("Low-level controller")
+async def test_changes_reach_the_function_in_order():
+    """First all there is, then what happens; when it is stopped, who still waits is released."""
+    seen = []
+    clock, source, controller = bench(lambda batch: seen.extend(entries(batch)))
+    source.add(pod("a"))
+    async with running(controller.run, clock):
+        assert controller.has_synced
+        source.add(pod("b"))
+        source.delete("demo/a")
+    assert isinstance(seen[0], Replacement)
+    assert [f"{d.type} {d.key}" for d in seen[1:]] == ["Added demo/b", "Deleted demo/a"]
+    assert controller.last_sync_resource_version == "3"
+    with pytest.raises(QueueClosed):
+        await controller.queue.pop_batch(1)
+
+
+async def test_a_list_that_was_processed_is_not_kept():
+    """Objects that are deleted after a first sync leave the memory, however long no change comes."""
+    sizes = []
+    clock, source, controller = bench(lambda batch: sizes.append(len(batch.records)))
+    source.add(pod("seen-only-here"))
+    async with running(controller.run, clock):
+        assert sizes == [1]
+        gc.collect()
+        lists = [value for value in gc.get_objects() if type(value) is Replacement]
+        assert not any(record.key == "demo/seen-only-here" for kept in lists for record in kept.records)
+
+
+@pytest.mark.parametrize("objects", [(), ("a",)])
+async def test_the_accumulating_queue_serves_as_well(objects):
+    """It syncs, also when there is nothing, and gives Replaced for what there is (client-go 22)."""
+    store, seen = Indexer(), []
+
+    def process(batch):
+        deltas = [entry for entry in entries(batch) if isinstance(entry, Delta)]
+        seen.extend(deltas)
+        store.extend(deltas)
+
+    clock, source, controller = bench(process, DeltaFIFO(store.known))
+    for name in objects:
+        source.add(pod(name))
+    async with running(controller.run, clock):
+        assert controller.has_synced
+    assert [d.type for d in seen] == [DeltaType.REPLACED for _ in objects]
+
+
+async def test_it_has_synced_only_when_the_function_is_through():
+    """A first list that is being processed is not in yet; others run meanwhile."""
+    seen = []
+
+    def slowly(batch):
+        for step in range(3):
+            seen.append((step, controller.has_synced))
+            yield
+
+    clock, source, controller = bench(slowly)
+    source.add(pod("a"))
+    async with running(controller.run, clock):
+        assert controller.has_synced
+    assert seen == [(0, False), (1, False), (2, False)]
+
+
+@pytest.mark.client_go(166)
+async def test_what_the_function_raises_reaches_the_runner():
+    """It is not swallowed (client-go 166)."""
+
+    def breaks(batch):
+        raise ZeroDivisionError
+
+    _, source, controller = bench(breaks)
+    source.add(pod("a"))
+    with pytest.raises(ZeroDivisionError):
+        await controller.run()
+    assert source.open_watches == 0
+
+
 @pytest.mark.client_go("RealFIFO unlocked processing")
-def test_the_queue_is_filled_while_a_batch_is_processed():
+async def test_the_queue_is_filled_while_a_batch_is_processed():
     """Whoever feeds the queue never waits for processing, however much has come meanwhile."""
+    seen, waiting = [], []
 
-    async def scenario():
-        seen, waiting = [], []
+    def slowly(batch):
+        seen.append(len(entries(batch)))
+        for _ in range(5):
+            yield
+            waiting.append(len(controller.queue))
 
-        def slowly(batch):
-            seen.append(len(entries(batch)))
-            for _ in range(5):
-                yield
-                waiting.append(len(controller.queue))
-
-        clock, source, controller = bench(slowly)
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
+    clock, source, controller = bench(slowly)
+    async with running(controller.run, clock):
         source.add(pod("seen-only-here"))
         await asyncio.sleep(0)
         for number in range(1500):
             source.add(pod(f"p{number}"))
         await rest(clock)
-        await rest(clock)
-        await stopped(task)
-        assert sum(seen[1:]) == 1501
-        assert max(waiting) > 2 * 500, "more than two batches came in while one was processed"
-
-    asyncio.run(scenario())
+    assert sum(seen[1:]) == 1501
+    assert max(waiting) > 2 * 500, "more than two batches came in while one was processed"
 
 
 @pytest.mark.client_go("Low-level controller", "RealFIFO metrics")
-def test_figures_say_what_waits_and_how_long_processing_took():
-    """Each object of a list counts; times are those of the steps, not of what others did between."""
+async def test_figures_say_what_waits_and_how_long_processing_took():
+    """Each object of a list counts, bookmarks and resyncs do not: they are steps, but no changes.
 
-    async def scenario():
-        def process(batch):
-            clock.set(0.03)
-            yield
-            clock.set(0.05)
+    Times are those of the steps, not of what others did between.
+    """
 
-        clock, source, controller = bench(process)
-        for name in "abc":
-            source.add(pod(name))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
+    def process(batch):
+        clock.set(0.03)
+        yield
+        clock.set(0.05)
+
+    clock, source, controller = bench(process)
+    for name in "abc":
+        source.add(pod(name))
+    async with running(controller.run, clock):
         source.add(pod("d"))
         await rest(clock)
-        await stopped(task)
-        controller.queue.bookmark("9")
         figures = controller.statistics()
-        assert (figures.queued, figures.batches, figures.entries, figures.slow) == (1, 2, 4, 0)
+        assert (figures.queued, figures.batches, figures.entries, figures.slow) == (0, 2, 4, 0)
         assert figures.seconds == pytest.approx(0.16)
         assert figures.longest == pytest.approx(0.05)
-
-    asyncio.run(scenario())
-
-
-def test_a_bookmark_and_a_resync_are_steps_but_no_entries():
-    """A server's bookmark comes when it likes; what is counted as changes are changes."""
-
-    async def scenario():
-        clock, source, controller = bench(lambda batch: None)
-        source.add(pod("a"))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
         controller.queue.bookmark("9")
         controller.queue.resync()
-        await rest(clock)
-        await stopped(task)
-        figures = controller.statistics()
-        assert (figures.queued, figures.batches, figures.entries) == (0, 3, 1)
-
-    asyncio.run(scenario())
+    figures = controller.statistics()
+    assert (figures.queued, figures.batches, figures.entries) == (0, 4, 4)
+    controller.queue.bookmark("10")
+    assert controller.statistics().queued == 1
 
 
 @pytest.mark.client_go("Queue trace")
 @pytest.mark.parametrize(
     ("took", "waiting", "slow"), [(0.1, 50, 0), (0.11, 10, 0), (0.11, 11, 1), (5.0, 3, 0)]
 )
-def test_a_slow_step_is_told_while_others_wait(caplog, took, waiting, slow):
+async def test_a_slow_step_is_told_while_others_wait(caplog, took, waiting, slow):
     """More than 100 ms while more than 10 entries wait: counted, and logged with its size."""
 
-    async def scenario():
-        def process(batch):
-            if len(batch) == 2:
-                controller.queue.extend(deltas(waiting))
-                clock.set(took)
+    def process(batch):
+        if len(batch) == 2:
+            controller.queue.extend(deltas(waiting))
+            clock.set(took)
 
-        clock, _, controller = bench(process, name="pods")
-        clock.set(-clock.monotonic())  # at zero a tenth of a second is exact
-        task = asyncio.create_task(controller.process_loop())
+    clock, _, controller = bench(process, name="pods")
+    clock.set(-clock.monotonic())  # at zero a tenth of a second is exact
+    async with running(controller.process_loop, clock):
         controller.queue.extend(deltas(2))
-        await rest(clock)
-        await stopped(task)
-        return controller.statistics()
-
-    figures = asyncio.run(scenario())
+    figures = controller.statistics()
     assert figures.slow == slow
     told = "pods: a step of processing took 0.11 s, of 2 entries, while 11 waited (1 slow steps so far)"
     assert [line for line in caplog.messages if "a step of" in line] == [told][:slow]
 
 
 @pytest.mark.client_go("Queue trace")
-def test_slow_steps_that_go_on_are_told_once_a_minute(caplog):
+async def test_slow_steps_that_go_on_are_told_once_a_minute(caplog):
     """An index function that is always slow does not fill the log; the count says how often."""
 
-    async def scenario():
-        def process(batch):
-            clock.set(1.0)
-            controller.queue.extend(deltas(20))
-
-        clock, _, controller = bench(process, name="pods")
+    def process(batch):
+        clock.set(1.0)
         controller.queue.extend(deltas(20))
-        task = asyncio.create_task(controller.process_loop())
-        while controller.statistics().batches < 100:
-            await asyncio.sleep(0)
-        await stopped(task)
-        return controller.statistics().slow
 
-    assert asyncio.run(scenario()) >= 100
+    clock, _, controller = bench(process, name="pods")
+    controller.queue.extend(deltas(20))
+    task = asyncio.create_task(controller.process_loop())
+    while controller.statistics().batches < 100:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert controller.statistics().slow >= 100
     told = [line for line in caplog.messages if "slow steps so far" in line]
     assert [line.rpartition("(")[2] for line in told] == ["1 slow steps so far)", "61 slow steps so far)"]
 
@@ -287,54 +217,37 @@ def deltas(count):
 
 
 @pytest.mark.client_go("Low-level controller")
-def test_the_queue_can_be_processed_without_a_reflector():
-    """`process_loop` alone serves whoever fills the queue; it returns when the queue is closed and empty."""
+async def test_run_ends_when_the_queue_was_closed():
+    """What is queued is processed, the watch is closed, and nobody is told anything new.
 
-    async def scenario():
-        seen = []
-        _, source, controller = bench(lambda batch: seen.extend(entries(batch)))
-        controller.queue.extend(deltas(3))
-        controller.queue.close()
-        await controller.process_loop()
-        assert [delta.key for delta in seen] == ["demo/p0", "demo/p1", "demo/p2"]
-        assert source.requests == []
+    `process_loop` alone serves whoever fills the queue, without a reflector.
+    """
+    seen = []
+    clock, source, controller = bench(lambda batch: seen.extend(entries(batch)), full_resync_period=10)
+    source.add(pod("a"))
+    task = asyncio.create_task(controller.run())
+    await rest(clock)
+    controller.queue.close()
+    await task
+    assert (len(seen), source.open_watches) == (1, 0)
 
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go("Low-level controller")
-def test_run_ends_when_the_queue_was_closed():
-    """What is queued is processed, the watch is closed, and nobody is told anything new."""
-
-    async def scenario():
-        seen = []
-        clock, source, controller = bench(lambda batch: seen.extend(entries(batch)), full_resync_period=10)
-        source.add(pod("a"))
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        controller.queue.close()
-        await task
-        assert len(seen) == 1
-        assert source.open_watches == 0
-
-    asyncio.run(scenario())
+    _, source, controller = bench(lambda batch: seen.extend(entries(batch)))
+    controller.queue.extend(deltas(3))
+    controller.queue.close()
+    await controller.process_loop()
+    assert [delta.key for delta in seen[1:]] == ["demo/p0", "demo/p1", "demo/p2"]
+    assert source.requests == []
 
 
 @pytest.mark.client_go("Low-level controller")
-def test_a_resync_is_asked_for_every_period_if_it_should():
+@pytest.mark.parametrize(("answers", "resyncs"), [(None, 4), ([True, False, False, True], 2)])
+async def test_a_resync_is_asked_for_every_period_if_it_should(answers, resyncs):
     """`should_resync` is asked each time; without it each time is one."""
-
-    async def scenario(should_resync):
-        seen = []
-        clock, _, controller = bench(
-            lambda batch: seen.extend(entries(batch)), full_resync_period=10, should_resync=should_resync
-        )
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
+    seen = []
+    should_resync = None if answers is None else iter(answers).__next__
+    clock, _, controller = bench(
+        lambda batch: seen.extend(entries(batch)), full_resync_period=10, should_resync=should_resync
+    )
+    async with running(controller.run, clock):
         await clock.advance(45)
-        await stopped(task)
-        return sum(isinstance(entry, SyncAll) for entry in seen)
-
-    answers = iter([True, False, False, True])
-    assert asyncio.run(scenario(None)) == 4
-    assert asyncio.run(scenario(lambda: next(answers))) == 2
+    assert sum(isinstance(entry, SyncAll) for entry in seen) == resyncs

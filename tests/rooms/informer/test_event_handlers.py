@@ -52,44 +52,37 @@ def filtered(calls: list[Any]) -> FilteringResourceEventHandler:
 def test_crossing_the_filter_is_an_add_or_a_delete(filtered, calls, old, new, expected):
     """Whoever filters sees objects come and go as they pass the filter (client-go 96)."""
     filtered.on_update(old, new)
-
     assert calls == expected
 
 
 def test_adds_and_deletes_pass_the_filter_by_themselves(filtered, calls):
     """What the filter refuses is not heard of; a missed delete is judged by what was seen last."""
     missed = DeletedFinalStateUnknown(ObjectKey("demo/a"), IN)
-    filtered.on_add(IN, True)
-    filtered.on_add(OUT, True)
-    filtered.on_delete(IN)
-    filtered.on_delete(OUT)
-    filtered.on_delete(missed)
-    filtered.on_delete(DeletedFinalStateUnknown(ObjectKey("demo/a"), OUT))
-
+    for obj in (IN, OUT):
+        filtered.on_add(obj, True)
+    for gone in (IN, OUT, missed, DeletedFinalStateUnknown(ObjectKey("demo/a"), OUT)):
+        filtered.on_delete(gone)
     assert calls == [("add", IN, True), ("delete", IN), ("delete", missed)]
 
 
-@pytest.mark.client_go(97, 111, "Typed wrappers")
+@pytest.mark.client_go(97, 111, 306, "Typed wrappers")
 @pytest.mark.parametrize(
     "gone",
     [IN, DeletedFinalStateUnknown(ObjectKey("demo/a"), IN)],
     ids=["seen by the watch", "missed by the watch"],
 )
 def test_a_delete_tells_its_key_and_name_however_it_was_seen(calls, gone):
-    """A handler that needs no more than the name has no case for deletes that the watch missed."""
+    """A handler that needs no more than the name has no case for deletes that the watch missed.
+
+    It may care for deletes only. The key is in its parts, also that of a cluster-scoped object.
+    """
     handler = ResourceEventHandlerFuncs(delete=lambda obj: calls.append((obj.key, obj.namespace, obj.name)))
+    handler.on_add(IN, True)
+    handler.on_update(IN, IN)
     handler.on_delete(gone)
-
     assert calls == [(ObjectKey("demo/a"), "demo", "a")]
-
-
-@pytest.mark.client_go(97, 111, 306)
-def test_a_missed_delete_brings_its_key_and_the_last_state_that_was_seen():
-    """The key is the one that is gone, in its parts, also of a cluster-scoped object."""
     missed = DeletedFinalStateUnknown(ObjectKey("node-1"), IN)
-
     assert (missed.key, missed.name, missed.namespace) == ("node-1", "node-1", None)
-    assert missed.obj["spec"]["nodeName"] == "n1"
 
 
 @pytest.mark.client_go(97, "Tombstones")
@@ -97,7 +90,6 @@ def test_a_missed_delete_reads_like_the_object_it_is_about(calls):
     """The first delete that the watch missed does not raise in a handler that was written for objects."""
     last = ObjectView(record("a", 7, node="n1", labels={"app": "web"}, annotations={"note": "x"}))
     missed = DeletedFinalStateUnknown(ObjectKey("demo/a"), last)
-
     assert missed["spec"]["nodeName"] == "n1"
     assert missed.get("status") is None
     assert "spec" in missed
@@ -137,18 +129,6 @@ def test_a_filter_that_returns_a_coroutine_fails_instead_of_letting_everything_t
     with pytest.raises(TypeError, match="returned a coroutine"):
         filtered.on_add(IN, False)
     assert calls == []
-
-
-def test_functions_that_are_left_out_are_not_missed():
-    """A handler may care for deletes only."""
-    deleted: list[str] = []
-    handler = ResourceEventHandlerFuncs(delete=lambda obj: deleted.append(obj.name))
-
-    handler.on_add(IN, True)
-    handler.on_update(IN, IN)
-    handler.on_delete(IN)
-
-    assert deleted == ["a"]
 
 
 async def _async(*_: Any) -> None:

@@ -1,9 +1,10 @@
 """An informer for one user: a cache and a handler, without sharing."""
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -53,42 +54,36 @@ class Bench:
     def note(self, what: str, obj: ObjectView) -> None:
         self.lines.append(f"{what} {obj.name} {obj.resource_version}")
 
-    def play(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        async def whole() -> Any:
-            task = asyncio.create_task(self.controller.run())
-            await rest(self.clock)
-            result = await scenario()
-            await rest(self.clock)
-            task.cancel()
-            await asyncio.wait([task])
-            return result
-
-        return asyncio.run(whole())
+    @contextlib.asynccontextmanager
+    async def runs(self) -> AsyncIterator[None]:
+        """It runs, and is at rest at the beginning and in the end."""
+        task = asyncio.create_task(self.controller.run())
+        await rest(self.clock)
+        yield
+        await rest(self.clock)
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.mark.client_go("Low-level controller")
 @QUEUES
-def test_a_cache_and_a_handler_without_sharing(queue):
+async def test_a_cache_and_a_handler_without_sharing(queue):
     """First what is there, then what happens; the lister has it, with its indexes."""
     bench = Bench(queue=queue, indexers={"node": field_index("spec.nodeName")})
     bench.source.add(pod("a", node="n1"))
-
-    async def scenario():
-        synced = bench.controller.has_synced
+    async with bench.runs():
+        assert bench.controller.has_synced
         bench.source.add(pod("b", node="n1"))
         bench.source.modify(pod("a", node="n2"))
         await rest(bench.clock)
-        nodes = [view.name for view in bench.lister.by_index("node", "n1")]
+        assert [view.name for view in bench.lister.by_index("node", "n1")] == ["b"]
         bench.source.delete("demo/a")
-        return synced, nodes
-
-    assert bench.play(scenario) == (True, ["b"])
     assert Counter(bench.lines) == Counter(["initial a 1", "added b 2", "1 to a 3", "deleted a 4"])
     assert bench.controller.last_sync_resource_version == "4"
 
 
 @pytest.mark.client_go(172)
-def test_the_cache_stands_where_the_handler_is():
+async def test_the_cache_stands_where_the_handler_is():
     """However many changes come at once: when it is told of one, the next is not in the cache yet."""
     seen: list[tuple[str, Sequence[str]]] = []
 
@@ -102,13 +97,10 @@ def test_the_cache_stands_where_the_handler_is():
             delete=lambda obj: look("delete"),
         )
     )
-
-    async def scenario():
+    async with bench.runs():
         bench.source.add(pod("a"))
         bench.source.modify(pod("a"))
         bench.source.delete("demo/a")
-
-    bench.play(scenario)
     assert seen == [("add", ["a 1"]), ("update", ["a 2"]), ("delete", [])]
 
 
@@ -138,7 +130,7 @@ class Books:
 
 @pytest.mark.client_go(164)
 @QUEUES
-def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(queue):
+async def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(queue):
     """Eight tasks create, update and delete at random: what was told adds up to what there is."""
     books = Books()
     bench = Bench(books, queue=queue)
@@ -160,10 +152,8 @@ def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(qu
         for name in mine:
             bench.source.delete(f"demo/{name}")
 
-    async def scenario():
+    async with bench.runs():
         await asyncio.gather(*(hammer(number) for number in range(8)))
-
-    bench.play(scenario)
     assert books.faults == []
     assert (books.alive, bench.lister.keys()) == ({}, [])
     assert books.added == books.deleted > 100
@@ -171,7 +161,7 @@ def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(qu
 
 @pytest.mark.client_go(165, "Core guarantee")
 @QUEUES
-def test_states_are_never_seen_backwards(queue):
+async def test_states_are_never_seen_backwards(queue):
     """Objects go from `from` to `to` by several tasks, and the handler deletes what has arrived."""
     pairs: Counter[tuple[str, str]] = Counter()
     deleted: Counter[str] = Counter()
@@ -207,10 +197,8 @@ def test_states_are_never_seen_backwards(queue):
                 if rng.random() < 0.3:
                     await asyncio.sleep(0)
 
-    async def scenario():
+    async with bench.runs():
         await asyncio.gather(*(walk(number) for number in range(5)))
-
-    bench.play(scenario)
     assert set(pairs) <= {("from", "from"), ("from", "to"), ("to", "to")}
     assert pairs["from", "to"] > 50
     assert deleted == Counter({f"{n}-{s}": 1 for n in range(5) for s in range(20)})
@@ -240,7 +228,7 @@ def test_a_handler_that_raises_ends_the_run(asynchronous):
 
 
 @pytest.mark.client_go("Low-level controller")
-def test_an_asynchronous_handler_is_awaited_before_the_next_change():
+async def test_an_asynchronous_handler_is_awaited_before_the_next_change():
     """One at a time, and `has_synced` only when it is through with the first list."""
     states: list[tuple[str, bool]] = []
 
@@ -252,54 +240,34 @@ def test_an_asynchronous_handler_is_awaited_before_the_next_change():
     bench = Bench(ResourceEventHandlerFuncs(add=add))
     bench.source.add(pod("a"))
     bench.source.add(pod("b"))
-
-    async def scenario():
+    async with bench.runs():
         bench.source.add(pod("c"))
-
-    bench.play(scenario)
-    assert states == [
-        ("begin a", False),
-        ("end a", False),
-        ("begin b", False),
-        ("end b", False),
-        ("begin c", True),
-        ("end c", True),
-    ]
+    calls = [(name, name == "c") for name in "abc"]
+    assert states == [(f"{what} {name}", synced) for name, synced in calls for what in ("begin", "end")]
 
 
 @pytest.mark.client_go(171, "isInInitialList")
 @QUEUES
-def test_only_the_first_list_is_initial(queue):
-    """After the watch was lost and everything listed again, what is new is not initial."""
-    bench = Bench(queue=queue)
-    bench.source.add(pod("a"))
+async def test_only_the_first_list_is_initial(queue):
+    """After the watch was lost and everything listed again, what is new is not initial.
 
-    async def scenario():
+    The cache is told again every period, without a question to the server.
+    """
+    bench = Bench(queue=queue, resync_period=10)
+    bench.source.add(pod("a"))
+    async with bench.runs():
         bench.source.cut()
         bench.source.delete("demo/a")
         bench.source.add(pod("b"))
         bench.source.compact()
         await bench.clock.advance(5)
-
-    bench.play(scenario)
-    assert sorted(bench.lines) == ["added b 3", "deleted a 1", "initial a 1"]
-
-
-@QUEUES
-def test_the_cache_is_told_again_every_period(queue):
-    """A resync of the whole cache, without a question to the server."""
-    bench = Bench(queue=queue, resync_period=10)
-    bench.source.add(pod("a"))
-
-    async def scenario():
-        await bench.clock.advance(25)
-        return len(bench.source.requests)
-
-    assert bench.play(scenario) == 1
-    assert bench.lines == ["initial a 1", "1 to a 1", "1 to a 1"]
+        asked = len(bench.source.requests)
+        await bench.clock.advance(20)
+        assert len(bench.source.requests) == asked
+    assert sorted(bench.lines) == ["3 to b 3", "3 to b 3", "added b 3", "deleted a 1", "initial a 1"]
 
 
-def test_a_cache_without_sharing_is_not_taken_for_an_empty_one():
+async def test_a_cache_without_sharing_is_not_taken_for_an_empty_one():
     """Reads raise until the handler is through with the first list, unless that was not wanted."""
     checked, unchecked = Bench(), Bench(require_sync=False)
     for bench in (checked, unchecked):
@@ -307,8 +275,5 @@ def test_a_cache_without_sharing_is_not_taken_for_an_empty_one():
     with pytest.raises(NotSynced, match="has not synced"):
         checked.lister.list()
     assert unchecked.lister.list() == []
-
-    async def scenario() -> None:
+    async with checked.runs():
         assert [view.name for view in checked.lister.list()] == ["a"]
-
-    checked.play(scenario)

@@ -2,32 +2,11 @@
 
 import threading
 
-import msgspec
 import pytest
 
-from declctl.decoding import Projection
-from declctl.informer.stores.caches import (
-    ExpirationCache,
-    FakeExpirationPolicy,
-    TimestampedEntry,
-    TTLPolicy,
-)
+from declctl.informer.stores.caches import ExpirationCache, FakeExpirationPolicy, TimestampedEntry, TTLPolicy
 from declctl.kit import ManualClock
-from declctl.objects import Record
-
-_PODS = Projection(api_version="v1", kind="Pod")
-
-
-def pod(name: str, version: int = 1) -> Record:
-    metadata = {"namespace": "team-a", "name": name, "uid": name, "resourceVersion": str(version)}
-    record = _PODS.record(msgspec.json.encode({"metadata": metadata}))
-    assert record is not None
-    return record
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from tests.rooms.informer.shapes import record
 
 
 @pytest.fixture
@@ -35,28 +14,21 @@ def cache(clock: ManualClock) -> ExpirationCache:
     return ExpirationCache.with_ttl(10.0, clock=clock)
 
 
-@pytest.mark.client_go(99, "ExpirationCache / TTLStore")
+@pytest.mark.client_go(99, 100, "ExpirationCache / TTLStore")
 def test_an_old_record_is_gone_when_it_is_asked_for(cache, clock):
-    """Older than its time, a record can't be had any more; a younger one can (client-go 99)."""
-    cache.add(pod("old"))
+    """Older than its time, a record can't be had any more; a younger one can (client-go 99).
+
+    What was forgotten and put again stays: no late deletion takes it away (client-go 100).
+    """
+    cache.add(record("old"))
     clock.set(6.0)
-    cache.add(pod("young"))
+    cache.add(record("young"))
     clock.set(6.0)
-
-    assert cache.get_by_key("team-a/old") is None
-    assert cache.get(pod("young")) == pod("young")
-    assert list(cache.list_keys()) == ["team-a/young"]
-
-
-@pytest.mark.client_go(100)
-def test_an_expired_key_can_be_put_again(cache, clock):
-    """What was forgotten and put again stays: no late deletion takes it away (client-go 100)."""
-    cache.add(pod("a"))
-    clock.set(11.0)
-    assert cache.get_by_key("team-a/a") is None
-    cache.add(pod("a", 2))
-
-    assert cache.get_by_key("team-a/a") == pod("a", 2)
+    assert cache.get_by_key("demo/old") is None
+    assert cache.get(record("young")) == record("young")
+    assert list(cache.list_keys()) == ["demo/young"]
+    cache.add(record("old", 2))
+    assert cache.get_by_key("demo/old") == record("old", 2)
 
 
 @pytest.mark.client_go(100)
@@ -76,27 +48,25 @@ def test_what_is_put_again_while_it_expires_stays(clock):
 
     def add():
         begun.set()
-        cache.add(pod("a", 2))
+        cache.add(record("a", 2))
 
     cache, adding = ExpirationCache(Slow(), clock=clock), threading.Thread(target=add)
-    cache.add(pod("a", 1))
-    assert cache.get_by_key("team-a/a") is None
+    cache.add(record("a", 1))
+    assert cache.get_by_key("demo/a") is None
     adding.join(10)
-
-    assert cache.get_by_key("team-a/a") == pod("a", 2)
+    assert cache.get_by_key("demo/a") == record("a", 2)
 
 
 @pytest.mark.client_go(101, "ExpirationCache / TTLStore")
 def test_a_list_has_only_what_has_not_expired(cache, clock):
     """A list leaves out what is old and forgets it; the keys show it until then (client-go 101)."""
-    cache.replace([pod("a"), pod("b")])
+    cache.replace([record("a"), record("b")])
     clock.set(8.0)
-    cache.update(pod("b", 2))
+    cache.update(record("b", 2))
     clock.set(8.0)
-
-    assert list(cache.list_keys()) == ["team-a/a", "team-a/b"]
-    assert cache.list() == [pod("b", 2)]
-    assert list(cache.list_keys()) == ["team-a/b"]
+    assert list(cache.list_keys()) == ["demo/a", "demo/b"]
+    assert cache.list() == [record("b", 2)]
+    assert list(cache.list_keys()) == ["demo/b"]
 
 
 @pytest.mark.client_go(102, "ExpirationCache / TTLStore")
@@ -106,30 +76,15 @@ def test_a_list_has_only_what_has_not_expired(cache, clock):
 )
 def test_the_last_moment_still_counts(clock, ttl, age, expired):
     """At exactly its time a record is there yet; without a time it is there for ever (client-go 102)."""
-    entry = TimestampedEntry(pod("a"), clock.monotonic())
+    entry = TimestampedEntry(record("a"), clock.monotonic())
     clock.set(age)
-
     assert TTLPolicy(ttl, clock).is_expired(entry) is expired
 
 
 @pytest.mark.client_go("ExpirationCache / TTLStore")
 def test_a_policy_of_ones_own_decides(clock):
     """A test can say which records are old, without any time passing."""
-    cache = ExpirationCache(FakeExpirationPolicy(lambda record: record.key == "team-a/kept"), clock=clock)
-    cache.add(pod("kept"))
-    cache.add(pod("lost"))
-
-    assert cache.list() == [pod("kept")]
-
-
-def test_deleting_and_replacing(cache):
-    """A delete of what isn't there is harmless, a replacement drops the rest (client-go 87)."""
-    cache.add(pod("a"))
-    cache.delete(pod("missing"))
-    cache.delete(pod("a"))
-    assert len(cache) == 0
-
-    cache.add(pod("b"))
-    cache.replace([pod("c")])
-    cache.resync()
-    assert cache.list() == [pod("c")]
+    cache = ExpirationCache(FakeExpirationPolicy(lambda held: held.key == "demo/kept"), clock=clock)
+    cache.add(record("kept"))
+    cache.add(record("lost"))
+    assert cache.list() == [record("kept")]

@@ -44,154 +44,104 @@ def test_objects_get_versions_and_uids():
     assert made.resource_version == "4"
     with pytest.raises(KeyError):
         made.delete("demo/nobody")
+    again["name"] = made.objects["demo/a"]["metadata"]["name"] = "what one gets is a copy"
+    assert made.objects["demo/a"]["metadata"]["name"] == "a"
 
 
-def test_pages_come_from_one_moment():
+async def test_pages_come_from_one_moment():
     """What happens between two pages is not in the second (client-go 215)."""
+    made = source("a", "b", "c")
+    first, page = await keys(made, ListOptions(limit=2))
+    made.add(pod("d"))
+    second, last = await keys(made, ListOptions(limit=2, continue_token=page.continue_token))
+    assert first + second == ["demo/a", "demo/b", "demo/c"]
+    assert (page.resource_version, last.resource_version, last.continue_token) == ("3", "3", "")
 
-    async def scenario():
-        made = source("a", "b", "c")
-        first, page = await keys(made, ListOptions(limit=2))
-        made.add(pod("d"))
-        second, last = await keys(made, ListOptions(limit=2, continue_token=page.continue_token))
-        assert first + second == ["demo/a", "demo/b", "demo/c"]
-        assert (page.resource_version, last.resource_version, last.continue_token) == ("3", "3", "")
-        made.compact()
+
+async def test_what_was_compacted_is_expired():
+    """A watch replays what happened since any version that was not compacted; so do lists and tokens."""
+    made = source("a", "b")
+    made.delete("demo/a")
+    options = WatchOptions(resource_version="1")
+    assert await heard(made, options, batches=1) == ["ADDED demo/b", "DELETED demo/a"]
+    made.add(pod("c"))
+    _, page = await keys(made, ListOptions(limit=1))
+    made.compact()
+    with pytest.raises(Expired):
+        await heard(made, options, batches=1)
+    for asked in (
+        ListOptions(resource_version="2", resource_version_match="Exact"),
+        ListOptions(continue_token=page.continue_token),
+    ):
         with pytest.raises(Expired):
-            await keys(made, ListOptions(continue_token=page.continue_token))
-
-    asyncio.run(scenario())
+            await keys(made, asked)
 
 
-def test_a_watch_replays_what_happened_since():
-    """From any version that was not compacted."""
-
-    async def scenario():
-        made = source("a", "b")
-        made.delete("demo/a")
-        options = WatchOptions(resource_version="1")
-        assert await heard(made, options, batches=1) == ["ADDED demo/b", "DELETED demo/a"]
-        made.compact()
-        with pytest.raises(Expired):
-            await heard(made, options, batches=1)
-
-    asyncio.run(scenario())
-
-
-def test_initial_events_end_with_a_bookmark():
+async def test_initial_events_end_with_a_bookmark():
     """And the same watch goes on."""
-
-    async def scenario():
-        made = source("a")
-        watch = made.watch(WatchOptions(send_initial_events=True))
-        assert await anext(watch) == ()
-        added, end = await anext(watch)
-        assert (added.type, end.initial_events_end, end.resource_version) == (EventType.ADDED, True, "1")
-        made.modify(pod("a"))
-        [changed] = await anext(watch)
-        assert changed.type is EventType.MODIFIED
-        await watch.aclose()
-        assert made.open_watches == 0
-
-    asyncio.run(scenario())
-
-
-def test_it_misbehaves_when_it_is_told_to():
-    """Faults, streams that are not done, silence, cuts."""
-
-    async def scenario():
-        made = source("a")
-        made.fail_next(Unreachable("no"), verb="list")
-        with pytest.raises(Unreachable):
-            await keys(made, ListOptions())
-        assert (await keys(made, ListOptions()))[0] == ["demo/a"]
-        made.streams = False
-        with pytest.raises(InvalidRequest):
-            await heard(made, WatchOptions(send_initial_events=True), batches=0)
-        made.silent = True
-        watch = made.watch(WatchOptions(resource_version="0"))
-        await anext(watch)
-        waiting = asyncio.ensure_future(anext(watch))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        made.cut(Unreachable("reset"))
-        with pytest.raises(Unreachable):
-            await waiting
-        assert len(made.lists()) == 2
-        assert len(made.watches()) == 2
-
-    asyncio.run(scenario())
-
-
-def test_bookmarks_tell_of_what_happened_elsewhere():
-    """Versions go on though no object of the kind changes."""
-
-    async def scenario():
-        made = source("a")
-        watch = made.watch(WatchOptions(resource_version="1"))
-        await anext(watch)
-        made.advance()
-        made.bookmark()
-        [bookmark] = await anext(watch)
-        assert (bookmark.type, bookmark.resource_version) == (EventType.BOOKMARK, "2")
-        assert not bookmark.initial_events_end
-        await watch.aclose()
-
-    asyncio.run(scenario())
-
-
-def test_what_one_gets_is_a_copy():
-    """A test that changes what it got does not change the server."""
     made = source("a")
-    made.objects["demo/a"]["spec"]["nodeName"] = "elsewhere"
-    made.add(pod("b"))["metadata"]["name"] = "c"
-    assert made.objects["demo/a"]["spec"] == {}
-    assert sorted(made.objects) == ["demo/a", "demo/b"]
+    watch = made.watch(WatchOptions(send_initial_events=True))
+    assert await anext(watch) == ()
+    added, end = await anext(watch)
+    assert (added.type, end.initial_events_end, end.resource_version) == (EventType.ADDED, True, "1")
+    made.modify(pod("a"))
+    [changed] = await anext(watch)
+    assert changed.type is EventType.MODIFIED
+    made.advance()  # what happened elsewhere: versions go on though no object of the kind changes
+    made.bookmark()
+    [bookmark] = await anext(watch)
+    assert (bookmark.type, bookmark.resource_version) == (EventType.BOOKMARK, "3")
+    assert not bookmark.initial_events_end
+    await watch.aclose()
+    assert made.open_watches == 0
 
 
-def test_lists_are_at_the_version_that_was_asked_for():
+async def test_it_misbehaves_when_it_is_told_to():
+    """Faults, streams that are not done, silence, cuts."""
+    made = source("a")
+    made.fail_next(Unreachable("no"), verb="list")
+    with pytest.raises(Unreachable):
+        await keys(made, ListOptions())
+    assert (await keys(made, ListOptions()))[0] == ["demo/a"]
+    made.streams = False
+    with pytest.raises(InvalidRequest):
+        await heard(made, WatchOptions(send_initial_events=True), batches=0)
+    made.silent = True
+    watch = made.watch(WatchOptions(resource_version="0"))
+    await anext(watch)
+    waiting = asyncio.ensure_future(anext(watch))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.cut(Unreachable("reset"))
+    with pytest.raises(Unreachable):
+        await waiting
+    assert len(made.lists()) == 2
+    assert len(made.watches()) == 2
+
+
+async def test_lists_are_at_the_version_that_was_asked_for():
     """Any, none older than one, or exactly one; what has not come yet is too large."""
-
-    async def scenario():
-        made = source("a", "b")
-        made.modify(pod("a", node="n1"))
-        made.delete("demo/b")
-        for version, match, found, at in (
-            (None, None, ["demo/a"], "4"),
-            ("0", None, ["demo/a"], "4"),
-            ("2", "NotOlderThan", ["demo/a"], "4"),
-            ("2", None, ["demo/a"], "4"),
-            ("2", "Exact", ["demo/a", "demo/b"], "2"),
-            ("1", "Exact", ["demo/a"], "1"),
-        ):
-            options = ListOptions(resource_version=version, resource_version_match=match)
-            told, page = await keys(made, options)
-            assert (told, page.resource_version) == (found, at)
-        exact, page = await keys(made, ListOptions(resource_version="2", limit=1))
-        assert (exact, page.resource_version) == (["demo/a"], "2")  # a limit with a version is exact
-        for match in (None, "Exact", "NotOlderThan"):
-            with pytest.raises(TooLargeResourceVersion):
-                await keys(made, ListOptions(resource_version="9", resource_version_match=match))
+    made = source("a", "b")
+    made.modify(pod("a", node="n1"))
+    made.delete("demo/b")
+    for version, match, found, at in (
+        (None, None, ["demo/a"], "4"),
+        ("0", None, ["demo/a"], "4"),
+        ("2", "NotOlderThan", ["demo/a"], "4"),
+        ("2", None, ["demo/a"], "4"),
+        ("2", "Exact", ["demo/a", "demo/b"], "2"),
+        ("1", "Exact", ["demo/a"], "1"),
+    ):
+        options = ListOptions(resource_version=version, resource_version_match=match)
+        told, page = await keys(made, options)
+        assert (told, page.resource_version) == (found, at)
+    exact, page = await keys(made, ListOptions(resource_version="2", limit=1))
+    assert (exact, page.resource_version) == (["demo/a"], "2")  # a limit with a version is exact
+    for match in (None, "Exact", "NotOlderThan"):
         with pytest.raises(TooLargeResourceVersion):
-            await heard(made, WatchOptions(resource_version="9", send_initial_events=True), batches=0)
-
-    asyncio.run(scenario())
-
-
-def test_what_was_compacted_is_expired():
-    """An exact list from before, and a continue token."""
-
-    async def scenario():
-        made = source("a", "b")
-        _, page = await keys(made, ListOptions(limit=1))
-        made.add(pod("c"))
-        made.compact()
-        with pytest.raises(Expired):
-            await keys(made, ListOptions(resource_version="2", resource_version_match="Exact"))
-        with pytest.raises(Expired):
-            await keys(made, ListOptions(continue_token=page.continue_token))
-
-    asyncio.run(scenario())
+            await keys(made, ListOptions(resource_version="9", resource_version_match=match))
+    with pytest.raises(TooLargeResourceVersion):
+        await heard(made, WatchOptions(resource_version="9", send_initial_events=True), batches=0)
 
 
 @pytest.mark.parametrize(
@@ -211,66 +161,49 @@ def test_what_no_server_allows_is_refused(options):
 
 
 @pytest.mark.parametrize(("watch_cache", "found"), [(True, 3), (False, 2)])
-def test_a_watch_cache_ignores_the_limit_of_a_list_at_any_version(watch_cache, found):
-    """As API servers do."""
+async def test_a_watch_cache_ignores_the_limit_of_a_list_at_any_version(watch_cache, found):
+    """As API servers do; a watch at any version begins with what is there, without a word that it is all."""
     made = source("a", "b", "c")
     made.watch_cache = watch_cache
-    told, _ = asyncio.run(keys(made, ListOptions(resource_version="0", limit=2)))
+    told, _ = await keys(made, ListOptions(resource_version="0", limit=2))
     assert len(told) == found
+    told = await heard(made, WatchOptions(resource_version="0"), batches=1)
+    assert told == ["ADDED demo/a", "ADDED demo/b", "ADDED demo/c"]
 
 
-def test_a_watch_at_any_version_begins_with_what_is_there():
-    """Without a word that it is complete."""
-    made = source("a", "b")
-    told = asyncio.run(heard(made, WatchOptions(resource_version="0"), batches=1))
-    assert told == ["ADDED demo/a", "ADDED demo/b"]
-
-
-def test_bytes_are_told_as_they_are():
+async def test_bytes_are_told_as_they_are():
     """Under a version of their own, so that they are told again to who comes from before it."""
-
-    async def scenario():
-        made = source("a")
-        made.tell(b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"2"}}}')
-        made.tell(b"<html>")
-        watch = made.watch(WatchOptions(resource_version="1"))
-        assert await anext(watch) == ()
-        assert [event.record.key for event in await anext(watch)] == ["x"]
-        with pytest.raises(MalformedAnswer):
-            await anext(watch)
-        assert made.open_watches == 0
-
-    asyncio.run(scenario())
+    made = source("a")
+    made.tell(b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"2"}}}')
+    made.tell(b"<html>")
+    watch = made.watch(WatchOptions(resource_version="1"))
+    assert await anext(watch) == ()
+    assert [event.record.key for event in await anext(watch)] == ["x"]
+    with pytest.raises(MalformedAnswer):
+        await anext(watch)
+    assert made.open_watches == 0
 
 
-def test_it_is_calm_when_it_is_told_to_be():
+async def test_it_is_calm_when_it_is_told_to_be():
     """All that was planned is forgotten."""
-
-    async def scenario():
-        made = source("a", "b")
-        made.fail_next(Unreachable("no"), verb="list", times=9)
-        made.fail_next(Unreachable("no"), times=9)
-        made.silent, made.slams, made.ends_initial_events = True, True, False
-        made.body, made.first_line = b"<html>", b"<html>"
-        made.calm()
-        assert (await keys(made, ListOptions()))[0] == ["demo/a", "demo/b"]
-        told = await heard(made, WatchOptions(send_initial_events=True), batches=1)
-        assert told == ["ADDED demo/a", "ADDED demo/b", "BOOKMARK"]
-
-    asyncio.run(scenario())
+    made = source("a", "b")
+    made.fail_next(Unreachable("no"), verb="list", times=9)
+    made.fail_next(Unreachable("no"), times=9)
+    made.silent, made.slams, made.ends_initial_events = True, True, False
+    made.body, made.first_line = b"<html>", b"<html>"
+    made.calm()
+    assert (await keys(made, ListOptions()))[0] == ["demo/a", "demo/b"]
+    told = await heard(made, WatchOptions(send_initial_events=True), batches=1)
+    assert told == ["ADDED demo/a", "ADDED demo/b", "BOOKMARK"]
 
 
 @pytest.mark.parametrize("repair", ["modify", "delete"])
-def test_a_corrupt_object_is_listed_and_streamed_as_it_is(repair):
+async def test_a_corrupt_object_is_listed_and_streamed_as_it_is(repair):
     """Until somebody repairs or deletes it."""
-
-    async def scenario():
-        made = source("a", "b")
-        made.corrupt("demo/b", b"null")
-        assert (await keys(made, ListOptions()))[1].skipped
-        with pytest.raises(MalformedAnswer):
-            await heard(made, WatchOptions(send_initial_events=True), batches=1)
-        made.modify(pod("b")) if repair == "modify" else made.delete("demo/b")
-        assert not (await keys(made, ListOptions()))[1].skipped
-
-    asyncio.run(scenario())
+    made = source("a", "b")
+    made.corrupt("demo/b", b"null")
+    assert (await keys(made, ListOptions()))[1].skipped
+    with pytest.raises(MalformedAnswer):
+        await heard(made, WatchOptions(send_initial_events=True), batches=1)
+    made.modify(pod("b")) if repair == "modify" else made.delete("demo/b")
+    assert not (await keys(made, ListOptions()))[1].skipped

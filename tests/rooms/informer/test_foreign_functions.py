@@ -21,6 +21,8 @@ from declctl.informer import (
     SharedInformerFactory,
     new_informer,
 )
+from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
+from declctl.informer.reflector.namespaces import NamespaceReflectors
 from declctl.informer.stores.caches import FakeExpirationPolicy
 from declctl.informer.watches import (
     RetryWatcher,
@@ -60,6 +62,21 @@ def reflected(on_fault: Any) -> Reflector:
     return Reflector(FakeControllerSource(), RealFIFO(), clock=ManualClock(), on_fault=on_fault)
 
 
+def reflected_by_namespace(on_fault: Any) -> NamespaceReflectors:
+    return NamespaceReflectors(
+        Any, NamespacedFIFO(), clock=ManualClock(), known=Any, count_in=Any, options=Any, on_fault=on_fault
+    )
+
+
+class Client:
+    """What a factory asks for sources."""
+
+    def source(self, gvk: Any, *, projection: Projection, **_: Any) -> FakeControllerSource:
+        return FakeControllerSource(projection=projection)
+
+    async def find_resource(self, name: str) -> Any: ...
+
+
 GIVEN = {
     "condition 1": lambda: asyncio.run(until("1", FakeControllerSource(), yes, timeout=1)),
     "condition 2": lambda: asyncio.run(until_with_sync(FakeControllerSource(), None, lambda _: True, yes)),
@@ -68,8 +85,10 @@ GIVEN = {
     "is_expired": lambda: ExpirationCache(Expiring(), clock=ManualClock()),
     "the transform": lambda: made()[1].set_transform(yes),
     "the transform ": lambda: Projection(api_version="v1", kind="Pod", transform=yes),
+    "the transform  ": lambda: SharedInformerFactory(Client(), transform=yes).informer("v1", "Pod"),
     "the watch error handler": lambda: made()[1].set_watch_error_handler(yes),
     "on_fault": lambda: reflected(yes),
+    "on_fault ": lambda: reflected_by_namespace(yes),
     "should_resync": lambda: Controller(
         Config(queue=RealFIFO(), source=FakeControllerSource(), process=lambda _: None, should_resync=yes)
     ),
@@ -108,28 +127,24 @@ def test_what_returns_a_coroutine_is_refused_when_it_is_called():
             called()
 
 
-def test_a_source_that_raises_cancelled_error_does_not_end_the_informer():
+async def test_a_source_that_raises_cancelled_error_does_not_end_the_informer():
     """Something that it awaits was cancelled: the cache would stand still for ever, without a word."""
+    async with bench(streams=False, begin=False, watch_list=False) as b:
+        faults = iter([asyncio.CancelledError(), None])
 
-    async def scenario():
-        async with bench(streams=False, begin=False, watch_list=False) as b:
-            faults = iter([asyncio.CancelledError(), None])
+        async def listed(options, *, known, _list=b.source.list):
+            if (fault := next(faults, None)) is not None:
+                raise fault
+            return await _list(options, known=known)
 
-            async def listed(options, *, known, _list=b.source.list):
-                if (fault := next(faults, None)) is not None:
-                    raise fault
-                return await _list(options, known=known)
-
-            b.source.list = listed
-            await b.begin()
-            assert "the source raised CancelledError" in b.figures.error
-            await b.advance(5)
-            assert (b.names, b.figures.error) == (["a", "b"], None)
-
-    asyncio.run(scenario())
+        b.source.list = listed
+        await b.begin()
+        assert "the source raised CancelledError" in b.figures.error
+        await b.advance(5)
+        assert (b.names, b.figures.error) == (["a", "b"], None)
 
 
-def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher():
+async def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher():
     """Whoever reads it would end as if somebody had cancelled it; the watch is tried again."""
     source, clock = FakeControllerSource(), ManualClock()
     source.add(pod("a"))
@@ -141,20 +156,17 @@ def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher():
         async for batch in watch(options, known=known):
             yield batch
 
-    async def scenario():
-        source.watch = watched
-        async with RetryWatcher(source, "1", clock=clock) as events:
-            reading = asyncio.create_task(anext(events))
-            await clock.advance(5)
-            source.add(pod("b"))
-            await clock.advance(5)
-            return (await reading).obj.name
-
-    assert asyncio.run(scenario()) == "b"
+    source.watch = watched
+    async with RetryWatcher(source, "1", clock=clock) as events:
+        reading = asyncio.create_task(anext(events))
+        await clock.advance(5)
+        source.add(pod("b"))
+        await clock.advance(5)
+        assert (await reading).obj.name == "b"
 
 
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, hidden])
-def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, caplog):
+async def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, caplog):
     """The reflector goes on listing."""
     source, informer, clock = made()
     source.add(pod("a"))
@@ -165,18 +177,15 @@ def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, ca
             return hidden()
         raise raised
 
-    async def scenario():
+    with caplog.at_level(logging.ERROR):
         informer.set_watch_error_handler(handler)
         async with running(informer, clock):
             await clock.advance(60)
-            return informer.has_synced
-
-    with caplog.at_level(logging.ERROR):
-        assert asyncio.run(scenario())
+            assert informer.has_synced
     assert "on_fault raised" in caplog.text
 
 
-def test_an_exclusive_informer_whose_handler_raises_cancelled_error_says_so():
+async def test_an_exclusive_informer_whose_handler_raises_cancelled_error_says_so():
     """`run` ends with a fault, not as if somebody had cancelled it."""
     source, clock = FakeControllerSource(), ManualClock()
     source.add(pod("a"))
@@ -184,28 +193,12 @@ def test_an_exclusive_informer_whose_handler_raises_cancelled_error_says_so():
     async def add(*_: Any) -> None:
         raise asyncio.CancelledError
 
-    async def scenario():
-        _, controller = new_informer(source, ResourceEventHandlerFuncs(add=add), clock=clock, name="pods")
-        task = asyncio.create_task(controller.run())
-        await rest(clock)
-        return task.exception()
-
-    fault = asyncio.run(scenario())
+    _, controller = new_informer(source, ResourceEventHandlerFuncs(add=add), clock=clock, name="pods")
+    task = asyncio.create_task(controller.run())
+    await rest(clock)
+    fault = task.exception()
     assert isinstance(fault, CacheError)
     assert str(fault) == "pods: the process function raised CancelledError"
-
-
-def test_an_asynchronous_transform_of_a_factory_is_refused():
-    """Every object would be dropped."""
-
-    class Client:
-        def source(self, gvk: Any, *, projection: Projection, **_: Any) -> FakeControllerSource:
-            return FakeControllerSource(projection=projection)
-
-        async def find_resource(self, name: str) -> Any: ...
-
-    with pytest.raises(TypeError, match="the transform is called where it cannot be awaited"):
-        SharedInformerFactory(Client(), transform=yes).informer("v1", "Pod")
 
 
 class Broken(Exception):
@@ -217,7 +210,7 @@ class Broken(Exception):
 
 @pytest.mark.parametrize("raised", [Broken, SystemExit, asyncio.CancelledError, KeyError])
 @pytest.mark.parametrize("role", ["index", "transform"])
-def test_whatever_an_index_function_or_a_transform_raises_ends_no_informer(raised, role):
+async def test_whatever_an_index_function_or_a_transform_raises_ends_no_informer(raised, role):
     """The object is left out of the index, or of the cache; other objects are not concerned."""
 
     def fails_for_a(obj: Any) -> Any:
@@ -230,12 +223,8 @@ def test_whatever_an_index_function_or_a_transform_raises_ends_no_informer(raise
         informer.set_transform(fails_for_a)
     source.add(pod("a"))
     source.add(pod("b"))
-
-    async def scenario():
-        async with running(informer, clock):
-            return [obj.name for obj in informer.lister.list()], informer.statistics()
-
-    names, figures = asyncio.run(scenario())
+    async with running(informer, clock):
+        names, figures = ([obj.name for obj in informer.lister.list()], informer.statistics())
     assert "b" in names
     if role == "index":
         times, fault = figures.index_faults["x"]
@@ -245,15 +234,11 @@ def test_whatever_an_index_function_or_a_transform_raises_ends_no_informer(raise
         assert names == ["b"]
 
 
-def test_a_fault_whose_text_can_not_be_shown_does_not_end_the_reflector():
+async def test_a_fault_whose_text_can_not_be_shown_does_not_end_the_reflector():
     """It is told by its type, and the next attempt succeeds."""
     source, informer, clock = made()
     source.add(pod("a"))
     source.fail_next(Broken(), verb="list")
-
-    async def scenario():
-        async with running(informer, clock):
-            await clock.advance(60)
-            return informer.has_synced
-
-    assert asyncio.run(scenario())
+    async with running(informer, clock):
+        await clock.advance(60)
+        assert informer.has_synced

@@ -7,7 +7,6 @@ import pytest
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer, field_index
 from declctl.informer.watches import InformerWatcher, informer_watcher
-from declctl.kit import ManualClock
 from declctl.objects import EventType
 from tests.rooms.informer.shapes import pod, rest, running
 
@@ -21,11 +20,6 @@ def source() -> FakeControllerSource:
     return source
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @contextlib.asynccontextmanager
 async def watching(source, clock, **more):
     """A watcher with an informer of its own, at rest."""
@@ -36,142 +30,101 @@ async def watching(source, clock, **more):
 
 async def read(watcher, count):
     """So many events, as `ADDED a`."""
-    return [
-        f"{e.type} {e.obj.name}" for e in [await asyncio.wait_for(anext(watcher), 5) for _ in range(count)]
-    ]
+    events = [await asyncio.wait_for(anext(watcher), 30) for _ in range(count)]
+    return [f"{event.type} {event.obj.name}" for event in events]
 
 
 @pytest.mark.client_go(225, 226, "Retry watcher / informer watcher")
-def test_what_is_there_comes_first_then_what_happens(source, clock):
-    """Read like a watch, in the order of the server, also between objects."""
-
-    async def scenario():
-        async with watching(source, clock) as watcher:
-            source.add(pod("c"))
-            source.modify(pod("a", labels={"app": "web"}))
-            source.delete("demo/b")
-            source.modify(pod("c", labels={"app": "web"}))
-            await rest(clock)
-            return await read(watcher, 6)
-
-    assert asyncio.run(scenario()) == [
-        "ADDED a",
-        "ADDED b",
-        "ADDED c",
-        "MODIFIED a",
-        "DELETED b",
-        "MODIFIED c",
-    ]
+async def test_what_is_there_comes_first_then_what_happens(source, clock):
+    """Read like a watch, in the order of the server, also between objects; its cache can be asked, too."""
+    async with watching(source, clock, indexers={"node": field_index("spec.nodeName")}) as watcher:
+        assert [obj.name for obj in watcher.lister.by_index("node", "node-1")] == ["a"]
+        source.add(pod("c"))
+        source.modify(pod("a", labels={"app": "web"}))
+        source.delete("demo/b")
+        source.modify(pod("c", labels={"app": "web"}))
+        await rest(clock)
+        events = ["ADDED a", "ADDED b", "ADDED c", "MODIFIED a", "DELETED b", "MODIFIED c"]
+        assert await read(watcher, 6) == events
 
 
 @pytest.mark.client_go(226)
-def test_a_missed_delete_comes_with_the_last_known_object(source, clock):
+async def test_a_missed_delete_comes_with_the_last_known_object(source, clock):
     """The watch expired while the pod was deleted: the list does not have it, the event has all of it."""
-
-    async def scenario():
-        async with watching(source, clock) as watcher:
-            await read(watcher, 2)
-            source.silent = True
-            source.delete("demo/a")
-            source.compact()
-            source.silent = False
-            source.cut()
-            await clock.advance(60)
-            event = await asyncio.wait_for(anext(watcher), 5)
-            return event.type, event.obj.name, event.obj["spec"]
-
-    assert asyncio.run(scenario()) == (EventType.DELETED, "a", {"nodeName": "node-1"})
-
-
-def test_the_cache_behind_it_can_be_asked(source, clock):
-    """A program that waits for an object may look at the others by an index."""
-
-    async def scenario():
-        async with watching(source, clock, indexers={"node": field_index("spec.nodeName")}) as watcher:
-            return [obj.name for obj in watcher.lister.by_index("node", "node-1")]
-
-    assert asyncio.run(scenario()) == ["a"]
+    async with watching(source, clock) as watcher:
+        await read(watcher, 2)
+        source.silent = True
+        source.delete("demo/a")
+        source.compact()
+        source.silent = False
+        source.cut()
+        await clock.advance(60)
+        event = await asyncio.wait_for(anext(watcher), 5)
+        assert (event.type, event.obj.name) == (EventType.DELETED, "a")
+        assert event.obj["spec"] == {"nodeName": "node-1"}
 
 
 @pytest.mark.client_go(225)
-def test_it_ends_with_events_that_nobody_reads(source, clock):
+async def test_it_ends_with_events_that_nobody_reads(source, clock):
     """Stopped with much pending, nothing is left: no task, no open watch, nothing to be read."""
-
-    async def scenario():
-        before = asyncio.all_tasks()
-        async with watching(source, clock) as watcher:
-            for number in range(100):
-                source.add(pod(f"p{number}"))
-            await rest(clock)
-            first = await read(watcher, 1)
-            await watcher.stop()
-            await watcher.stop()
-            left = [event async for event in watcher]
+    before = asyncio.all_tasks()
+    async with watching(source, clock) as watcher:
+        for number in range(100):
+            source.add(pod(f"p{number}"))
         await rest(clock)
-        return first, left, asyncio.all_tasks() - before
-
-    assert asyncio.run(scenario()) == (["ADDED a"], [], set())
+        first = await read(watcher, 1)
+        await watcher.stop()
+        await watcher.stop()
+        left = [event async for event in watcher]
+    await rest(clock)
+    assert (first, left, asyncio.all_tasks() - before) == (["ADDED a"], [], set())
     assert source.open_watches == 0
 
 
-def test_stopping_ends_whoever_waits_for_an_event(source, clock):
+async def test_stopping_ends_whoever_waits_for_an_event(source, clock):
     """The reader's loop ends as if there were no more events."""
-
-    async def scenario():
-        async with watching(source, clock) as watcher:
-            reader = asyncio.create_task(_all(watcher))
-            await rest(clock)
-            await watcher.stop()
-            return await asyncio.wait_for(reader, 5)
-
-    assert asyncio.run(scenario()) == ["a", "b"]
+    async with watching(source, clock) as watcher:
+        reader = asyncio.create_task(_all(watcher))
+        await rest(clock)
+        await watcher.stop()
+        assert (await asyncio.wait_for(reader, 5)) == ["a", "b"]
 
 
 async def _all(watcher):
     return [event.obj.name async for event in watcher]
 
 
-def test_a_shared_informer_can_be_watched_and_goes_on(source, clock):
+async def test_a_shared_informer_can_be_watched_and_goes_on(source, clock):
     """Watching what somebody else runs costs no list, and ending the watch ends nothing else."""
     informer = SharedIndexInformer(source, name="pods", clock=clock)
-
-    async def scenario():
-        async with running(informer, clock):
-            async with InformerWatcher(informer, clock=clock) as watcher:
-                await rest(clock)
-                seen = await read(watcher, 2)
+    async with running(informer, clock):
+        async with InformerWatcher(informer, clock=clock) as watcher:
             await rest(clock)
-            return seen, informer.is_stopped, source.open_watches, len(informer.processor)
+            seen = await read(watcher, 2)
+        await rest(clock)
+        assert seen == ["ADDED a", "ADDED b"]
+        assert (informer.is_stopped, source.open_watches, len(informer.processor)) == (False, 1, 0)
 
-    assert asyncio.run(scenario()) == (["ADDED a", "ADDED b"], False, 1, 0)
 
-
-def test_it_ends_when_the_informer_ends(source, clock):
+async def test_it_ends_when_the_informer_ends(source, clock):
     """Nobody waits for events of a shared informer that was stopped."""
     informer = SharedIndexInformer(source, name="pods", clock=clock)
-
-    async def scenario():
-        async with running(informer, clock):
-            watcher = await InformerWatcher(informer, clock=clock).__aenter__()
-            reader = asyncio.create_task(_all(watcher))
-            await rest(clock)
-        return await asyncio.wait_for(reader, 5)
-
-    assert asyncio.run(scenario()) == ["a", "b"]
+    async with running(informer, clock):
+        watcher = await InformerWatcher(informer, clock=clock).__aenter__()
+        reader = asyncio.create_task(_all(watcher))
+        await rest(clock)
+    assert (await asyncio.wait_for(reader, 5)) == ["a", "b"]
 
 
-def test_what_ends_the_informer_is_raised_to_the_reader(source, clock):
+async def test_what_ends_the_informer_is_raised_to_the_reader(source, clock):
     """A fault of the machinery is not taken for the end of events."""
-
-    async def scenario():
-        async with watching(source, clock) as watcher:
-            await read(watcher, 2)
-            watcher.informer.processor.distribute = broken
-            source.add(pod("c"))
-            await asyncio.wait_for(anext(watcher), 5)
 
     def broken(notifications):
         raise ZeroDivisionError("as nothing in the machinery may do")
 
     with pytest.raises(ZeroDivisionError, match="nothing in the machinery"):
-        asyncio.run(scenario())
+        async with watching(source, clock) as watcher:
+            await read(watcher, 2)
+            watcher.informer.processor.distribute = broken
+            source.add(pod("c"))
+            await asyncio.wait_for(anext(watcher), 5)

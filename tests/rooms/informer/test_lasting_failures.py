@@ -1,7 +1,5 @@
 """Failures that last: met with patience, and survived."""
 
-import asyncio
-
 import pytest
 
 from declctl.errors import (
@@ -17,12 +15,7 @@ from declctl.errors import (
     Unauthorized,
     Unreachable,
 )
-from tests.rooms.informer.broken_input import (
-    BROKEN_LINES,
-    BROKEN_LISTS,
-    CODES,
-    line,
-)
+from tests.rooms.informer.broken_input import BROKEN_LINES, BROKEN_LISTS, CODES, line
 from tests.rooms.informer.reflecting import bench
 from tests.rooms.informer.shapes import pod
 
@@ -82,32 +75,28 @@ LASTING = (
 @pytest.mark.parametrize("when", ["from the start", "later"])
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("failure", LASTING)
-def test_a_failure_that_lasts_is_met_with_patience_and_survived(failure, streams, when):
+async def test_a_failure_that_lasts_is_met_with_patience_and_survived(failure, streams, when):
     """Ten rounds and twenty requests in its first minute at most; after its end all is as it should be."""
-
-    async def scenario():
-        async with bench(streams=streams, begin=False) as b:
-            if when == "later":
-                await b.begin()
-                await b.advance(5)
-            LASTING[failure](b.source)
-            b.source.requests.clear()
-            rounds = b.figures.rounds
-            if when == "later":
-                b.source.delete("demo/a")
-                b.source.compact()
-                b.source.cut()
-            else:
-                await b.begin()
-            await b.advance(60)
-            assert b.figures.rounds - rounds <= 10
-            assert len(b.source.requests) <= 20
-            b.source.add(pod("c"))
-            await b.advance(120)
-            b.source.calm()
+    async with bench(streams=streams, begin=False) as b:
+        if when == "later":
+            await b.begin()
+            await b.advance(5)
+        LASTING[failure](b.source)
+        b.source.requests.clear()
+        rounds = b.figures.rounds
+        if when == "later":
+            b.source.delete("demo/a")
+            b.source.compact()
             b.source.cut()
-            await b.advance(150)
-            assert b.agrees()
-            assert (b.figures.state, b.figures.error, b.source.open_watches) == ("Watching", None, 1)
-
-    asyncio.run(scenario())
+        else:
+            await b.begin()
+        await b.advance(60)
+        assert b.figures.rounds - rounds <= 10
+        assert len(b.source.requests) <= 20
+        b.source.add(pod("c"))
+        await b.advance(120)
+        b.source.calm()
+        b.source.cut()
+        await b.advance(150)
+        assert b.agrees()
+        assert (b.figures.state, b.figures.error, b.source.open_watches) == ("Watching", None, 1)

@@ -39,7 +39,7 @@ def decoded_batch(value):
     [(dict, dict), (encoded, encoded), (decoded_page, decoded_batch)],
     ids=["objects", "bytes", "decoded"],
 )
-def test_a_pair_of_functions_feeds_a_reflector(page, event):
+async def test_a_pair_of_functions_feeds_a_reflector(page, event):
     """Whatever form they give objects in."""
     closed = []
 
@@ -55,25 +55,22 @@ def test_a_pair_of_functions_feeds_a_reflector(page, event):
         finally:
             closed.append(options.resource_version)
 
-    async def scenario():
-        clock, store = ManualClock(), Indexer()
-        source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), description="my pods")
-        reflector = Reflector(source, store, clock=clock, known=store.get_by_key)
-        task = asyncio.create_task(reflector.run())
-        await rest(clock)
-        assert sorted(store.list_keys()) == ["demo/a", "demo/b"]
-        assert reflector.last_sync_resource_version == "6"
-        assert reflector.statistics().error is None
-        task.cancel()
-        await asyncio.wait([task])
-        assert closed == ["5"]
-
-    asyncio.run(scenario())
+    clock, store = ManualClock(), Indexer()
+    source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), description="my pods")
+    reflector = Reflector(source, store, clock=clock, known=store.get_by_key)
+    task = asyncio.create_task(reflector.run())
+    await rest(clock)
+    assert sorted(store.list_keys()) == ["demo/a", "demo/b"]
+    assert reflector.last_sync_resource_version == "6"
+    assert reflector.statistics().error is None
+    task.cancel()
+    await asyncio.wait([task])
+    assert closed == ["5"]
 
 
 @pytest.mark.client_go(161, "ListFunc/WatchFunc pair")
 @pytest.mark.parametrize("able", [True, False])
-def test_it_may_say_that_it_streams_no_lists(able):
+async def test_it_may_say_that_it_streams_no_lists(able):
     """Then it is not asked to."""
     asked = []
 
@@ -88,16 +85,13 @@ def test_it_may_say_that_it_streams_no_lists(able):
             yield {"type": "BOOKMARK", "object": {"metadata": end}}
         await asyncio.Event().wait()
 
-    async def scenario():
-        clock, store = ManualClock(), Indexer()
-        source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), watch_list=able)
-        task = asyncio.create_task(Reflector(source, store, clock=clock).run())
-        await rest(clock)
-        assert store.list_keys() == ["demo/a"]
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(scenario())
+    clock, store = ManualClock(), Indexer()
+    source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), watch_list=able)
+    task = asyncio.create_task(Reflector(source, store, clock=clock).run())
+    await rest(clock)
+    assert store.list_keys() == ["demo/a"]
+    task.cancel()
+    await asyncio.wait([task])
     assert asked == [able]
     assert ListWatch(list_pods, watch_pods, projection=fresh_projection()).description == "Pod"
 
@@ -107,7 +101,7 @@ def only_web(options):
 
 
 @pytest.mark.client_go("ListFunc/WatchFunc pair")
-def test_options_are_tweaked_for_lists_and_watches():
+async def test_options_are_tweaked_for_lists_and_watches():
     """One function for both (client-go's NewFilteredListWatchFromClient)."""
     asked = []
 
@@ -119,58 +113,46 @@ def test_options_are_tweaked_for_lists_and_watches():
         asked.append(options)
         yield EVENT
 
-    async def scenario():
-        source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), tweak_list_options=only_web)
-        await source.list(ListOptions(limit=3), known=lambda _: None)
-        [[event]] = [batch async for batch in source.watch(WatchOptions(resource_version="5"))]
-        assert event.record.key == "demo/b"
-
-    asyncio.run(scenario())
-    assert asked == [
-        ListOptions(limit=3, label_selector="app=web"),
-        WatchOptions(resource_version="5", label_selector="app=web"),
-    ]
+    source = ListWatch(list_pods, watch_pods, projection=fresh_projection(), tweak_list_options=only_web)
+    await source.list(ListOptions(limit=3), known=lambda _: None)
+    [[event]] = [batch async for batch in source.watch(WatchOptions(resource_version="5"))]
+    assert event.record.key == "demo/b"
+    lists, watches = asked
+    assert lists == ListOptions(limit=3, label_selector="app=web")
+    assert watches == WatchOptions(resource_version="5", label_selector="app=web")
 
 
 @pytest.mark.client_go("ListFunc/WatchFunc pair")
 @pytest.mark.parametrize("able", [True, False])
-def test_a_source_is_asked_with_other_options(able):
+async def test_a_source_is_asked_with_other_options(able):
     """Pages, fallbacks and semantics stay the source's own."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.is_watch_list_semantics_unsupported = lambda: not able
-            filtered = FilteredListWatch(b.source, only_web)
-            assert filtered.description == "Pod"
-            filtered.projection = fresh_projection()
-            assert b.source.projection is filtered.projection
-            b.reflector.source = filtered
-            await b.begin()
-            assert b.agrees()
-            assert len(b.source.lists()) == (0 if able else 1)
-            assert {r.label_selector for r in b.source.requests} == {"app=web"}
-
-    asyncio.run(scenario())
+    async with bench(begin=False) as b:
+        b.source.is_watch_list_semantics_unsupported = lambda: not able
+        filtered = FilteredListWatch(b.source, only_web)
+        assert filtered.description == "Pod"
+        filtered.projection = fresh_projection()
+        assert b.source.projection is filtered.projection
+        b.reflector.source = filtered
+        await b.begin()
+        assert b.agrees()
+        assert len(b.source.lists()) == (0 if able else 1)
+        assert {r.label_selector for r in b.source.requests} == {"app=web"}
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_filtered_source_tells_the_progress_that_the_other_one_tells(tells):
+async def test_a_filtered_source_tells_the_progress_that_the_other_one_tells(tells):
     """And one that tells none is asked as ever."""
     heard = []
+    async with bench(begin=False) as b:
 
-    async def scenario():
-        async with bench(begin=False) as b:
+        async def telling(options, *, known, progress, _list=b.source.list):
+            progress()
+            return await _list(options, known=known)
 
-            async def telling(options, *, known, progress, _list=b.source.list):
-                progress()
-                return await _list(options, known=known)
-
-            if tells:
-                b.source.list = telling
-            page = await FilteredListWatch(b.source, lambda options: options).list(
-                ListOptions(), known=b.store.get_by_key, progress=lambda: heard.append("more")
-            )
-            assert [record.key for record in page.records] == ["demo/a", "demo/b"]
-
-    asyncio.run(scenario())
+        if tells:
+            b.source.list = telling
+        filtered = FilteredListWatch(b.source, lambda options: options)
+        known, progress = b.store.get_by_key, lambda: heard.append("more")
+        page = await filtered.list(ListOptions(), known=known, progress=progress)
+        assert [record.key for record in page.records] == ["demo/a", "demo/b"]
     assert heard == ["more"] * tells

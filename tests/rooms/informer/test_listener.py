@@ -4,13 +4,11 @@ import asyncio
 import functools
 import itertools
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from declctl.informer import DeletedFinalStateUnknown, ProcessorListener, ResourceEventHandlerFuncs
-from declctl.kit import ManualClock
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView
 from tests.rooms.informer.shapes import record
 
@@ -54,37 +52,27 @@ def added(name: str, version: int = 1, *, initial: bool = False) -> Notification
     return Notification(ChangeType.ADDED, record(name, version), initial=initial, reason=reason)
 
 
-def run(scenario: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(scenario(), SOON))
-
-
 async def done_with(listener: ProcessorListener) -> None:
     """Return when everything that it was told until now is dealt with."""
     listener.initial_complete()
     await listener.synced.wait()
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.mark.client_go(199, "Tombstones", "Core guarantee")
+@pytest.mark.client_go(199, "Tombstones", "Core guarantee", "Per-handler sequencing")
 @pytest.mark.parametrize("kind", [Diary, AsyncDiary])
-def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
-    """Each change arrives in its form: adds with whether they are initial, updates with both states."""
+async def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
+    """Each change arrives in its form: adds with whether they are initial, updates with both states.
+
+    An asynchronous handler runs on the loop, and may use what belongs to it.
+    """
     diary = kind()
     before, after = record("a", 1), record("a", 2)
-
-    async def scenario():
-        listener = ProcessorListener(diary, clock=clock)
-        listener.add_all([added("a", initial=True), Notification(ChangeType.MODIFIED, after, before)])
-        listener.add_all([Notification(ChangeType.RESYNC, after), added("b")])
-        listener.add_all([Notification(ChangeType.DELETED, record("a", 3))])
-        listener.add_all([Notification(ChangeType.DELETED, record("b"), final_state_unknown=True)])
-        await done_with(listener)
-
-    run(scenario)
+    listener = ProcessorListener(diary, clock=clock)
+    listener.add_all([added("a", initial=True), Notification(ChangeType.MODIFIED, after, before)])
+    listener.add_all([Notification(ChangeType.RESYNC, after), added("b")])
+    listener.add_all([Notification(ChangeType.DELETED, record("a", 3))])
+    listener.add_all([Notification(ChangeType.DELETED, record("b"), final_state_unknown=True)])
+    await done_with(listener)
     assert diary.lines == [
         "there is a 1",
         "a from 1 to 2",
@@ -93,10 +81,11 @@ def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
         "deleted a 3",
         "demo/b is gone, last seen at 1",
     ]
+    assert (diary.threads == {threading.get_ident()}) is (kind is AsyncDiary)
 
 
 @pytest.mark.client_go(200, "Per-handler buffer", "Per-handler sequencing")
-def test_sync_handlers_do_not_hold_up_the_loop(clock):
+async def test_sync_handlers_do_not_hold_up_the_loop(clock):
     """A handler that blocks has a thread of its own: the cache and everybody else go on (client-go 200)."""
     diary, free = Diary(), threading.Event()
 
@@ -104,36 +93,18 @@ def test_sync_handlers_do_not_hold_up_the_loop(clock):
         free.wait(SOON)
         diary.on_add(obj, initial)
 
-    async def scenario():
-        listener = ProcessorListener(ResourceEventHandlerFuncs(add=block), clock=clock)
-        for number in range(10_000):
-            listener.add_all([added(f"pod-{number}")])
-        waiting = listener.statistics().waiting
-        free.set()
-        await done_with(listener)
-        return waiting
-
-    assert run(scenario) >= 9_999
+    listener = ProcessorListener(ResourceEventHandlerFuncs(add=block), clock=clock)
+    for number in range(10_000):
+        listener.add_all([added(f"pod-{number}")])
+    waiting = listener.statistics().waiting
+    free.set()
+    await done_with(listener)
+    assert waiting >= 9_999
     assert diary.lines == [f"added pod-{number} 1" for number in range(10_000)]
     assert diary.threads.isdisjoint({threading.get_ident()})
 
 
-@pytest.mark.client_go("Per-handler sequencing")
-def test_async_handlers_run_on_the_loop(clock):
-    """An asynchronous handler may use what belongs to the loop, and is called once at a time."""
-    diary = AsyncDiary()
-
-    async def scenario():
-        listener = ProcessorListener(diary, clock=clock)
-        listener.add_all([added("a"), added("b")])
-        await done_with(listener)
-
-    run(scenario)
-    assert diary.lines == ["added a 1", "added b 1"]
-    assert diary.threads == {threading.get_ident()}
-
-
-def test_async_functions_are_awaited_however_they_are_wrapped(clock):
+async def test_async_functions_are_awaited_however_they_are_wrapped(clock):
     """A lambda or a partial that gives a coroutine is waited for, not forgotten."""
     seen: list[str] = []
 
@@ -141,153 +112,15 @@ def test_async_functions_are_awaited_however_they_are_wrapped(clock):
         await asyncio.sleep(0)
         seen.append(f"{word} {obj.name}")
 
-    async def scenario():
-        handlers = [
-            ResourceEventHandlerFuncs(add=lambda obj, initial: note("lambda", obj)),
-            ResourceEventHandlerFuncs(delete=functools.partial(note, "partial")),
-        ]
-        for handler in handlers:
-            listener = ProcessorListener(handler, clock=clock)
-            listener.add_all([added("a"), Notification(ChangeType.DELETED, record("a"))])
-            await done_with(listener)
-
-    run(scenario)
-    assert seen == ["lambda a", "partial a"]
-
-
-class Odd(BaseException):
-    """What test tools and other frameworks derive from."""
-
-
-@pytest.mark.client_go(195, "Handler panics", "Handler names")
-@pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), asyncio.CancelledError(), Odd()])
-@pytest.mark.parametrize("asynchronous", [False, True, None], ids=["def", "async def", "def for a coroutine"])
-def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronous):
-    """A fault in a handler is logged and counted, and the next change is delivered (client-go 195)."""
-    seen: list[str] = []
-
-    def fail(obj: ObjectView, initial: bool) -> None:
-        seen.append(obj.name)
-        if obj.name == "bad":
-            raise fault
-
-    async def fail_async(obj: ObjectView, initial: bool) -> None:
-        fail(obj, initial)
-
-    def hidden(obj: ObjectView, initial: bool) -> Any:
-        return fail_async(obj, initial)
-
-    async def scenario():
-        add: Any = {False: fail, True: fail_async, None: hidden}[asynchronous]
-        listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock, name="guard")
-        listener.add_all([added("bad"), added("good")])
-        await done_with(listener)
-        return listener.statistics()
-
-    figures = run(scenario)
-    assert seen == ["bad", "good"]
-    assert (figures.delivered, figures.failed, figures.synced) == (2, 1, True)
-    assert "guard failed on Added demo/bad" in caplog.text
-
-
-@pytest.mark.client_go(192, "HasSynced (handler)")
-def test_it_has_synced_when_the_handler_is_through(clock):
-    """A handler has synced when it is through with the first list, not when told of it (client-go 192)."""
-    free = threading.Event()
-
-    async def scenario():
-        listener = ProcessorListener(
-            ResourceEventHandlerFuncs(add=lambda obj, initial: free.wait(SOON)), clock=clock
-        )
-        listener.add_all([added("a", initial=True)])
-        listener.initial_complete()
-        await clock.settle()
-        early = listener.synced.is_open
-        listener.add_all([added("b")])
-        free.set()
-        await listener.synced.wait()
-        return early
-
-    assert run(scenario) is False
-
-
-def test_an_empty_first_list_is_synced_at_once(clock):
-    """Where there is nothing to deal with, nothing is waited for."""
-
-    async def scenario():
-        listener = ProcessorListener(Diary(), clock=clock)
-        listener.initial_complete()
-        await listener.synced.wait()
-        return listener.synced.is_open
-
-    assert run(scenario)
-
-
-@pytest.mark.client_go(191, 201)
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_removed_handler_is_called_no_more(clock, asynchronous):
-    """What is pending is dropped; the call that is running ends by itself (client-go 191, 196, 201)."""
-    seen: list[str] = []
-
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        started, free = asyncio.Event(), threading.Event()
-
-        def first(obj: ObjectView, initial: bool) -> None:
-            loop.call_soon_threadsafe(started.set)
-            free.wait(SOON)
-            seen.append(obj.name)
-
-        async def first_async(obj: ObjectView, initial: bool) -> None:
-            started.set()
-            await asyncio.to_thread(free.wait, SOON)
-            seen.append(obj.name)
-
-        handler = ResourceEventHandlerFuncs(add=first_async if asynchronous else first)
+    handlers = [
+        ResourceEventHandlerFuncs(add=lambda obj, initial: note("lambda", obj)),
+        ResourceEventHandlerFuncs(delete=functools.partial(note, "partial")),
+    ]
+    for handler in handlers:
         listener = ProcessorListener(handler, clock=clock)
-        listener.add_all([added("a"), added("b")])
-        await started.wait()
-        listener.close()
-        listener.add_all([added("c")])
-        free.set()
-        while not listener.queue.idle:
-            await asyncio.sleep(0)
-        return listener.statistics()
-
-    figures = run(scenario)
-    assert seen == ["a"]
-    assert (figures.dropped, figures.waiting) == (1, 0)
-
-
-@pytest.mark.client_go("Per-handler buffer")
-def test_a_slow_handler_does_not_fill_the_memory(clock):
-    """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
-    free, diary = threading.Event(), Diary()
-
-    class Slow(Diary):
-        def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-            free.wait(SOON)
-            diary.on_add(obj, is_in_initial_list)
-
-        def on_update(self, old: ObjectView, new: ObjectView) -> None:
-            diary.on_update(old, new)
-
-    async def scenario():
-        listener = ProcessorListener(Slow(), clock=clock, limit=2_000)
-        versions = [record("b", version) for version in range(1, 101)]
-        listener.add_all([added("a"), Notification(ChangeType.ADDED, versions[0])])
-        for old, new in itertools.pairwise(versions):
-            listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
-        weight = listener.queue.statistics().weight
-        free.set()
+        listener.add_all([added("a"), Notification(ChangeType.DELETED, record("a"))])
         await done_with(listener)
-        return weight, listener.statistics()
-
-    weight, figures = run(scenario)
-    assert weight < 5_000
-    assert figures.merged > 80
-    assert figures.delivered + figures.merged == 101
-    assert diary.lines[-1].endswith("to 100")
+    assert seen == ["lambda a", "partial a"]
 
 
 class Unreadable(Exception):
@@ -305,24 +138,114 @@ class Unreadable(Exception):
         raise SystemExit(5)
 
 
+class Odd(BaseException):
+    """What test tools and other frameworks derive from."""
+
+
+@pytest.mark.client_go(195, "Handler panics", "Handler names")
+@pytest.mark.parametrize("fault", [ValueError, SystemExit, asyncio.CancelledError, Odd, Unreadable])
+@pytest.mark.parametrize("asynchronous", [False, True, None], ids=["def", "async def", "def for a coroutine"])
+async def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronous):
+    """A fault in a handler is logged and counted, and the next change is delivered (client-go 195).
+
+    Also one that can't be read: it is logged without its text, and ends no worker.
+    """
+    seen: list[str] = []
+
+    def fail(obj: ObjectView, initial: bool) -> None:
+        seen.append(obj.name)
+        if obj.name == "bad":
+            raise fault("no")
+
+    async def fail_async(obj: ObjectView, initial: bool) -> None:
+        fail(obj, initial)
+
+    def hidden(obj: ObjectView, initial: bool) -> Any:
+        return fail_async(obj, initial)
+
+    add: Any = {False: fail, True: fail_async, None: hidden}[asynchronous]
+    listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock, name="guard")
+    listener.add_all([added("bad"), added("good")])
+    await done_with(listener)
+    figures = listener.statistics()
+    assert seen == ["bad", "good"]
+    assert (figures.delivered, figures.failed, figures.synced) == (2, 1, True)
+    assert "guard failed on Added demo/bad" in caplog.text
+
+
+@pytest.mark.client_go(192, "HasSynced (handler)")
+async def test_it_has_synced_when_the_handler_is_through(clock):
+    """A handler has synced when it is through with the first list, not when told of it (client-go 192)."""
+    empty = ProcessorListener(Diary(), clock=clock)
+    empty.initial_complete()
+    await empty.synced.wait()  # where there is nothing to deal with, nothing is waited for
+    free = threading.Event()
+    handler = ResourceEventHandlerFuncs(add=lambda obj, initial: free.wait(SOON))
+    listener = ProcessorListener(handler, clock=clock)
+    listener.add_all([added("a", initial=True)])
+    listener.initial_complete()
+    await clock.settle()
+    assert not listener.synced.is_open
+    listener.add_all([added("b")])
+    free.set()
+    await listener.synced.wait()
+
+
+@pytest.mark.client_go(191, 201)
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_exception_that_can_not_be_read_ends_no_worker(clock, asynchronous):
-    """It is counted and logged as any other, without its text; the handler hears what comes next."""
-    heard = []
+async def test_a_removed_handler_is_called_no_more(clock, asynchronous):
+    """What is pending is dropped; the call that is running ends by itself (client-go 191, 196, 201)."""
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+    started, free = asyncio.Event(), threading.Event()
 
-    def fails(obj, is_in_initial_list):
-        heard.append(obj.name)
-        raise Unreadable
+    def first(obj: ObjectView, initial: bool) -> None:
+        loop.call_soon_threadsafe(started.set)
+        free.wait(SOON)
+        seen.append(obj.name)
 
-    async def fails_async(obj, is_in_initial_list):
-        fails(obj, is_in_initial_list)
+    async def first_async(obj: ObjectView, initial: bool) -> None:
+        started.set()
+        await asyncio.to_thread(free.wait, SOON)
+        seen.append(obj.name)
 
-    async def scenario():
-        add = fails_async if asynchronous else fails
-        listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock)
-        listener.add_all([added("a"), added("b")])
-        await done_with(listener)
-        return listener.statistics().failed
+    handler = ResourceEventHandlerFuncs(add=first_async if asynchronous else first)
+    listener = ProcessorListener(handler, clock=clock)
+    listener.add_all([added("a"), added("b")])
+    await started.wait()
+    listener.close()
+    listener.add_all([added("c")])
+    free.set()
+    while not listener.queue.idle:
+        await asyncio.sleep(0)
+    figures = listener.statistics()
+    assert seen == ["a"]
+    assert (figures.dropped, figures.waiting) == (1, 0)
 
-    assert run(scenario) == 2
-    assert heard == ["a", "b"]
+
+@pytest.mark.client_go("Per-handler buffer")
+async def test_a_slow_handler_does_not_fill_the_memory(clock):
+    """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
+    free, diary = threading.Event(), Diary()
+
+    class Slow(Diary):
+        def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
+            free.wait(SOON)
+            diary.on_add(obj, is_in_initial_list)
+
+        def on_update(self, old: ObjectView, new: ObjectView) -> None:
+            diary.on_update(old, new)
+
+    listener = ProcessorListener(Slow(), clock=clock, limit=2_000)
+    versions = [record("b", version) for version in range(1, 101)]
+    listener.add_all([added("a"), Notification(ChangeType.ADDED, versions[0])])
+    for old, new in itertools.pairwise(versions):
+        listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
+    weight = listener.queue.statistics().weight
+    free.set()
+    await done_with(listener)
+    figures = listener.statistics()
+    assert weight < 5_000
+    assert figures.merged > 80
+    assert figures.delivered + figures.merged == 101
+    assert diary.lines[-1].endswith("to 100")

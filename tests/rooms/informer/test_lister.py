@@ -35,9 +35,19 @@ def keys(views):
     return sorted(str(view.key) for view in views)
 
 
+@pytest.mark.client_go(109, "Listers")
 def test_an_object_is_found_in_whichever_store_has_it():
-    """One view over several namespaces; a key in either form."""
+    """One view over several namespaces; a key in either form. What is not there is None, and no error.
+
+    `team-a` is not a prefix of `team-ab`; selectors and namespaces work together (client-go 109).
+    """
     found = lister()
+    assert keys(found.list(namespace="team-a")) == ["team-a/a", "team-a/b"]
+    assert keys(found.list(namespace="team-a", selector="tier")) == ["team-a/a"]
+    all_keys = found.keys()
+    parts = sorted((key.namespace or "", key.name) for key in all_keys)
+    assert parts == [("", "n"), ("team-a", "a"), ("team-a", "b"), ("team-ab", "a")]
+    assert found.get("team-a/nobody") is None
     assert found.get("team-ab/a").namespace == "team-ab"
     assert found.get("n").namespace is None
     assert found.get("nobody") is None
@@ -63,13 +73,6 @@ def test_labels_select(selector, expected):
     assert keys(lister().list(selector=selector)) == expected
 
 
-@pytest.mark.client_go(109, "Listers")
-def test_a_namespace_selects_itself_only():
-    """`team-a` is not a prefix of `team-ab`; selectors and namespaces work together (client-go 109)."""
-    assert keys(lister().list(namespace="team-a")) == ["team-a/a", "team-a/b"]
-    assert keys(lister().list(namespace="team-a", selector="tier")) == ["team-a/a"]
-
-
 class Unread(bytes):
     """Labels that nobody may look at."""
 
@@ -85,27 +88,16 @@ def test_a_selector_that_selects_everything_looks_at_nothing(selector):
     assert keys(Lister([store]).list(selector=selector)) == ["demo/a"]
 
 
-GRAMMAR = [
-    ("app", "abcd"),
-    ("!app", "e"),
-    ("app=web", "ab"),
-    ("app==web", "ab"),
-    ("app!=web", "cde"),
-    ("app in (web, db)", "abc"),
-    ("app notin (web,db)", "de"),
-    ("app,tier notin (front)", "bcd"),
-    ("tier=", "d"),
-    ("tier in (,front)", "ad"),
-    ("size>1", "b"),
-    ("size<2", "a"),
-    ("app=web,!size", ""),
-    ("app,!app", ""),
-    ("example.com/x", "c"),
-]
-
-
 @pytest.mark.client_go(109, "Listers")
-@pytest.mark.parametrize(("selector", "expected"), GRAMMAR)
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        *(("app", "abcd"), ("!app", "e"), ("app=web", "ab"), ("app==web", "ab"), ("app!=web", "cde")),
+        *(("app in (web, db)", "abc"), ("app notin (web,db)", "de"), ("app,tier notin (front)", "bcd")),
+        *(("tier=", "d"), ("tier in (,front)", "ad"), ("size>1", "b"), ("size<2", "a")),
+        *(("app=web,!size", ""), ("app,!app", ""), ("example.com/x", "c")),
+    ],
+)
 def test_all_that_kubectl_can_say_selects(selector, expected):
     """Exact, set-based, existing, missing, compared; one that contradicts itself selects nothing."""
     store = indexer(
@@ -132,34 +124,25 @@ def of_two_teams(**indexers):
     return made
 
 
-@pytest.mark.client_go("Namespace index", "Listers")
+@pytest.mark.client_go(327, "Namespace index", "Listers")
 def test_a_namespace_is_listed_by_its_index_if_there_is_one():
-    """Nothing else is looked at; the answer is the same as without."""
+    """Nothing else is looked at; the answer is the same as without.
+
+    A cluster-scoped object is found under the empty string.
+    """
     fast, slow = of_two_teams(**{NAMESPACE_INDEX: namespace_index()}), of_two_teams()
     fast.list = lambda: pytest.fail("every object was looked at")
     for namespace, expected in {"team-a": ["team-a/a", "team-a/b"], "nowhere": []}.items():
         for store in (fast, slow):
             assert keys(Lister([store]).list(namespace=namespace)) == expected
     assert keys(Lister([fast]).list(namespace="team-a", selector="app")) == ["team-a/a"]
-
-
-@pytest.mark.client_go(327, "Namespace index")
-def test_the_namespace_index_has_every_namespace_and_the_empty_one():
-    """A cluster-scoped object is found under the empty string."""
-    made = of_two_teams(**{NAMESPACE_INDEX: namespace_index()})
-    assert sorted(made.list_index_func_values(NAMESPACE_INDEX)) == ["", "team-a", "team-b"]
-    assert list(made.index_keys(NAMESPACE_INDEX, "")) == ["n"]
-
-
-def test_an_index_of_ones_own_with_that_name_does_not_mislead():
-    """Who calls something else `namespace` still lists namespaces."""
-    made = of_two_teams(**{NAMESPACE_INDEX: field_index("metadata.name")})
-    assert keys(Lister([made]).list(namespace="team-b")) == ["team-b/c"]
+    assert sorted(fast.list_index_func_values(NAMESPACE_INDEX)) == ["", "team-a", "team-b"]
+    assert list(fast.index_keys(NAMESPACE_INDEX, "")) == ["n"]
 
 
 @pytest.mark.client_go("Namespace index")
 def test_a_namespace_index_may_come_late_and_go():
-    """Lists are right before, with and after it."""
+    """Lists are right before, with and after it, also if something else has that name."""
     made = of_two_teams()
     for change in (
         lambda: None,
@@ -167,16 +150,11 @@ def test_a_namespace_index_may_come_late_and_go():
         lambda: made.add(record("d", namespace="team-b")),
         lambda: made.remove_indexers([NAMESPACE_INDEX]),
         lambda: made.add(record("e", namespace="team-b")),
+        lambda: made.add_indexers({NAMESPACE_INDEX: field_index("metadata.name")}),
     ):
         change()
         listed = keys(Lister([made]).list(namespace="team-b"))
         assert listed == sorted(key for key in made.list_keys() if key.startswith("team-b/"))
-
-
-@pytest.mark.client_go("Listers")
-def test_what_is_not_there_is_none():
-    """Where client-go's lister gives an error that is NotFound."""
-    assert lister().get("team-a/nobody") is None
 
 
 def test_an_index_is_asked_by_its_public_name():
@@ -190,23 +168,14 @@ def test_an_index_is_asked_by_its_public_name():
 
 
 def test_without_names_the_ones_in_the_store_count():
-    """The library's own lister needs no table."""
+    """The library's own lister needs no table; nothing is known of what fills a bare store."""
     found = Lister([indexer(record("a", node="n1"))])
+    assert found.has_synced
     assert found.index_names() == ["byNode@1"]
     assert keys(found.by_index("byNode@1", "n1")) == ["demo/a"]
     with pytest.raises(UnknownIndex, match="byNode@1"):
         found.index_values("nothing")
-
-
-def test_keys_have_their_parts():
-    """Namespace and name without taking the key apart."""
-    keys_there = lister().keys()
-    assert sorted((key.namespace or "", key.name) for key in keys_there) == [
-        ("", "n"),
-        ("team-a", "a"),
-        ("team-a", "b"),
-        ("team-ab", "a"),
-    ]
+    assert Lister([indexer()]).list() == []
 
 
 def test_what_is_read_is_the_readers_own():
@@ -316,9 +285,3 @@ def test_an_index_is_combined_with_namespaces_labels_and_other_indexes():
     in_one = [obj for obj in found.by_index("byBoth", "n1/web") if obj.namespace == "team-a"]
     assert keys(in_one) == ["team-a/a"]
     assert sorted(found.index_values("byNode@1")) == ["n1", "n2"]
-
-
-def test_a_lister_over_a_bare_store_reads_what_there_is():
-    """Nothing is known of what fills it, so that nothing is missing."""
-    assert Lister([indexer()]).has_synced
-    assert Lister([indexer()]).list() == []

@@ -3,12 +3,10 @@
 client-go's MutationDetector finds handlers that spoil the cache; here there is nothing to spoil.
 """
 
-import asyncio
 import contextlib
 
 import pytest
 
-from declctl.informer import ResourceEventHandlerFuncs
 from tests.rooms.informer.shapes import made, pod, rest, running
 
 
@@ -34,77 +32,66 @@ def spoil_view(obj):
         spoil(part)
 
 
-def spoiling_and_looking(seen):
-    """A handler that ruins what it gets, and one that notes what it gets afterwards."""
-    spoils = ResourceEventHandlerFuncs(
-        add=lambda obj, initial: spoil_view(obj),
-        update=lambda old, new: (spoil_view(old), spoil_view(new)),
-        delete=spoil_view,
-    )
-    looks = ResourceEventHandlerFuncs(
-        add=lambda obj, initial: seen.append(obj.to_dict() | dict(obj)),
-        update=lambda old, new: seen.extend((dict(old), dict(new))),
-        delete=lambda obj: seen.append(dict(obj)),
-    )
-    return spoils, looks
-
-
-@pytest.mark.client_go(108, "MutationDetector")
-def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees():
-    """Adds, both states of updates and deletes; nested maps and lists, too."""
-    source, informer, clock = made(indexers={"app": lambda obj: [obj.labels["app"]]})
-    seen = []
-
-    async def scenario():
-        async with running(informer, clock):
-            spoils, looks = spoiling_and_looking(seen)
-            informer.add_event_handler(Slowly(spoils))
-            informer.add_event_handler(Slowly(looks))
-            source.add(whole("n1"))
-            await rest(clock)
-            cached = informer.lister.get("demo/a").to_dict()
-            source.modify(whole("n2"))
-            await rest(clock)
-            found = [dict(view) for view in informer.lister.by_index("app", "web")]
-            source.delete("demo/a")
-            await rest(clock)
-            return cached, found
-
-    cached, found = asyncio.run(scenario())
-    shown = [(o["spec"]["nodeName"], o["spec"]["containers"], o["metadata"]["labels"]) for o in seen]
-    rest_of_it = (whole("")["spec"]["containers"], {"app": "web"})
-    assert shown == [(node, *rest_of_it) for node in ("n1", "n1", "n2", "n2")]
-    assert cached == seen[0]
-    assert found == [seen[2]]
-
-
-class Slowly:
-    """A handler called on the loop, so that a test without threads sees it called."""
-
-    def __init__(self, handler):
-        self._handler = handler
+class Spoils:
+    """A handler that ruins what it gets. It is called on the loop, without threads."""
 
     async def on_add(self, obj, is_in_initial_list):
-        self._handler.on_add(obj, is_in_initial_list)
+        spoil_view(obj)
 
     async def on_update(self, old, new):
-        self._handler.on_update(old, new)
+        spoil_view(old)
+        spoil_view(new)
 
     async def on_delete(self, obj):
-        self._handler.on_delete(obj)
+        spoil_view(obj)
+
+
+class Looks:
+    """A handler that notes what it gets."""
+
+    def __init__(self):
+        self.seen = []
+
+    async def on_add(self, obj, is_in_initial_list):
+        self.seen.append(obj.to_dict() | dict(obj))
+
+    async def on_update(self, old, new):
+        self.seen += (dict(old), dict(new))
+
+    async def on_delete(self, obj):
+        self.seen.append(dict(obj))
 
 
 @pytest.mark.client_go(108, "MutationDetector")
-def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
+async def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees():
+    """Adds, both states of updates and deletes; nested maps and lists, too."""
+    source, informer, clock = made(indexers={"app": lambda obj: [obj.labels["app"]]})
+    looks = Looks()
+    async with running(informer, clock):
+        informer.add_event_handler(Spoils())
+        informer.add_event_handler(looks)
+        source.add(whole("n1"))
+        await rest(clock)
+        cached = informer.lister.get("demo/a").to_dict()
+        source.modify(whole("n2"))
+        await rest(clock)
+        found = [dict(view) for view in informer.lister.by_index("app", "web")]
+        source.delete("demo/a")
+        await rest(clock)
+    shown = [(o["spec"]["nodeName"], o["spec"]["containers"], o["metadata"]["labels"]) for o in looks.seen]
+    rest_of_it = (whole("")["spec"]["containers"], {"app": "web"})
+    assert shown == [(node, *rest_of_it) for node in ("n1", "n1", "n2", "n2")]
+    assert cached == looks.seen[0]
+    assert found == [looks.seen[2]]
+
+
+@pytest.mark.client_go(108, "MutationDetector")
+async def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
     """Fields, labels and annotations; client-go finds it a second later, and stops the process."""
     source, informer, clock = made()
     source.add(whole("n1"))
-
-    async def scenario():
-        async with running(informer, clock):
-            return informer.lister.get("demo/a"), informer.lister.get("demo/a")
-
-    mine, other = asyncio.run(scenario())
+    async with running(informer, clock):
+        mine, other = (informer.lister.get("demo/a"), informer.lister.get("demo/a"))
     for mapping in (mine, mine.labels, mine.annotations):
         with pytest.raises(TypeError):
             mapping["app"] = "spoilt"
@@ -117,23 +104,19 @@ def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
 
 
 @pytest.mark.client_go(108, 324, "Reader options")
-def test_what_is_inside_a_view_belongs_to_its_reader():
+async def test_what_is_inside_a_view_belongs_to_its_reader():
     """An edit of a nested list raises at its line; an edit of a private copy touches nothing else."""
     source, informer, clock = made()
     source.add(whole("n1"))
-
-    async def scenario():
-        async with running(informer, clock):
-            mine, other = informer.lister.list()[0], informer.lister.list()[0]
-            copied = mine.to_dict()
-            copied["spec"]["containers"][0]["env"].append("mine")
-            with pytest.raises(TypeError, match="to_dict"):
-                mine["spec"]["containers"][0]["env"].append("mine")
-            with pytest.raises(TypeError, match="to_dict"):
-                mine["metadata"]["labels"]["app"] = "mine"
-            return copied, mine, other, informer.lister.get("demo/a")
-
-    copied, *views = asyncio.run(scenario())
+    async with running(informer, clock):
+        mine, other = informer.lister.list()[0], informer.lister.list()[0]
+        copied = mine.to_dict()
+        copied["spec"]["containers"][0]["env"].append("mine")
+        with pytest.raises(TypeError, match="to_dict"):
+            mine["spec"]["containers"][0]["env"].append("mine")
+        with pytest.raises(TypeError, match="to_dict"):
+            mine["metadata"]["labels"]["app"] = "mine"
+        copied, *views = (copied, mine, other, informer.lister.get("demo/a"))
     assert copied["spec"]["containers"][0]["env"][-1] == "mine"
     for view in views:
         assert view["spec"] == whole("n1")["spec"]

@@ -118,266 +118,193 @@ class World:
         return server
 
 
-def play(scenario: Callable[[], Any]) -> None:
-    asyncio.run(scenario())
+async def test_namespaces_come_and_go():
+    """Objects of a namespace that comes are Added; those of one that leaves are Deleted, out of scope.
 
-
-def test_namespaces_come_and_go():
-    """Objects of a namespace that comes are Added; those of one that leaves are Deleted, out of scope."""
-    world = World("a", "b")
+    A resync has the objects of all namespaces, and none of one that has left. An empty set has synced:
+    nothing is listed, and reads find nothing instead of raising NotSynced.
+    """
+    world = World()
     world.add("a")
     world.add("c")
-
-    async def scenario() -> None:
-        async with world.runs():
-            assert world.informer.has_synced
-            assert world.heard() == [("Added", "a/web", "Initial")]
-            await world.become("a", "c")
-            assert world.heard() == [("Added", "c/web", "Initial")]
-            assert world.listener.faults == []
-            await world.become("c")
-            assert world.heard() == [("Deleted", "a/web", "OutOfScope")]
-            assert world.server("a").open_watches == 0
-            world.add("a", "unseen")
-            world.add("c", "seen")
-            await rest(world.clock)
-            assert world.heard() == [("Added", "c/seen", "Watch")]
-            figures = world.figures
-            assert (figures.names, figures.entered, figures.left, figures.unlisted) == (["c"], 3, 2, 0)
-
-    play(scenario)
-
-
-def test_an_empty_set_has_synced():
-    """Nothing is listed, and reads find nothing instead of raising NotSynced."""
-    world = World()
-
-    async def scenario() -> None:
-        async with world.runs():
-            assert world.informer.has_synced
-            assert world.informer.lister.list() == []
-            assert world.informer.statistics().state == "NoNamespaces"
-            assert world.opened == []
-
-    play(scenario)
+    async with world.runs():
+        assert world.informer.has_synced
+        assert world.informer.lister.list() == []
+        assert (world.informer.statistics().state, world.opened) == ("NoNamespaces", [])
+        await world.become("a", "b")
+        assert world.heard() == [("Added", "a/web", "Initial")]
+        await world.become("a", "c")
+        assert world.heard() == [("Added", "c/web", "Initial")]
+        assert world.listener.faults == []
+        await world.become("c")
+        assert world.heard() == [("Deleted", "a/web", "OutOfScope")]
+        assert world.server("a").open_watches == 0
+        world.add("a", "unseen")
+        world.add("c", "seen")
+        await rest(world.clock)
+        assert world.heard() == [("Added", "c/seen", "Watch")]
+        world.informer.resync_now(world.listener)
+        await rest(world.clock)
+        assert world.heard() == [("Resync", "c/web", "Resync"), ("Resync", "c/seen", "Resync")]
+        figures = world.figures
+        assert (figures.names, figures.entered, figures.left, figures.unlisted) == (["c"], 3, 2, 0)
 
 
-def test_the_first_sync_waits_for_all_namespaces_of_the_beginning():
+async def test_the_first_sync_waits_for_all_namespaces_of_the_beginning():
     """One that fails holds it up until it is listed or leaves; one that comes later never does."""
     world = World("a", "b")
     world.server("b").fail_next(FORBIDDEN, verb="list", times=1000)
     world.server("b").streams = False
-
-    async def scenario() -> None:
-        async with world.runs():
-            assert not world.informer.has_synced
-            assert "not here" in world.informer.why_not_synced()
-            assert isinstance(world.informer.fault, Forbidden)
-            await world.become("a")
-            assert world.informer.has_synced
-            assert world.informer.fault is None
-            await world.become("a", "b")
-            statistics = world.informer.statistics()
-            assert (statistics.synced, statistics.forbidden, world.figures.unlisted) == (True, True, 1)
-            assert "not here" in (statistics.error or "")
-
-    play(scenario)
+    async with world.runs():
+        assert not world.informer.has_synced
+        assert "not here" in world.informer.why_not_synced()
+        assert isinstance(world.informer.fault, Forbidden)
+        await world.become("a")
+        assert world.informer.has_synced
+        assert world.informer.fault is None
+        await world.become("a", "b")
+        statistics = world.informer.statistics()
+        assert (statistics.synced, statistics.forbidden, world.figures.unlisted) == (True, True, 1)
+        assert "not here" in (statistics.error or "")
 
 
-def test_before_the_set_is_known_nothing_is_read():
+async def test_before_the_set_is_known_nothing_is_read():
     """The reason is that of the namespaces; it is over when they are known."""
     world = World()
     world.spaces.names, world.spaces.fault = None, FORBIDDEN
     faults: list[Exception] = []
     world.informer.set_watch_error_handler(faults.append)
-
-    async def scenario() -> None:
-        async with world.runs():
-            assert not world.informer.has_synced
-            assert faults == [FORBIDDEN]
-            error = world.informer.statistics().error or ""
-            assert error.startswith("namespaces with team=web: ")
-            assert 'the rule {apiGroups: [""], resources: [namespaces], verbs: [list, watch]}' in error
-            assert world.informer.why_not_synced() == error
-            world.spaces.fault = None
-            assert "are not known yet" in world.informer.why_not_synced()
-            await world.become("a")
-            assert world.informer.has_synced
-            # A fault of the set later on is shown, and stops nothing.
-            world.spaces.fault = Unreachable("no answer")
-            world.spaces.tell()
-            await rest(world.clock)
-            assert "no answer" in (world.informer.statistics().error or "")
-            world.add("a")
-            await rest(world.clock)
-            assert world.keys == ["a/web"]
-            assert len(faults) == 2
-
-    play(scenario)
+    async with world.runs():
+        assert not world.informer.has_synced
+        assert faults == [FORBIDDEN]
+        error = world.informer.statistics().error or ""
+        assert error.startswith("namespaces with team=web: ")
+        assert 'the rule {apiGroups: [""], resources: [namespaces], verbs: [list, watch]}' in error
+        assert world.informer.why_not_synced() == error
+        world.spaces.fault = None
+        assert "are not known yet" in world.informer.why_not_synced()
+        await world.become("a")
+        assert world.informer.has_synced
+        # A fault of the set later on is shown, and stops nothing.
+        world.spaces.fault = Unreachable("no answer")
+        world.spaces.tell()
+        await rest(world.clock)
+        assert "no answer" in (world.informer.statistics().error or "")
+        world.add("a")
+        await rest(world.clock)
+        assert world.keys == ["a/web"]
+        assert len(faults) == 2
 
 
-def test_a_kind_that_is_missing_is_missing_in_all_namespaces():
+async def test_a_kind_that_is_missing_is_missing_in_all_namespaces():
     """Handlers do not wait for a kind that the server does not serve, but for one namespace they do."""
     world, missing = World("a", "b"), NotFound(404, "NotFound", "no such kind")
     for name in ("a", "b"):
         world.server(name).streams = False
     world.server("a").fail_next(missing, verb="list", times=1000)
-
-    async def scenario() -> None:
-        async with world.runs():
-            assert world.informer.fault is None
-            assert not world.informer.statistics().missing
-            await world.become("a")
-            assert world.informer.fault is missing
-            assert world.informer.statistics().missing
-
-    play(scenario)
+    async with world.runs():
+        assert world.informer.fault is None
+        assert not world.informer.statistics().missing
+        await world.become("a")
+        assert world.informer.fault is missing
+        assert world.informer.statistics().missing
 
 
-def test_a_deleted_namespace_leaves_when_it_is_empty():
-    """The deletes of its objects come by its own watch, which may be later than that of namespaces."""
+@pytest.mark.parametrize("by_its_watch", [True, False])
+async def test_a_deleted_namespace_leaves_when_it_is_empty_or_after_some_seconds(by_its_watch):
+    """The deletes of its objects come by its own watch, which may be later than that of namespaces.
+
+    If it brings none, what is left goes out of scope.
+    """
     world = World("a")
     world.add("a")
-
-    async def scenario() -> None:
-        async with world.runs():
-            world.heard()
-            await world.become(deleted=["a"])
-            assert world.heard() == []
+    async with world.runs():
+        world.heard()
+        await world.become(deleted=["a"])
+        await world.clock.advance(DELETED_SECONDS - 1)
+        assert (world.heard(), world.figures.names) == ([], ["a"])
+        if by_its_watch:
             world.server("a").delete("a/web")
-            await world.clock.advance(1)
-            assert world.heard() == [("Deleted", "a/web", "Watch")]
-            assert world.figures.names == []
-
-    play(scenario)
+        await world.clock.advance(0.9 if by_its_watch else 2)
+        assert world.heard() == [("Deleted", "a/web", "Watch" if by_its_watch else "OutOfScope")]
+        assert world.figures.names == []
 
 
-def test_a_deleted_namespace_is_not_waited_for_without_end():
-    """Its watch brings no deletes: after some seconds what is left goes out of scope."""
-    world = World("a")
-    world.add("a")
-
-    async def scenario() -> None:
-        async with world.runs():
-            world.heard()
-            await world.become(deleted=["a"])
-            await world.clock.advance(DELETED_SECONDS - 1)
-            assert world.figures.names == ["a"]
-            await world.clock.advance(2)
-            assert world.heard() == [("Deleted", "a/web", "OutOfScope")]
-            assert world.figures.names == []
-
-    play(scenario)
-
-
-def test_a_namespace_that_is_made_again_keeps_its_watch():
+async def test_a_namespace_that_is_made_again_keeps_its_watch():
     """It comes back before it was empty: nothing is listed anew, and a later wait is a new one."""
     world = World("a")
     world.add("a")
-
-    async def scenario() -> None:
-        async with world.runs():
-            await world.become(deleted=["a"])
-            await world.clock.advance(DELETED_SECONDS - 1)
-            await world.become("a")
-            await world.clock.advance(2 * DELETED_SECONDS)
-            assert (world.opened, world.keys) == (["a"], ["a/web"])
-            await world.become(deleted=["a"])
-            await world.clock.advance(DELETED_SECONDS - 1)
-            assert world.keys == ["a/web"]
-
-    play(scenario)
+    async with world.runs():
+        await world.become(deleted=["a"])
+        await world.clock.advance(DELETED_SECONDS - 1)
+        await world.become("a")
+        await world.clock.advance(2 * DELETED_SECONDS)
+        assert (world.opened, world.keys) == (["a"], ["a/web"])
+        await world.become(deleted=["a"])
+        await world.clock.advance(DELETED_SECONDS - 1)
+        assert world.keys == ["a/web"]
 
 
-def test_the_store_is_at_the_version_of_the_namespace_that_lags():
+async def test_the_store_is_at_the_version_of_the_namespace_that_lags():
     """A reader of a version finds all changes up to it, in every namespace."""
     world = World("a", "b")
     for _ in range(5):
         world.server("a").advance()
     world.add("b")
-
-    async def scenario() -> None:
-        async with world.runs():
-            store = world.informer.indexer
-            newest, lowest = world.server("a").resource_version, world.server("b").resource_version
-            assert int(newest) > int(lowest)
-            assert store.last_store_sync_resource_version == lowest
-            assert world.informer.newest_store_version == newest
-            assert (world.informer.version_in("a"), world.informer.version_in("b")) == (newest, lowest)
-            assert world.informer.last_sync_resource_version == newest
-            assert (world.informer.version_in("c"), world.informer.version_in(None)) == (None, None)
-            assert (world.informer.follows("b"), world.informer.follows("c")) == (True, False)
-            await world.become("a")
-            assert store.last_store_sync_resource_version == newest
-            assert world.informer.version_in("b") is None
-            await world.become()
-            assert store.last_store_sync_resource_version == world.informer.newest_store_version == ""
-
-    play(scenario)
+    async with world.runs():
+        store = world.informer.indexer
+        newest, lowest = world.server("a").resource_version, world.server("b").resource_version
+        assert int(newest) > int(lowest)
+        assert store.last_store_sync_resource_version == lowest
+        assert world.informer.newest_store_version == newest
+        assert (world.informer.version_in("a"), world.informer.version_in("b")) == (newest, lowest)
+        assert world.informer.last_sync_resource_version == newest
+        assert (world.informer.version_in("c"), world.informer.version_in(None)) == (None, None)
+        assert (world.informer.follows("b"), world.informer.follows("c")) == (True, False)
+        await world.become("a")
+        assert store.last_store_sync_resource_version == newest
+        assert world.informer.version_in("b") is None
+        await world.become()
+        assert store.last_store_sync_resource_version == world.informer.newest_store_version == ""
 
 
-def test_a_list_that_is_asked_for_is_one_in_each_namespace():
+async def test_a_list_that_is_asked_for_is_one_in_each_namespace():
     """What it finds is compared with the objects of its own namespace alone."""
     world = World("a", "b")
     world.add("a")
     world.add("b")
-
-    async def scenario() -> None:
-        async with world.runs():
-            before = world.informer.statistics()
-            world.heard()
-            world.informer.request_relist()
-            await rest(world.clock)
-            await world.clock.advance(5)
-            after = world.informer.statistics()
-            assert after.lists - before.lists == 2
-            assert after.relists - before.relists == 2
-            assert world.heard() == []
-            # The counts stay when a namespace leaves.
-            await world.become("a")
-            assert world.informer.statistics().lists == after.lists
-
-    play(scenario)
+    async with world.runs():
+        before = world.informer.statistics()
+        world.heard()
+        world.informer.request_relist()
+        await rest(world.clock)
+        await world.clock.advance(5)
+        after = world.informer.statistics()
+        assert after.lists - before.lists == 2
+        assert after.relists - before.relists == 2
+        assert world.heard() == []
+        # The counts stay when a namespace leaves.
+        await world.become("a")
+        assert world.informer.statistics().lists == after.lists
 
 
-def test_another_projection_is_that_of_all_namespaces():
+async def test_another_projection_is_that_of_all_namespaces():
     """Also of those that come later: their records have the fields that an index reads."""
     world = World("a")
     world.add("a", node="n1")
-
-    async def scenario() -> None:
-        async with world.runs():
-            other = fresh_projection()
-            world.informer.reproject(other)
-            world.server("a").cut()  # the next watch of the fake has the new one
-            await world.clock.advance(5)
-            await world.become("a", "b")
-            world.add("a", "second", node="n1")
-            world.add("b", node="n1")
-            await rest(world.clock)
-            found = {record.key: record.layout for record in world.informer.indexer.list()}
-            assert found["a/second"] is found["b/web"] is other.layout
-            assert len(world.informer.lister.by_index("byNode", "n1")) == 3
-            assert [each.key for each in world.informer.lister.list(namespace="b")] == ["b/web"]
-
-    play(scenario)
-
-
-def test_a_resync_has_the_objects_of_all_namespaces():
-    """And none of a namespace that has left."""
-    world = World("a", "b")
-    world.add("a")
-    world.add("b")
-
-    async def scenario() -> None:
-        async with world.runs():
-            await world.become("b")
-            world.heard()
-            world.informer.resync_now(world.listener)
-            await rest(world.clock)
-            assert world.heard() == [("Resync", "b/web", "Resync")]
-
-    play(scenario)
+    async with world.runs():
+        other = fresh_projection()
+        world.informer.reproject(other)
+        world.server("a").cut()  # the next watch of the fake has the new one
+        await world.clock.advance(5)
+        await world.become("a", "b")
+        world.add("a", "second", node="n1")
+        world.add("b", node="n1")
+        await rest(world.clock)
+        found = {record.key: record.layout for record in world.informer.indexer.list()}
+        assert found["a/second"] is found["b/web"] is other.layout
+        assert len(world.informer.lister.by_index("byNode", "n1")) == 3
+        assert [each.key for each in world.informer.lister.list(namespace="b")] == ["b/web"]
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])
@@ -451,7 +378,7 @@ def test_whatever_comes_and_goes_cache_and_listener_agree_with_the_server(steps,
                 listed = [each.key for each in world.informer.lister.list(namespace=name)]
                 assert sorted(listed) == [key for key in wanted if key.startswith(f"{name}/")]
 
-    play(scenario)
+    asyncio.run(scenario())
 
 
 # The parts
@@ -495,12 +422,7 @@ def test_the_first_list_after_a_departure_is_an_initial_one():
     ]
 
 
-@given(
-    st.lists(
-        st.tuples(_NAMES, st.one_of(st.none(), st.integers(1, 30).map(str))),
-        max_size=30,
-    )
-)
+@given(st.lists(st.tuples(_NAMES, st.one_of(st.none(), st.integers(1, 30).map(str))), max_size=30))
 def test_the_lowest_and_the_newest_version_are_those_of_all_namespaces(steps):
     """Versions may also go back: the server was restored from a backup."""
     indexer = Indexer()

@@ -59,16 +59,10 @@ def test_a_version_is_asked_for_once(match):
     server = Server(25)
     options = ListOptions(resource_version="7", resource_version_match=match, label_selector="a=b")
     asyncio.run(server.pager().list(options))
-    assert [(o.resource_version, o.resource_version_match) for o in server.asked] == [
-        ("7", match),
-        (None, None),
-        (None, None),
-    ]
-    assert [(o.continue_token, o.label_selector) for o in server.asked] == [
-        (None, "a=b"),
-        ("10", "a=b"),
-        ("20", "a=b"),
-    ]
+    versions = [(o.resource_version, o.resource_version_match) for o in server.asked]
+    assert versions == [("7", match), (None, None), (None, None)]
+    assert [o.continue_token for o in server.asked] == [None, "10", "20"]
+    assert {o.label_selector for o in server.asked} == {"a=b"}
 
 
 @pytest.mark.client_go(213, "Pager")
@@ -91,27 +85,22 @@ def test_a_later_page_that_expires_is_followed_by_a_full_list(page):
     assert server.asked[-1] == SEVEN
 
 
-def test_a_full_list_that_is_none_is_refused():
-    """Objects that are on another page would be taken for deleted."""
+def test_a_full_list_that_is_none_and_pages_that_would_never_end_are_refused():
+    """Objects that are on another page would be taken for deleted; the same continue token twice."""
     server = Server(25, expires=2)
-    real = server.page
 
     async def page(options):
-        answer = await real(options)
+        answer = await server.page(options)
         return answer if options.limit else ListPage(answer.records[:5], "7", "more", None)
 
     with pytest.raises(MalformedAnswer, match="one page of several"):
         asyncio.run(ListPager(page, page_size=10).list(SEVEN))
 
-
-def test_pages_that_would_never_end_are_refused():
-    """The same continue token twice."""
-
-    async def page(options):
+    async def endless(options):
         return ListPage([record("x")], "7", "again", None)
 
     with pytest.raises(MalformedAnswer, match="same continue token"):
-        asyncio.run(ListPager(page).list(ListOptions()))
+        asyncio.run(ListPager(endless).list(ListOptions()))
 
 
 def test_without_a_size_there_is_one_page():
@@ -126,71 +115,55 @@ def test_without_a_size_there_is_one_page():
 @pytest.mark.parametrize(
     ("buffer", "taken", "asked"), [(0, 1, 2), (0, 2, 3), (1, 1, 3), (10, 1, 5), (0, 5, 5), (10, 5, 5)]
 )
-def test_pages_are_fetched_ahead_up_to_the_buffer(buffer, taken, asked):
+async def test_pages_are_fetched_ahead_up_to_the_buffer(buffer, taken, asked):
     """The buffer, and the one that waits for a place in it; whoever leaves early stops it."""
-
-    async def scenario():
-        server = Server(50)
-        async with aclosing(server.pager(buffer=buffer).pages(ListOptions())) as pages:
-            for _ in range(taken):
-                await anext(pages)
-                await settle()
-            assert len(server.asked) == asked
-        await settle()
+    server = Server(50)
+    async with aclosing(server.pager(buffer=buffer).pages(ListOptions())) as pages:
+        for _ in range(taken):
+            await anext(pages)
+            await settle()
         assert len(server.asked) == asked
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    await settle()
+    assert len(server.asked) == asked
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.client_go("Pager")
-def test_each_object_is_handed_over():
-    """In order; all pages are asked for once."""
+async def test_each_object_is_handed_over_until_somebody_raises():
+    """In order, all pages asked for once. What it raised is what one gets, and nothing is left behind."""
     server, seen = Server(25), []
-    asyncio.run(server.pager().each_list_item(SEVEN, seen.append))
+    await server.pager().each_list_item(SEVEN, seen.append)
     assert seen == server.records
     assert len(server.asked) == 3
 
+    server, seen = Server(50), []
 
-@pytest.mark.client_go("Pager")
-def test_whoever_raises_ends_it():
-    """What it raised is what one gets, and nothing is left behind."""
+    def three_only(found):
+        seen.append(found)
+        if len(seen) == 3:
+            raise ZeroDivisionError
 
-    async def scenario():
-        server, seen = Server(50), []
-
-        def three_only(found):
-            seen.append(found)
-            if len(seen) == 3:
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await server.pager(buffer=0).each_list_item(SEVEN, three_only)
-        assert len(seen) == 3
-        assert len(server.asked) <= 2
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    with pytest.raises(ZeroDivisionError):
+        await server.pager(buffer=0).each_list_item(SEVEN, three_only)
+    assert len(seen) == 3
+    assert len(server.asked) <= 2
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("fault", [EXPIRED, ServerError(500, "InternalError", "")])
-def test_a_page_that_fails_comes_after_those_before(fault):
+async def test_a_page_that_fails_comes_after_those_before(fault):
     """What was given out can't be taken back: there is no full list in its place."""
+    server, seen = Server(25), []
 
-    async def scenario():
-        server, seen = Server(25), []
+    async def page(options):
+        if options.continue_token == "20":
+            raise fault
+        return await server.page(options)
 
-        async def page(options):
-            if options.continue_token == "20":
-                raise fault
-            return await server.page(options)
-
-        with pytest.raises(type(fault)):
-            await ListPager(page, page_size=10).each_list_item(SEVEN, seen.append)
-        assert seen == server.records[:20]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    with pytest.raises(type(fault)):
+        await ListPager(page, page_size=10).each_list_item(SEVEN, seen.append)
+    assert seen == server.records[:20]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.client_go("Pager")
@@ -211,14 +184,10 @@ def test_cancelling_leaves_no_task():
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_leaving_without_a_word_leaves_no_task(steps):
+async def test_leaving_without_a_word_leaves_no_task(steps):
     """Even where nobody closes it."""
-
-    async def scenario():
-        server = Server(50)
-        async for _ in server.pager(buffer=steps).pages(ListOptions()):
-            break
-        await settle()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    server = Server(50)
+    async for _ in server.pager(buffer=steps).pages(ListOptions()):
+        break
+    await settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,42 +1,31 @@
 """Watches that are refused: how long they are waited for, and that no list follows."""
 
-import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from declctl.errors import (
-    Conflict,
-    Forbidden,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-)
-from declctl.informer import ExponentialBackoff, ReflectorOptions
+from declctl.errors import Conflict, Forbidden, ServerError, TooManyRequests, Unreachable
+from declctl.informer import ExponentialBackoff
 from declctl.transport import ServerHealth
 from tests.rooms.informer.reflecting import EXPIRED, bench
-from tests.rooms.informer.shapes import made, pod, running
+from tests.rooms.informer.shapes import pod
 
 
 @pytest.mark.client_go(120, "Very short watch")
-def test_a_watch_that_ends_at_once_is_waited_for():
+async def test_a_watch_that_ends_at_once_is_waited_for():
     """A server that slams the door is not asked in a circle (client-go 120)."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(5)
-            for _ in range(3):
-                b.source.cut()
-                await b.settle()
-                b.source.cut()
-                await b.settle()
-                assert b.figures.state == "BackingOff"
-                await b.advance(30)
-            assert "brought nothing new" in str(b.faults[0])
-            assert b.figures.relists == 0
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        await b.advance(5)
+        for _ in range(3):
+            b.source.cut()
+            await b.settle()
+            b.source.cut()
+            await b.settle()
+            assert b.figures.state == "BackingOff"
+            await b.advance(30)
+        assert "brought nothing new" in str(b.faults[0])
+        assert b.figures.relists == 0
 
 
 @pytest.mark.parametrize(
@@ -49,210 +38,131 @@ def test_a_watch_that_ends_at_once_is_waited_for():
     ],
 )
 @pytest.mark.client_go(125, 128, "Connection refused / 429 at watch")
-def test_a_refused_watch_is_asked_for_again_from_the_same_version(fault):
+async def test_a_refused_watch_is_asked_for_again_from_the_same_version(fault):
     """A recovering server is not met by lists (client-go 125, 128)."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(5)
-            b.source.fail_next(fault, times=4)
-            b.source.cut()
-            await b.settle()
-            assert b.figures.state == "BackingOff"
-            b.source.add(pod("c"))
-            await b.advance(60)
-            assert b.names == ["a", "b", "c"]
-            assert b.versions() == ["", "2", "2", "2", "2", "2"]
-            assert b.source.lists() == []
-            assert (b.figures.failures, b.figures.error) == (4, None)
-            assert b.faults == [fault] * 4
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        await b.advance(5)
+        b.source.fail_next(fault, times=4)
+        b.source.cut()
+        await b.settle()
+        assert b.figures.state == "BackingOff"
+        b.source.add(pod("c"))
+        await b.advance(60)
+        assert b.names == ["a", "b", "c"]
+        assert b.versions() == ["", "2", "2", "2", "2", "2"]
+        assert b.source.lists() == []
+        assert (b.figures.failures, b.figures.error) == (4, None)
+        assert b.faults == [fault] * 4
 
 
 @pytest.mark.client_go("429 inside the stream")
-def test_too_many_requests_inside_the_stream_is_the_same():
+async def test_too_many_requests_inside_the_stream_is_the_same():
     """An ERROR event with 429 is waited out, then the watch goes on (client-go 127)."""
-
-    async def scenario():
-        async with bench() as b:
-            b.source.cut(TooManyRequests(429, "TooManyRequests", "", retry_after=7.0))
-            await b.advance(6)
-            assert b.figures.watches == 1
-            await b.advance(1)
-            assert b.versions() == ["", "2"]
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        b.source.cut(TooManyRequests(429, "TooManyRequests", "", retry_after=7.0))
+        await b.advance(6)
+        assert b.figures.watches == 1
+        await b.advance(1)
+        assert b.versions() == ["", "2"]
 
 
 @pytest.mark.client_go(127, "429 inside the stream")
-def test_too_many_requests_twice_is_two_waits():
+async def test_too_many_requests_twice_is_two_waits():
     """Once as an answer, once as an event: the watch goes on from its version."""
-
-    async def scenario():
-        async with bench() as b:
-            await b.advance(5)
-            fault = TooManyRequests(429, "TooManyRequests", "")
-            b.source.fail_next(fault)
-            b.source.cut(fault)
-            await b.advance(10)
-            assert (b.figures.back_offs, b.figures.waited) == (2, pytest.approx(0.8 + 1.6))
-            assert b.versions() == ["", "2", "2"]
-            assert b.figures.rounds == 1
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        await b.advance(5)
+        fault = TooManyRequests(429, "TooManyRequests", "")
+        b.source.fail_next(fault)
+        b.source.cut(fault)
+        await b.advance(10)
+        assert (b.figures.back_offs, b.figures.waited) == (2, pytest.approx(0.8 + 1.6))
+        assert b.versions() == ["", "2", "2"]
+        assert b.figures.rounds == 1
 
 
-@pytest.mark.client_go(128)
-def test_too_many_requests_is_never_answered_by_a_list():
-    """Four times: one LIST, five WATCHes."""
+@pytest.mark.client_go(125, 128)
+@pytest.mark.parametrize("fault", [TooManyRequests(429, "TooManyRequests", ""), Unreachable("refused")])
+async def test_what_is_refused_is_tried_with_growing_waits_and_never_answered_by_a_list(fault):
+    """The moments of the watches show it: one LIST, six WATCHes."""
+    async with bench(watch_list=False, begin=False) as b:
+        moments = []
 
-    async def scenario():
-        async with bench(watch_list=False, begin=False) as b:
-            b.source.fail_next(TooManyRequests(429, "TooManyRequests", ""), times=4)
-            await b.begin()
-            await b.advance(30)
-            assert (len(b.source.lists()), len(b.source.watches())) == (1, 5)
+        def watch(options, *, known=None, _watch=b.source.watch):
+            moments.append(b.clock.monotonic())
+            return _watch(options)
 
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go(125)
-def test_refused_connections_are_tried_with_growing_waits():
-    """The moments of the watches show it."""
-
-    async def scenario():
-        async with bench(watch_list=False, begin=False) as b:
-            moments = []
-
-            def watch(options, *, known=None, _watch=b.source.watch):
-                moments.append(b.clock.monotonic())
-                return _watch(options)
-
-            b.source.watch = watch
-            b.source.fail_next(Unreachable("connection refused"), times=5)
-            await b.begin()
-            await b.advance(60)
-            waits = [later - earlier for earlier, later in pairwise(moments)]
-            assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8])
-            assert len(b.source.lists()) == 1
-
-    asyncio.run(scenario())
+        b.source.watch = watch
+        b.source.fail_next(fault, times=5)
+        await b.begin()
+        await b.advance(60)
+        waits = [later - earlier for earlier, later in pairwise(moments)]
+        assert waits == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8])
+        assert (len(b.source.lists()), len(b.source.watches())) == (1, 6)
 
 
 @pytest.mark.client_go(126, "Custom backoff")
-def test_a_schedule_of_ones_own_is_waited_by():
+async def test_a_schedule_of_ones_own_is_waited_by():
     """Through the options, which an informer and a factory take as well."""
-
-    async def scenario():
-        own = {"backoff": lambda clock: ExponentialBackoff(clock, first=0.01, longest=0.1)}
-        async with bench(watch_list=False, begin=False, **own) as b:
-            b.source.fail_next(Unreachable("no"), times=5)
-            await b.begin()
-            await b.advance(0.24)
-            assert b.figures.state == "BackingOff"
-            await b.advance(0.02)
-            assert b.figures.state == "Watching"
-            assert b.figures.waited == pytest.approx(0.25)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.client_go("Custom backoff")
-def test_an_informer_takes_the_schedule_too():
-    """What client-go's informers can't be told."""
-    options = ReflectorOptions(backoff=lambda clock: ExponentialBackoff(clock, first=0.01, longest=0.1))
-
-    async def scenario():
-        source, informer, clock = made(options=options)
-        source.fail_next(Unreachable("no"), times=5)
-        async with running(informer, clock):
-            await clock.advance(0.26)
-            return informer.has_synced
-
-    assert asyncio.run(scenario())
-
-
-@pytest.mark.client_go("Run loop")
-def test_stopping_is_obeyed_while_it_waits():
-    """A wait of half a minute is not waited for."""
-
-    async def scenario():
-        async with bench(begin=False) as b:
-            b.source.fail_next(Unreachable("no"))
-            await b.begin()
-            assert b.figures.state == "BackingOff"
-            await b.stop()
-            assert b.task.cancelled()
-
-    asyncio.run(scenario())
+    own = {"backoff": lambda clock: ExponentialBackoff(clock, first=0.01, longest=0.1)}
+    async with bench(watch_list=False, begin=False, **own) as b:
+        b.source.fail_next(Unreachable("no"), times=5)
+        await b.begin()
+        await b.advance(0.24)
+        assert b.figures.state == "BackingOff"
+        await b.advance(0.02)
+        assert b.figures.state == "Watching"
+        assert b.figures.waited == pytest.approx(0.25)
 
 
 @pytest.mark.client_go(129, 146, "500 inside the stream")
-def test_internal_errors_are_waited_out_before_a_list():
+async def test_internal_errors_are_waited_out_before_a_list():
     """Five times at one version, in half a minute; a version that moves on, or ten minutes, begin anew."""
-
-    async def scenario():
-        async with bench() as b:
-            fault = ServerError(500, "InternalError", "etcd is busy")
+    async with bench() as b:
+        fault = ServerError(500, "InternalError", "etcd is busy")
+        for so_far in (5, 10, 15):
             for _ in range(5):
                 b.source.cut(fault)
                 await b.advance(61)
-            assert (b.figures.relists, b.figures.back_offs) == (0, 5)
-            b.source.add(pod("c"))
-            await b.settle()
-            for _ in range(5):
-                b.source.cut(fault)
-                await b.advance(61)
-            await b.advance(600)
-            for _ in range(5):
-                b.source.cut(fault)
-                await b.advance(61)
-            assert (b.figures.relists, b.figures.back_offs) == (0, 15)
-            b.source.cut(fault)
-            await b.advance(61)
-            assert b.figures.relists == 1
-
-    asyncio.run(scenario())
+            assert (b.figures.relists, b.figures.back_offs) == (0, so_far)
+            if so_far == 5:
+                b.source.add(pod("c"))
+                await b.settle()
+            elif so_far == 10:
+                await b.advance(600)
+        b.source.cut(fault)
+        await b.advance(61)
+        assert b.figures.relists == 1
 
 
 @pytest.mark.client_go(142)
-def test_a_corrupt_object_that_was_deleted_by_force_leaves_the_store():
+async def test_a_corrupt_object_that_was_deleted_by_force_leaves_the_store():
     """The server can't tell of it in a watch; a list shows that it is gone."""
-
-    async def scenario():
-        async with bench() as b:
-            b.source.cut(Unreachable("reset"))
-            await b.settle()
-            b.source.delete("demo/a")
-            b.source.fail_next(ServerError(500, "StoreReadError", "a can't be decrypted"))
-            await b.advance(4)
-            assert b.names == ["b"]
-            assert b.figures.relists == 1
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        b.source.cut(Unreachable("reset"))
+        await b.settle()
+        b.source.delete("demo/a")
+        b.source.fail_next(ServerError(500, "StoreReadError", "a can't be decrypted"))
+        await b.advance(4)
+        assert b.names == ["b"]
+        assert b.figures.relists == 1
 
 
 @pytest.mark.client_go("Watch error handler", "Other watch errors")
-def test_faults_are_given_to_whoever_wants_them():
+async def test_faults_are_given_to_whoever_wants_them():
     """Each that is waited for, as it is; what needs no wait is none."""
-
-    async def scenario():
-        async with bench() as b:
-            conflict = Conflict(409, "Conflict", "what is this")
-            b.source.cut(conflict)
-            await b.advance(1)
-            b.source.cut(EXPIRED)
-            await b.advance(2)
-            assert b.faults == [conflict, EXPIRED]
-            assert b.figures.relists == 2
-            b.source.add(pod("c"))
-            await b.settle()
-            b.source.cut(EXPIRED)
-            await b.advance(1)
-            assert len(b.faults) == 2
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        conflict = Conflict(409, "Conflict", "what is this")
+        b.source.cut(conflict)
+        await b.advance(1)
+        b.source.cut(EXPIRED)
+        await b.advance(2)
+        assert b.faults == [conflict, EXPIRED]
+        assert b.figures.relists == 2
+        b.source.add(pod("c"))
+        await b.settle()
+        b.source.cut(EXPIRED)
+        await b.advance(1)
+        assert len(b.faults) == 2
 
 
 async def _answers(server):
@@ -269,67 +179,55 @@ def _shared(b, **server):
 
 
 @pytest.mark.client_go("Run loop")
-def test_a_watch_is_true_soon_after_the_server_is_back_however_long_it_was_away():
+async def test_a_watch_is_true_soon_after_the_server_is_back_however_long_it_was_away():
     """Ten minutes of outage do not make it wait for half a minute more; it asks nothing meanwhile."""
-
-    async def scenario():
-        async with bench() as b:
-            server = _shared(b)
-            server.fault = Unreachable("connection refused")
-            b.source.fail_next(server.fault, times=1000)
-            b.source.cut(server.fault)
-            await b.advance(600)
-            assert (len(b.source.watches()), b.figures.failures) == (1, 1)
-            assert server.asked == 601, "at once, then once a second"
-            b.source.add(pod("c"))
-            server.fault = None
-            b.source.calm()
-            await b.advance(3)
-            assert b.agrees()
-            assert b.figures.waited == pytest.approx(600, abs=5)
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        server = _shared(b)
+        server.fault = Unreachable("connection refused")
+        b.source.fail_next(server.fault, times=1000)
+        b.source.cut(server.fault)
+        await b.advance(600)
+        assert (len(b.source.watches()), b.figures.failures) == (1, 1)
+        assert server.asked == 601, "at once, then once a second"
+        b.source.add(pod("c"))
+        server.fault = None
+        b.source.calm()
+        await b.advance(3)
+        assert b.agrees()
+        assert b.figures.waited == pytest.approx(600, abs=5)
 
 
 @pytest.mark.client_go("Connection refused / 429 at watch")
 @pytest.mark.parametrize(
     "refusal", [Forbidden(403, "Forbidden", "no"), TooManyRequests(429, "TooManyRequests", "")]
 )
-def test_what_is_refused_waits_for_itself_and_keeps_nobody_else(refusal):
+async def test_what_is_refused_waits_for_itself_and_keeps_nobody_else(refusal):
     """A namespace that is forbidden has its own back-off, and no other watch waits for it."""
-
-    async def scenario():
-        async with bench() as b:
-            server = _shared(b)
-            await b.advance(5)
-            b.source.fail_next(refusal, times=4)
-            b.source.cut()
-            await b.advance(3)
-            assert (b.figures.state, server.asked) == ("BackingOff", 0)
-            assert not await b.source.health.wait(0)
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        server = _shared(b)
+        await b.advance(5)
+        b.source.fail_next(refusal, times=4)
+        b.source.cut()
+        await b.advance(3)
+        assert (b.figures.state, server.asked) == ("BackingOff", 0)
+        assert not await b.source.health.wait(0)
 
 
 @pytest.mark.client_go("Run loop")
-def test_a_server_that_refuses_while_it_starts_is_asked_again_soon():
+async def test_a_server_that_refuses_while_it_starts_is_asked_again_soon():
     """Rights that are not there in the first second after a restart are not waited for as after an hour."""
-
-    async def scenario():
-        async with bench() as b:
-            server = _shared(b)
-            for _ in range(8):  # its own back-off is at half a minute
-                b.source.cut(Forbidden(403, "Forbidden", "no"))
-                await b.advance(40)
-            server.fault = Unreachable("connection refused")
-            b.source.fail_next(server.fault, times=1000)
-            b.source.cut(server.fault)
-            await b.advance(60)
-            b.source.calm()
-            b.source.fail_next(Forbidden(403, "Forbidden", "no"), times=2)
-            server.fault = None
-            b.source.add(pod("c"))
-            await b.advance(4.5)
-            assert b.agrees()
-
-    asyncio.run(scenario())
+    async with bench() as b:
+        server = _shared(b)
+        for _ in range(8):  # its own back-off is at half a minute
+            b.source.cut(Forbidden(403, "Forbidden", "no"))
+            await b.advance(40)
+        server.fault = Unreachable("connection refused")
+        b.source.fail_next(server.fault, times=1000)
+        b.source.cut(server.fault)
+        await b.advance(60)
+        b.source.calm()
+        b.source.fail_next(Forbidden(403, "Forbidden", "no"), times=2)
+        server.fault = None
+        b.source.add(pod("c"))
+        await b.advance(4.5)
+        assert b.agrees()

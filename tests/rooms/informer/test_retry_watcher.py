@@ -16,9 +16,7 @@ from declctl.errors import (
     Unreachable,
     UsageError,
 )
-from declctl.informer import FakeControllerSource
 from declctl.informer.watches import RetryWatcher
-from declctl.kit import ManualClock
 from declctl.objects import EventType, WatchEvent
 from tests.rooms.informer.shapes import pod, record, rest
 
@@ -48,19 +46,6 @@ async def reading(source, clock, version="1"):
         await asyncio.wait([reader.task])
 
 
-@pytest.fixture
-def source() -> FakeControllerSource:
-    """Version 1 has a pod, `first`."""
-    source = FakeControllerSource()
-    source.add(pod("first"))
-    return source
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.mark.client_go("Retry watcher / informer watcher")
 @pytest.mark.parametrize("version", ["", "0"])
 def test_a_version_that_can_not_be_resumed_from_is_refused(source, version):
@@ -71,22 +56,18 @@ def test_a_version_that_can_not_be_resumed_from_is_refused(source, version):
 
 @pytest.mark.client_go(223, "Retry watcher / informer watcher")
 @pytest.mark.parametrize("closed", [1, 2, 4])
-def test_every_event_comes_once_however_often_the_watch_is_closed(source, clock, closed):
+async def test_every_event_comes_once_however_often_the_watch_is_closed(source, clock, closed):
     """The next watch goes on from the last event; versions in between, of other objects, don't matter."""
-
-    async def scenario():
-        async with reading(source, clock) as (watcher, reader):
-            for number in range(closed):
-                source.add(pod(f"p{number}"))
-                source.advance()
-                await rest(clock)
-                source.cut()
-                source.modify(pod(f"p{number}"))
-                await clock.advance(1)
+    async with reading(source, clock) as (watcher, reader):
+        for number in range(closed):
+            source.add(pod(f"p{number}"))
+            source.advance()
             await rest(clock)
-            return reader.lines, watcher.resource_version
-
-    lines, version = asyncio.run(scenario())
+            source.cut()
+            source.modify(pod(f"p{number}"))
+            await clock.advance(1)
+        await rest(clock)
+        lines, version = (reader.lines, watcher.resource_version)
     assert lines == [f"{what} p{number}" for number in range(closed) for what in ("ADDED", "MODIFIED")]
     assert version == source.resource_version
     assert len(source.watches()) == closed + 1
@@ -94,33 +75,34 @@ def test_every_event_comes_once_however_often_the_watch_is_closed(source, clock,
 
 
 @pytest.mark.client_go(223)
-def test_it_begins_after_its_version(source, clock):
+async def test_it_begins_after_its_version(source, clock):
     """From a version long ago everything since is told, and nothing of before."""
-
-    async def scenario():
-        for name in ("a", "b", "c"):
-            source.advance()
-            source.add(pod(name))
-        source.delete("demo/b")
-        async with reading(source, clock, version="3") as (_, reader):
-            return reader.lines
-
-    assert asyncio.run(scenario()) == ["ADDED b", "ADDED c", "DELETED b"]
+    for name in ("a", "b", "c"):
+        source.advance()
+        source.add(pod(name))
+    source.delete("demo/b")
+    async with reading(source, clock, version="3") as (_, reader):
+        assert reader.lines == ["ADDED b", "ADDED c", "DELETED b"]
 
 
 @pytest.mark.client_go("Retry watcher / informer watcher")
-def test_between_two_watches_lies_a_second(source, clock):
-    """A server that closes every watch at once is asked once a second, not in a circle."""
+async def test_between_two_watches_lies_a_second(source, clock):
+    """A server that closes every watch at once is asked once a second, not in a circle.
+
+    An hour of outage costs about a hundred questions, half a minute apart.
+    """
     source.slams = True
-
-    async def scenario():
-        async with reading(source, clock):
-            await clock.advance(0.9)
-            early = len(source.watches())
-            await clock.advance(0.2)
-            return early, len(source.watches())
-
-    assert asyncio.run(scenario()) == (1, 2)
+    async with reading(source, clock):
+        await clock.advance(0.9)
+        assert len(source.watches()) == 1
+        await clock.advance(0.2)
+        assert len(source.watches()) == 2
+    source.calm()
+    source.requests.clear()
+    source.fail_next(Unreachable("connection refused"), times=1000)
+    async with reading(source, clock):
+        await clock.advance(3600)
+    assert 100 < len(source.watches()) < 150
 
 
 @pytest.mark.client_go(219)
@@ -134,42 +116,28 @@ def test_between_two_watches_lies_a_second(source, clock):
     ],
     ids=lambda fault: type(fault).__name__,
 )
-def test_a_watch_that_can_not_be_opened_is_tried_again(source, clock, fault, caplog):
+async def test_a_watch_that_can_not_be_opened_is_tried_again(source, clock, fault, caplog):
     """The watch is opened later, from where it was, and the reader sees nothing of the fault."""
     source.fail_next(fault, times=3)
-
-    async def scenario():
-        async with reading(source, clock) as (_, reader):
-            await clock.advance(20)
-            source.add(pod("late"))
-            await rest(clock)
-            return reader.lines, reader.task.done()
-
-    assert asyncio.run(scenario()) == (["ADDED late"], False)
+    async with reading(source, clock) as (_, reader):
+        await clock.advance(20)
+        source.add(pod("late"))
+        await rest(clock)
+        assert (reader.lines, reader.task.done()) == (["ADDED late"], False)
     assert {watch.resource_version for watch in source.watches()} == {"1"}
     assert str(fault) in caplog.text
 
 
 @pytest.mark.client_go(219)
-def test_a_watch_that_is_none_is_tried_again(source, clock):
+async def test_a_watch_that_is_none_is_tried_again(source, clock):
     """A source that gives an empty watch, not even opened, is asked again."""
-    real, empty = source.watch, 2
-
-    def watch(options):
-        nonlocal empty
-        empty -= 1
-        return _nothing() if empty >= 0 else real(options)
-
-    source.watch = watch
-
-    async def scenario():
-        async with reading(source, clock) as (_, reader):
-            await clock.advance(3)
-            source.add(pod("late"))
-            await rest(clock)
-            return reader.lines
-
-    assert asyncio.run(scenario()) == ["ADDED late"]
+    watches = [_nothing, _nothing]
+    source.watch = lambda options, _watch=source.watch: watches.pop()() if watches else _watch(options)
+    async with reading(source, clock) as (_, reader):
+        await clock.advance(3)
+        source.add(pod("late"))
+        await rest(clock)
+        assert reader.lines == ["ADDED late"]
 
 
 async def _nothing():
@@ -177,37 +145,21 @@ async def _nothing():
         yield batch
 
 
-def test_a_server_that_fails_on_and_on_is_asked_more_and_more_rarely(source, clock):
-    """An hour of outage costs about a hundred questions, half a minute apart."""
-    source.fail_next(Unreachable("connection refused"), times=1000)
-
-    async def scenario():
-        async with reading(source, clock):
-            await clock.advance(3600)
-
-    asyncio.run(scenario())
-    assert 100 < len(source.watches()) < 150
-
-
 @pytest.mark.client_go(220, "Retry watcher / informer watcher")
-def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
+async def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
     """What was missed can't be told any more: the reader learns that once, after what came before."""
-
-    async def scenario():
-        async with RetryWatcher(source, "1", clock=clock) as watcher:
-            reader = Reader(watcher)
-            await rest(clock)
-            source.add(pod("last"))
-            await rest(clock)
-            source.cut(GONE)
-            await rest(clock)
-            with pytest.raises(Expired, match="too old"):
-                await reader.task
-            again = [event async for event in watcher]
-            await clock.advance(100)
-            return reader.lines, again, watcher.is_stopped
-
-    assert asyncio.run(scenario()) == (["ADDED last"], [], True)
+    async with RetryWatcher(source, "1", clock=clock) as watcher:
+        reader = Reader(watcher)
+        await rest(clock)
+        source.add(pod("last"))
+        await rest(clock)
+        source.cut(GONE)
+        await rest(clock)
+        with pytest.raises(Expired, match="too old"):
+            await reader.task
+        again = [event async for event in watcher]
+        await clock.advance(100)
+        assert (reader.lines, again, watcher.is_stopped) == (["ADDED last"], [], True)
     assert len(source.watches()) == 1
     assert source.open_watches == 0
 
@@ -216,122 +168,84 @@ def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
 @pytest.mark.parametrize(
     "fault", [Forbidden(403, "Forbidden", "no"), Unauthorized(401, "Unauthorized", "who?")]
 )
-def test_who_may_not_watch_is_told_so(source, clock, fault):
+async def test_who_may_not_watch_is_told_so(source, clock, fault):
     """It ends with the error, instead of asking for ever."""
     source.fail_next(fault, times=100)
-
-    async def scenario():
-        async with RetryWatcher(source, "1", clock=clock) as watcher:
-            with pytest.raises(type(fault)):
-                await anext(watcher)
-            return [event async for event in watcher]
-
-    assert asyncio.run(scenario()) == []
+    async with RetryWatcher(source, "1", clock=clock) as watcher:
+        with pytest.raises(type(fault)):
+            await anext(watcher)
+        assert [event async for event in watcher] == []
     assert len(source.watches()) == 1
 
 
 @pytest.mark.client_go(224)
 @pytest.mark.parametrize("read", [0, 1])
-def test_it_stops_with_events_that_nobody_reads(source, clock, read):
+async def test_it_stops_with_events_that_nobody_reads(source, clock, read):
     """Stopped by somebody else, nothing is left: no task, no open watch, nothing to be read."""
-
-    async def scenario():
-        for name in ("a", "b", "c"):
-            source.add(pod(name))
-        before = asyncio.all_tasks()
-        watcher = RetryWatcher(source, "1", clock=clock)
-        for _ in range(read):
-            await anext(watcher)
-        await watcher.stop()
-        await watcher.stop()
-        left = [event async for event in watcher]
-        await rest(clock)
-        return left, asyncio.all_tasks() - before
-
-    assert asyncio.run(scenario()) == ([], set())
+    for name in ("a", "b", "c"):
+        source.add(pod(name))
+    before = asyncio.all_tasks()
+    watcher = RetryWatcher(source, "1", clock=clock)
+    for _ in range(read):
+        await anext(watcher)
+    await watcher.stop()
+    await watcher.stop()
+    left = [event async for event in watcher]
+    await rest(clock)
+    assert (left, asyncio.all_tasks() - before) == ([], set())
     assert source.open_watches == 0
 
 
 @pytest.mark.client_go(224)
-def test_stopping_ends_whoever_waits_for_an_event(source, clock):
-    """The reader's loop ends as if there were no more events."""
-
-    async def scenario():
-        watcher = RetryWatcher(source, "1", clock=clock)
-        reader = Reader(watcher)
-        await rest(clock)
-        watching = source.open_watches
-        await watcher.stop()
-        await reader.task
-        return watching, source.open_watches
-
-    assert asyncio.run(scenario()) == (1, 0)
-
-
-def test_stopping_ends_a_wait_between_two_watches(source, clock):
-    """Nobody has to wait for a back-off to be over."""
-    source.fail_next(Unreachable("connection refused"))
-
-    async def scenario():
-        watcher = RetryWatcher(source, "1", clock=clock)
-        reader = Reader(watcher)
-        await rest(clock)
-        await watcher.stop()
-        await reader.task
-        return reader.lines
-
-    assert asyncio.run(scenario()) == []
+@pytest.mark.parametrize("refused", [False, True], ids=["waiting for an event", "waiting for the next watch"])
+async def test_stopping_ends_whoever_waits(source, clock, refused):
+    """The reader's loop ends as if there were no more events, also in the middle of a back-off."""
+    if refused:
+        source.fail_next(Unreachable("connection refused"))
+    watcher = RetryWatcher(source, "1", clock=clock)
+    reader = Reader(watcher)
+    await rest(clock)
+    assert source.open_watches == (not refused)
+    await watcher.stop()
+    await reader.task
+    assert (reader.lines, source.open_watches) == ([], 0)
 
 
-def test_a_reader_that_gives_up_misses_nothing(source, clock):
+async def test_a_reader_that_gives_up_misses_nothing(source, clock):
     """A read with a time limit that was cancelled loses no event: the next one goes on from there."""
-
-    async def scenario():
-        async with RetryWatcher(source, "1", clock=clock) as watcher:
-            impatient = asyncio.create_task(anext(watcher))
-            await rest(clock)
-            impatient.cancel()
-            await asyncio.wait([impatient])
-            closed = source.open_watches
-            source.add(pod("late"))
-            patient = asyncio.create_task(anext(watcher))
-            await clock.advance(2)
-            event = await patient
-            return impatient.cancelled(), closed, f"{event.type} {event.obj.name}"
-
-    assert asyncio.run(scenario()) == (True, 0, "ADDED late")
+    async with RetryWatcher(source, "1", clock=clock) as watcher:
+        impatient = asyncio.create_task(anext(watcher))
+        await rest(clock)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        closed = source.open_watches
+        source.add(pod("late"))
+        patient = asyncio.create_task(anext(watcher))
+        await clock.advance(2)
+        event = await patient
+        assert (impatient.cancelled(), closed, f"{event.type} {event.obj.name}") == (True, 0, "ADDED late")
 
 
-def test_a_silent_watch_is_opened_anew(source, clock):
-    """A connection that is dead without a word is noticed; what happened meanwhile is told."""
+async def test_a_silent_watch_is_opened_anew(source, clock):
+    """A connection that is dead without a word is noticed; what happened meanwhile is told.
 
-    async def scenario():
+    Bookmarks move it on and are not told, so that a quiet resource does not fall behind until it expires.
+    """
+    async with reading(source, clock) as (watcher, reader):
+        source.advance()
+        source.bookmark()
+        await rest(clock)
+        assert (watcher.resource_version, reader.lines) == (source.resource_version, [])
         source.silent = True
-        async with reading(source, clock) as (_, reader):
-            source.add(pod("unheard"))
-            await clock.advance(89)
-            before = len(source.watches())
-            source.silent = False
-            await clock.advance(3)
-            return before, len(source.watches()), reader.lines
-
-    assert asyncio.run(scenario()) == (1, 2, ["ADDED unheard"])
+        source.add(pod("unheard"))
+        await clock.advance(89)
+        assert len(source.watches()) == 1
+        source.silent = False
+        await clock.advance(3)
+        assert (len(source.watches()), reader.lines) == (2, ["ADDED unheard"])
 
 
-def test_bookmarks_move_it_on_and_are_not_told(source, clock):
-    """A quiet resource does not fall so far behind that it expires."""
-
-    async def scenario():
-        async with reading(source, clock) as (watcher, reader):
-            source.advance()
-            source.bookmark()
-            await rest(clock)
-            return watcher.resource_version, reader.lines
-
-    assert asyncio.run(scenario()) == (source.resource_version, [])
-
-
-def test_an_event_without_a_version_ends_it(clock):
+async def test_an_event_without_a_version_ends_it(clock):
     """It could not be resumed after that: better an error than events that come twice."""
 
     class Versionless:
@@ -341,10 +255,7 @@ def test_an_event_without_a_version_ends_it(clock):
         async def watch(self, options):
             yield [WatchEvent(EventType.ADDED, record(version=""))]
 
-    async def scenario():
-        async with RetryWatcher(Versionless(), "1", clock=clock) as watcher:
-            with pytest.raises(MalformedAnswer, match="no version"):
-                await anext(watcher)
-            return watcher.is_stopped
-
-    assert asyncio.run(scenario())
+    async with RetryWatcher(Versionless(), "1", clock=clock) as watcher:
+        with pytest.raises(MalformedAnswer, match="no version"):
+            await anext(watcher)
+        assert watcher.is_stopped

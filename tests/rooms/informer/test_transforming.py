@@ -10,7 +10,7 @@ from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, RealFIFO
 from declctl.informer.queues.real_fifo import Replacement
 from declctl.objects import Delta, DeltaType
-from tests.rooms.informer.lines import entries
+from tests.rooms.informer.lines import entries, play
 from tests.rooms.informer.shapes import record
 
 QUEUES = pytest.mark.parametrize("queue_type", [RealFIFO, DeltaFIFO])
@@ -31,57 +31,31 @@ class Trimming:
 
 
 def popped(queue):
-    """Every record that comes out, with what the transformer did to it."""
+    """Every record that comes out, with how often the transformer has seen it: `Added a 1`."""
     found = []
     while batch := queue.pop_batch_nowait(100):
         for entry in entries(batch):
-            match entry:
-                case Replacement(records):
-                    found += [("Replacement", r) for r in records]
-                case Delta(record=None):
-                    found.append((entry.type, None))
-                case Delta():
-                    found.append((entry.type, entry.record))
-    return [(str(kind), None if r is None else (r.key, r.labels.get("seen"))) for kind, r in found]
+            records = entry.records if isinstance(entry, Replacement) else [entry.record]
+            kind = "Replacement" if isinstance(entry, Replacement) else entry.type
+            found += [f"{kind} {r.key.removeprefix('demo/')} {r.labels.get('seen')}" for r in records]
+    return found
 
 
-@pytest.mark.client_go(38, "Transform on enqueue")
-def test_every_live_object_is_transformed_once_on_its_way_in():
-    """Added, updated, deleted with its final state, listed."""
+@pytest.mark.client_go(10, 38, "Transform on enqueue")
+@pytest.mark.parametrize(
+    ("queue_type", "options", "listed"),
+    [
+        (RealFIFO, {}, ["Replacement c 1"]),
+        (DeltaFIFO, {}, ["Deleted b 1", "Replaced c 1"]),
+        (DeltaFIFO, {"emit_replaced": False}, ["Deleted b 1", "Sync c 1"]),
+    ],
+)
+def test_every_live_object_is_transformed_once_on_its_way_in(queue_type, options, listed):
+    """Added, updated, deleted with its final state, listed; a tombstone has the object as it was queued."""
     trim = Trimming()
-    queue = RealFIFO(transformer=trim)
-    queue.add(record("a"))
-    queue.update(record("a", 2))
-    queue.delete(record("a", 3))
-    queue.replace([record("b", 4)], "4")
-    assert popped(queue) == [
-        ("Added", ("demo/a", "1")),
-        ("Updated", ("demo/a", "1")),
-        ("Deleted", ("demo/a", "1")),
-        ("Replacement", ("demo/b", "1")),
-    ]
-    assert set(trim.calls.values()) == {1}
-
-
-@pytest.mark.client_go(10, "Transform on enqueue")
-@pytest.mark.parametrize("emit_replaced", [True, False])
-def test_a_tombstone_has_the_object_as_it_was_transformed(emit_replaced):
-    """The list lacks it: what is deleted is what was queued, and nobody transforms it again."""
-    trim = Trimming()
-    queue = DeltaFIFO(transformer=trim, emit_replaced=emit_replaced)
-    queue.add(record("a"))
-    queue.update(record("a", 2))
-    queue.delete(record("a", 3))
-    queue.add(record("b", 4))
-    queue.replace([record("c", 5)], "5")
-    assert popped(queue) == [
-        ("Added", ("demo/a", "1")),
-        ("Updated", ("demo/a", "1")),
-        ("Deleted", ("demo/a", "1")),
-        ("Added", ("demo/b", "1")),
-        ("Deleted", ("demo/b", "1")),
-        ("Replaced" if emit_replaced else "Sync", ("demo/c", "1")),
-    ]
+    queue = queue_type(transformer=trim, **options)
+    play(queue, "add a 1", "update a 2", "delete a 3", "add b 4", "list c 5")
+    assert popped(queue) == ["Added a 1", "Updated a 1", "Deleted a 1", "Added b 1", *listed]
     assert set(trim.calls.values()) == {1}
 
 
@@ -89,8 +63,7 @@ def test_a_tombstone_has_the_object_as_it_was_transformed(emit_replaced):
 @QUEUES
 def test_what_has_been_in_the_store_already_is_left_alone(queue_type):
     """Tombstones, resyncs, and objects that only left our sight are not live objects on their way in."""
-    trim = Trimming()
-    queue = queue_type(transformer=trim)
+    queue = queue_type(transformer=Trimming())
     queue.extend(
         [
             Delta(DeltaType.SYNC, "demo/a", record("a")),
@@ -99,62 +72,42 @@ def test_what_has_been_in_the_store_already_is_left_alone(queue_type):
             Delta(DeltaType.DELETED, "demo/b", record("b", 2), out_of_scope=True),
         ]
     )
-    assert popped(queue) == [
-        ("Sync", ("demo/a", None)),
-        ("Deleted", ("demo/a", None)),
-        ("Updated", ("demo/b", "1")),
-        ("Deleted", ("demo/b", None)),
-    ]
+    assert popped(queue) == ["Sync a None", "Deleted a None", "Updated b 1", "Deleted b None"]
 
 
-def test_a_resync_of_the_store_is_not_transformed():
-    """What is stored went through it when it came in."""
+def test_neither_a_resync_of_the_store_nor_a_delete_that_is_dropped_is_transformed():
+    """What is stored went through it when it came in; nobody would see the delete of an unknown object."""
     trim = Trimming()
     stored = trim(record("a"))
     queue = DeltaFIFO(lambda: {stored.key: stored}, transformer=trim)
     queue.resync()
-    assert popped(queue) == [("Sync", ("demo/a", "1"))]
-
-
-def test_a_delete_that_is_dropped_is_not_transformed():
-    """Nobody would see it; one of something that is queued is."""
-    trim = Trimming()
+    assert popped(queue) == ["Sync a 1"]
     queue = DeltaFIFO(transformer=trim)
     queue.delete(record("bad"))
-    assert trim.calls.total() == 0
+    assert trim.calls.total() == 1
     queue.extend(
         [Delta(DeltaType.ADDED, "demo/a", record("a")), Delta(DeltaType.DELETED, "demo/a", record("a", 2))]
     )
-    assert popped(queue) == [("Added", ("demo/a", "1")), ("Deleted", ("demo/a", "1"))]
+    assert popped(queue) == ["Added a 1", "Deleted a 1"]
 
 
 @pytest.mark.client_go("Transform on enqueue")
 @QUEUES
-def test_an_object_on_which_it_raises_is_not_queued(queue_type):
+async def test_an_object_on_which_it_raises_is_not_queued(queue_type):
     """The caller gets the error; what else came with that object is queued, and wakes who waits."""
-
-    async def scenario():
-        queue = queue_type(transformer=Trimming())
-        waiting = asyncio.create_task(queue.pop_batch(10))
-        await asyncio.sleep(0)
-        with pytest.raises(ValueError, match="can't read demo/bad"):
-            queue.extend([Delta(DeltaType.ADDED, r.key, r) for r in map(record, ("a", "bad", "b"))])
-        assert [entry.key for entry in await waiting] == ["demo/a", "demo/b"]
-        with pytest.raises(ValueError, match="can't read demo/bad"):
-            queue.add(record("bad"))
-        assert len(queue) == 0
-
-    asyncio.run(scenario())
-
-
-@QUEUES
-def test_the_error_says_how_many_objects_it_left_out(queue_type):
-    """The first fault is raised; it tells that there were others."""
     queue = queue_type(transformer=Trimming())
     with pytest.raises(ValueError, match="demo/bad1") as raised:
         queue.extend([Delta(DeltaType.ADDED, r.key, r) for r in map(record, ("bad1", "bad2", "bad3"))])
     assert raised.value.__notes__ == ["the transformer raised on 2 more"]
     assert not queue.has_synced
+    waiting = asyncio.create_task(queue.pop_batch(10))
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="can't read demo/bad"):
+        queue.extend([Delta(DeltaType.ADDED, r.key, r) for r in map(record, ("a", "bad", "b"))])
+    assert [entry.key for entry in await waiting] == ["demo/a", "demo/b"]
+    with pytest.raises(ValueError, match="can't read demo/bad"):
+        queue.add(record("bad"))
+    assert len(queue) == 0
 
 
 @pytest.mark.client_go("Transform on enqueue")
@@ -181,15 +134,3 @@ def test_an_object_keeps_its_key(queue_type):
     with pytest.raises(CacheError, match="made demo/other of demo/a"):
         queue.replace([record("a")], "1")
     assert len(queue) == 0
-
-
-def test_one_transformer_serves_several_queues():
-    """It belongs to none of them."""
-    trim = Trimming()
-    queues = [RealFIFO(transformer=trim), DeltaFIFO(transformer=trim)]
-    for number, queue in enumerate(queues):
-        queue.add(record(f"p{number}"))
-    assert [popped(queue) for queue in queues] == [
-        [("Added", ("demo/p0", "1"))],
-        [("Added", ("demo/p1", "1"))],
-    ]

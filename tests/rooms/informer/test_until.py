@@ -5,9 +5,7 @@ import asyncio
 import pytest
 
 from declctl.errors import DeclctlError, Expired, TimedOut, UsageError, WatchEnded
-from declctl.informer import FakeControllerSource
 from declctl.informer.watches import ObjectEvent, until, until_with_sync, until_without_retry
-from declctl.kit import ManualClock
 from declctl.objects import EventType, ObjectView
 from tests.rooms.informer.shapes import pod, record, rest
 
@@ -30,168 +28,114 @@ async def happening(*kinds):
         yield ObjectEvent(kind, ObjectView(record(version=version)))
 
 
-@pytest.fixture
-def source() -> FakeControllerSource:
-    """Version 1 has a pod, `first`."""
-    source = FakeControllerSource()
-    source.add(pod("first"))
-    return source
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.mark.client_go(227, "Retry watcher / informer watcher")
-def test_conditions_are_met_in_order_each_by_a_later_event():
-    """Added twice is two events: one event never meets two conditions."""
+async def test_conditions_are_met_in_order_each_by_a_later_event(source, clock):
+    """Added twice is two events: one event never meets two conditions.
+
+    What happened before its turn does not count; without conditions there is nothing to wait for, as in
+    client-go.
+    """
     events = [EventType.DELETED, EventType.ADDED, EventType.MODIFIED, EventType.ADDED, EventType.DELETED]
-    stream = happening(*events)
-
-    event = asyncio.run(until_without_retry(stream, added, added, deleted))
-
+    event = await until_without_retry(happening(*events), added, added, deleted)
     assert (event.type, event.obj.resource_version) == (EventType.DELETED, "5")
-
-
-@pytest.mark.client_go(227)
-def test_an_event_before_its_turn_does_not_count():
-    """What happened before the first condition was met says nothing about the second."""
     with pytest.raises(WatchEnded, match="condition 2 of 2"):
-        asyncio.run(until_without_retry(happening(EventType.DELETED, EventType.ADDED), added, deleted))
+        await until_without_retry(happening(EventType.DELETED, EventType.ADDED), added, deleted)
+    assert await until("1", source, clock=clock) is None
+    assert await until_with_sync(source, None, clock=clock) is None
 
 
 @pytest.mark.client_go(227)
-def test_a_stream_that_ends_a_time_limit_and_a_condition_that_fails_are_told_apart(source, clock):
+async def test_a_stream_that_ends_a_time_limit_and_a_condition_that_fails_are_told_apart(source, clock):
     """Each of the three is an error of its own, and says how far it came."""
 
     def fails(event):
         raise ZeroDivisionError("the condition's own")
 
-    async def late():
-        waiting = asyncio.create_task(until("1", source, added, modified, timeout=5, clock=clock))
-        await rest(clock)
-        source.add(pod("web"))
-        await clock.advance(4.9)
-        early = waiting.done()
-        await clock.advance(0.2)
-        assert not early
-        await waiting
-
     with pytest.raises(WatchEnded, match="condition 1 of 1 was not met"):
-        asyncio.run(until_without_retry(happening(), added))
+        await until_without_retry(happening(), added)
     with pytest.raises(ZeroDivisionError, match="the condition's own"):
-        asyncio.run(until_without_retry(happening(EventType.ADDED), fails))
+        await until_without_retry(happening(EventType.ADDED), fails)
+    waiting = asyncio.create_task(until("1", source, added, modified, timeout=5, clock=clock))
+    await rest(clock)
+    source.add(pod("web"))
+    await clock.advance(4.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
     with pytest.raises(TimedOut, match="condition 2 of 2 was not met within 5 s") as told:
-        asyncio.run(late())
+        await waiting
     assert isinstance(told.value, TimeoutError)
     assert isinstance(told.value, DeclctlError)
     assert source.open_watches == 0
 
 
-def test_without_conditions_there_is_nothing_to_wait_for(source, clock):
-    """As client-go, it returns at once, without an event."""
-    assert asyncio.run(until("1", source, clock=clock)) is None
-    assert asyncio.run(until_with_sync(source, None, clock=clock)) is None
-
-
 @pytest.mark.client_go(227)
-def test_until_goes_on_across_closed_watches(source, clock):
+async def test_until_goes_on_across_closed_watches(source, clock):
     """A server that ends the watch in between is no reason to fail."""
-
-    async def scenario():
-        waiting = asyncio.create_task(until("1", source, added, deleted, timeout=60, clock=clock))
-        await rest(clock)
-        source.add(pod("web"))
-        await rest(clock)
-        source.cut()
-        source.delete("demo/web")
-        await clock.advance(2)
-        return await waiting
-
-    event = asyncio.run(scenario())
+    waiting = asyncio.create_task(until("1", source, added, deleted, timeout=60, clock=clock))
+    await rest(clock)
+    source.add(pod("web"))
+    await rest(clock)
+    source.cut()
+    source.delete("demo/web")
+    await clock.advance(2)
+    event = await waiting
     assert (event.type, event.obj.name) == (EventType.DELETED, "web")
     assert source.open_watches == 0
 
 
-def test_until_needs_a_version_and_tells_when_it_is_too_old(source, clock):
+async def test_until_needs_a_version_and_tells_when_it_is_too_old(source, clock):
     """What can't be resumed is an error, not an endless wait."""
-
-    async def expired():
-        waiting = asyncio.create_task(until("1", source, added, clock=clock))
-        await rest(clock)
-        source.cut(Expired(410, "Expired", "too old"))
-        await rest(clock)
+    with pytest.raises(UsageError, match="version"):
+        await until("0", source, added, clock=clock)
+    waiting = asyncio.create_task(until("1", source, added, clock=clock))
+    await rest(clock)
+    source.cut(Expired(410, "Expired", "too old"))
+    await rest(clock)
+    with pytest.raises(Expired):
         await waiting
 
-    with pytest.raises(UsageError, match="version"):
-        asyncio.run(until("0", source, added, clock=clock))
-    with pytest.raises(Expired):
-        asyncio.run(expired())
-
 
 @pytest.mark.client_go(227)
-def test_with_sync_what_is_there_counts_as_added(source, clock):
-    """Without a precondition nothing waits for the sync: the first object may meet the condition."""
-    source.ends_initial_events = True
+async def test_a_precondition_looks_at_the_synced_cache(source, clock):
+    """If it holds already there is nothing to wait for; if not, it is the conditions' turn.
 
-    async def scenario():
-        return await until_with_sync(source, None, added, timeout=5, clock=clock)
-
-    event = asyncio.run(scenario())
-    assert (event.type, event.obj.name) == (EventType.ADDED, "first")
-    assert source.open_watches == 0
-
-
-@pytest.mark.client_go(227)
-def test_a_precondition_looks_at_the_synced_cache(source, clock):
-    """If it holds already there is nothing to wait for; if not, it is the conditions' turn."""
+    Without one nothing waits for the sync: what is there counts as added, and may meet the condition.
+    """
+    event = await until_with_sync(source, None, added, timeout=5, clock=clock)
+    assert (event.type, event.obj.name, source.open_watches) == (EventType.ADDED, "first", 0)
     seen = []
 
     def there(lister):
         seen.append([obj.name for obj in lister.list()])
         return "first" in seen[-1]
 
-    def none(lister):
-        return not lister.list()
-
-    async def waits():
-        waiting = asyncio.create_task(until_with_sync(source, none, deleted, timeout=5, clock=clock))
-        await rest(clock)
-        source.delete("demo/first")
-        await rest(clock)
-        return await waiting
-
-    assert asyncio.run(until_with_sync(source, there, deleted, timeout=5, clock=clock)) is None
+    assert await until_with_sync(source, there, deleted, timeout=5, clock=clock) is None
     assert seen == [["first"]]
-    assert asyncio.run(waits()).obj.name == "first"
+    empty = lambda lister: not lister.list()  # noqa: E731
+    waiting = asyncio.create_task(until_with_sync(source, empty, deleted, timeout=5, clock=clock))
+    await rest(clock)
+    source.delete("demo/first")
+    await rest(clock)
+    assert (await waiting).obj.name == "first"
 
 
-def test_a_cache_that_does_not_sync_says_why(source, clock):
+async def test_a_cache_that_does_not_sync_says_why(source, clock):
     """The time limit holds for the sync too, and one reads what the server said."""
     source.streams = False
     source.fail_next(OSError("etcd is away"), verb="list", times=100)
-
-    async def scenario():
+    with pytest.raises(TimedOut, match=r"had not synced \(.*etcd is away\) within 5 s"):
         asked = until_with_sync(source, lambda lister: True, added, timeout=5, clock=clock)
         waiting = asyncio.create_task(asked)
         await clock.advance(6)
         await waiting
 
-    with pytest.raises(TimedOut, match=r"had not synced \(.*etcd is away\) within 5 s"):
-        asyncio.run(scenario())
 
-
-def test_whoever_is_cancelled_leaves_nothing_behind(source, clock):
+async def test_whoever_is_cancelled_leaves_nothing_behind(source, clock):
     """A program that ends while it waits closes its watch."""
-
-    async def scenario():
-        before = asyncio.all_tasks()
-        waiting = asyncio.create_task(until("1", source, deleted, timeout=5, clock=clock))
-        await rest(clock)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        await rest(clock)
-        return waiting.cancelled(), asyncio.all_tasks() - before, source.open_watches
-
-    assert asyncio.run(scenario()) == (True, set(), 0)
+    before = asyncio.all_tasks()
+    waiting = asyncio.create_task(until("1", source, deleted, timeout=5, clock=clock))
+    await rest(clock)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await rest(clock)
+    assert (waiting.cancelled(), asyncio.all_tasks() - before, source.open_watches) == (True, set(), 0)

@@ -11,11 +11,6 @@ from declctl.informer import SyncResult, wait_for, wait_for_cache_sync
 from declctl.kit import Latch, ManualClock
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def latches(*names: str) -> dict[str, Latch]:
     return {name: Latch(name) for name in names}
 
@@ -28,39 +23,31 @@ async def begun(waiting: Mapping[str, Latch], clock: ManualClock, **more) -> asy
 
 
 @pytest.mark.client_go(203, "Waiting helpers")
-def test_it_returns_with_the_last_of_them(clock):
+async def test_it_returns_with_the_last_of_them(clock):
     """Three that sync after 0, 5 and 10 seconds: true after 10 seconds and not before."""
-
-    async def scenario():
-        waiting = latches("first", "second", "third")
-        waiting["first"].open()
-        task = await begun(waiting, clock, timeout=60)
-        await clock.advance(5)
-        waiting["second"].open()
-        await clock.advance(5)
-        early = task.done()
-        waiting["third"].open()
-        result = await task
-        assert clock.monotonic() == 1010.0
-        return early, bool(result), result.missing, result.as_error()
-
-    assert asyncio.run(scenario()) == (False, True, (), None)
+    waiting = latches("first", "second", "third")
+    waiting["first"].open()
+    task = await begun(waiting, clock, timeout=60)
+    await clock.advance(5)
+    waiting["second"].open()
+    await clock.advance(5)
+    early = task.done()
+    waiting["third"].open()
+    result = await task
+    assert clock.monotonic() == 1010.0
+    assert (early, bool(result), result.missing, result.as_error()) == (False, True, (), None)
 
 
 @pytest.mark.client_go(203, "Waiting helpers")
-def test_what_never_syncs_is_named_with_its_reason(clock, caplog):
+async def test_what_never_syncs_is_named_with_its_reason(clock, caplog):
     """After the time is over: exactly what is missing and why, in the result and in the log."""
-
-    async def scenario():
+    with caplog.at_level(logging.WARNING, "declctl.informer"):
         waiting = latches("pods", "nodes", "services")
         waiting["nodes"].open()
         why = {"pods": "Listing: 500 objects so far", "services": "forbidden"}.__getitem__
         task = await begun(waiting, clock, why=why, timeout=15)
         await clock.advance(15)
-        return await task
-
-    with caplog.at_level(logging.WARNING, "declctl.informer"):
-        result = asyncio.run(scenario())
+        result = await task
     assert not result
     assert result.missing == ("pods", "services")
     assert result.reasons == {"pods": "Listing: 500 objects so far", "services": "forbidden"}
@@ -71,10 +58,9 @@ def test_what_never_syncs_is_named_with_its_reason(clock, caplog):
     assert "nodes" not in line
 
 
-def test_the_log_speaks_after_ten_seconds_and_then_less_and_less_often(clock, caplog):
+async def test_the_log_speaks_after_ten_seconds_and_then_less_and_less_often(clock, caplog):
     """Who waits for hours is told of it, but the log is not filled with it."""
-
-    async def scenario():
+    with caplog.at_level(logging.WARNING, "declctl.informer"):
         waiting = latches("pods")
         task = await begun(waiting, clock)
         moments: list[float] = []
@@ -84,66 +70,46 @@ def test_the_log_speaks_after_ten_seconds_and_then_less_and_less_often(clock, ca
             moments += [second] * len(caplog.messages)
         task.cancel()
         await asyncio.wait([task])
-        return moments
-
-    with caplog.at_level(logging.WARNING, "declctl.informer"):
-        assert asyncio.run(scenario()) == [10, 30, 70, 150]
+        assert moments == [10, 30, 70, 150]
 
 
 @pytest.mark.client_go(203)
-def test_nothing_to_wait_for_is_synced_at_once(clock):
-    """No checkers: true, without a look at the time."""
-
-    async def scenario():
-        return bool(await wait_for({}, clock=clock, timeout=0)), bool(await wait_for_cache_sync())
-
-    assert asyncio.run(scenario()) == (True, True)
-
-
-@pytest.mark.client_go(203)
-def test_who_is_cancelled_does_not_wait(clock):
+async def test_who_is_cancelled_does_not_wait(clock):
     """Cancelled before it began or while it waits: it ends cancelled and leaves nothing behind."""
-
-    async def scenario():
-        waiting = latches("pods")
-        early = asyncio.create_task(wait_for(waiting, clock=clock))
-        early.cancel()
-        task = await begun(waiting, clock)
-        task.cancel()
-        await asyncio.wait([early, task])
-        await clock.settle()
-        return early.cancelled(), task.cancelled(), asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert asyncio.run(scenario()) == (True, True, set())
+    waiting = latches("pods")
+    early = asyncio.create_task(wait_for(waiting, clock=clock))
+    early.cancel()
+    task = await begun(waiting, clock)
+    task.cancel()
+    await asyncio.wait([early, task])
+    await clock.settle()
+    assert early.cancelled()
+    assert task.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_no_time_at_all_is_a_look(clock):
-    """A timeout of zero says what there is now."""
-
-    async def scenario():
-        waiting = latches("pods", "nodes")
-        waiting["nodes"].open()
-        return await wait_for(waiting, clock=clock, timeout=0)
-
-    result = asyncio.run(scenario())
+@pytest.mark.client_go(203)
+async def test_no_time_at_all_is_a_look(clock):
+    """A timeout of zero says what there is now. Where there is nothing to wait for, all has synced."""
+    waiting = latches("pods", "nodes")
+    waiting["nodes"].open()
+    result = await wait_for(waiting, clock=clock, timeout=0)
     assert result.synced == {"pods": False, "nodes": True}
+    assert await wait_for({}, clock=clock, timeout=0)
+    assert await wait_for_cache_sync()
 
 
-def test_what_has_ended_is_not_waited_for(clock):
+async def test_what_has_ended_is_not_waited_for(clock):
     """An informer that stops before its first list never syncs: nobody waits for it until the timeout."""
-
-    async def scenario():
-        waiting, ended = latches("pods", "nodes"), latches("pods", "nodes", "others")
-        task = await begun(waiting, clock, ended=ended, timeout=60)
-        waiting["nodes"].open()
-        ended["nodes"].open()
-        ended["others"].open()
-        await clock.settle()
-        early = task.done()
-        ended["pods"].open()
-        return early, await task
-
-    early, result = asyncio.run(scenario())
+    waiting, ended = latches("pods", "nodes"), latches("pods", "nodes", "others")
+    task = await begun(waiting, clock, ended=ended, timeout=60)
+    waiting["nodes"].open()
+    ended["nodes"].open()
+    ended["others"].open()
+    await clock.settle()
+    early = task.done()
+    ended["pods"].open()
+    result = await task
     assert not early
     assert result.missing == ("pods",)
     assert "ended before it had synced: pods" in str(result.cause)
@@ -152,19 +118,17 @@ def test_what_has_ended_is_not_waited_for(clock):
 
 @pytest.mark.client_go(204, "Waiting helpers")
 def test_the_error_lists_what_is_missing_sorted():
-    """One or several that are missing: sorted, each with its reason, and the cause behind it."""
+    """One or several that are missing: sorted, each with its reason, and the cause behind it.
+
+    There is none where nothing is missing, or nothing was waited for.
+    """
+    assert SyncResult({"a": True}).as_error() is None
+    assert SyncResult({}).as_error() is None
     cause = TimeoutError("waited for 5 s")
     error = SyncResult({"b": False, "a": True, "c": False, "0": False}, {"c": "why"}, cause).as_error()
     assert isinstance(error, NotSynced)
     assert str(error) == "0 has not synced; b has not synced; c has not synced (why)"
     assert error.__cause__ is cause
-
-
-@pytest.mark.client_go(204)
-def test_there_is_no_error_where_all_has_synced():
-    """Nothing missing, or nothing waited for."""
-    assert SyncResult({"a": True}).as_error() is None
-    assert SyncResult({}).as_error() is None
 
 
 class Thing:
@@ -179,17 +143,14 @@ class Thing:
 
 
 @pytest.mark.client_go("Waiting helpers")
-def test_informers_registrations_and_latches_are_waited_for_together(clock):
-    """Two of one name stay two, and each says for itself why it has not synced."""
-
-    async def scenario():
-        one, other, latch = Thing("pods", "forbidden"), Thing("pods", "listing"), Latch("mine")
-        task = asyncio.create_task(wait_for_cache_sync(one, other, latch, other, timeout=5, clock=clock))
-        await clock.settle()
-        latch.open()
-        await clock.advance(5)
-        return await task
-
-    result = asyncio.run(scenario())
-    assert result.synced == {"pods": False, "pods (2)": False, "mine": True}
+async def test_informers_registrations_and_latches_are_waited_for_together(clock):
+    """Those of one name have a number, and each says for itself why it has not synced."""
+    one, other, third = (Thing("pods", why) for why in ("forbidden", "listing", ""))
+    latch = Latch("mine")
+    task = asyncio.create_task(wait_for_cache_sync(one, other, latch, other, third, timeout=5, clock=clock))
+    await clock.settle()
+    latch.open()
+    await clock.advance(5)
+    result = await task
+    assert result.synced == {"pods": False, "pods (2)": False, "mine": True, "pods (3)": False}
     assert result.reasons == {"pods": "forbidden", "pods (2)": "listing"}

@@ -1,12 +1,19 @@
-"""The keyed queue: the cases that a random walk seldom meets."""
+"""The keyed queue: the cases that a random walk seldom meets, its debounce, and its listing."""
 
+import heapq
 import threading
 import weakref
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from declctl.kit import KeyedQueue, ManualClock, SystemClock
+from declctl.kit.debounce import LONGEST_REST, RestingValues
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit.pending import ItemState, smallest_first
 
 
 class Value(str):
@@ -35,8 +42,11 @@ def drain(queue):
     return delivered
 
 
-def test_object_made_anew_is_told_after_its_deletion_even_when_a_retry_merges():
-    """Under Keyed, a failing change overtaken by Deleted and Added is followed by both, in order."""
+def test_a_change_is_merged_as_long_as_no_handler_has_seen_it():
+    """Also one whose turn had come.
+
+    A handler that failed on Added has to hear of Deleted, and of what is made anew.
+    """
     queue = queue_of()
     queue.add("k", "Modified")
     failing = queue.take()
@@ -44,10 +54,6 @@ def test_object_made_anew_is_told_after_its_deletion_even_when_a_retry_merges():
     queue.add("k", "Added")
     queue.retry(failing, 0.0)
     assert drain(queue) == [("Deleted", 1), ("Added", 0)]
-
-
-def test_change_whose_turn_had_come_may_still_be_merged_to_nothing():
-    """Added waits behind a running call, is next when that ends, and is deleted before anybody takes it."""
     queue = queue_of()
     queue.add("k", "Modified")
     running = queue.take()
@@ -59,10 +65,6 @@ def test_change_whose_turn_had_come_may_still_be_merged_to_nothing():
     queue.add("k", "Modified")
     assert drain(queue) == [("Modified", 0)]
     assert queue.statistics().merged == 2
-
-
-def test_what_a_handler_has_seen_is_never_merged_to_nothing():
-    """A handler that failed on Added has to hear of Deleted."""
     clock = ManualClock()
     queue = queue_of(clock)
     queue.add("k", "Added")
@@ -71,10 +73,15 @@ def test_what_a_handler_has_seen_is_never_merged_to_nothing():
     assert queue.statistics().merged == 0
     clock.set(1.0)
     assert drain(queue) == [("Added", 1), ("Deleted", 0)]
+    queue = queue_of(keyed=False, merge_above=6)
+    for value in ("one", "two", "three", "four"):
+        queue.add("k", value)
+    assert drain(queue) == [("one", 0), ("four", 0)]
+    assert queue.statistics().merged == 2
 
 
-def test_objects_that_come_and_go_behind_a_stuck_handler_cost_nothing():
-    """Ten thousand short-lived objects leave neither turns nor values behind."""
+def test_values_live_no_longer_than_their_delivery():
+    """Ten thousand short-lived objects behind a stuck handler leave neither turns nor values behind."""
     queue = queue_of()
     queue.add("stuck", "Modified")
     queue.take()
@@ -89,10 +96,6 @@ def test_objects_that_come_and_go_behind_a_stuck_handler_cost_nothing():
     assert not [value for value in values if value() is not None]
     assert queue.turns < 200
     assert drain(queue) == [("Modified", 0)]
-
-
-def test_finished_change_is_let_go_although_another_of_its_key_waits():
-    """A frame lives no longer than its delivery."""
     queue = queue_of(keyed=False)
     value = Value("one")
     watched = weakref.ref(value)
@@ -102,15 +105,6 @@ def test_finished_change_is_let_go_although_another_of_its_key_waits():
     queue.done(queue.take())
     assert watched() is None
     assert drain(queue) == [("two", 0)]
-
-
-def test_below_the_limit_nothing_is_merged_and_beyond_it_pending_changes_are():
-    """`bufferBytes` counts what waits and what runs."""
-    queue = queue_of(keyed=False, merge_above=6)
-    for value in ("one", "two", "three", "four"):
-        queue.add("k", value)
-    assert drain(queue) == [("one", 0), ("four", 0)]
-    assert queue.statistics().merged == 2
 
 
 @pytest.mark.guarantee("G4")
@@ -173,8 +167,8 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
 
 
 @pytest.mark.guarantee("G10")
-def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_moment():
-    """A failing change is tried again on time and by the new code, with its attempts (G10)."""
+def test_a_retry_belongs_to_the_epoch_in_which_a_worker_takes_it():
+    """A failing change keeps its moment and its attempts over a cut, and keeps no old epoch alive (G10)."""
     clock = ManualClock()
     queue = queue_of(clock, keyed=False)
     queue.add("k", "value")
@@ -186,11 +180,6 @@ def test_what_backs_off_over_a_cut_keeps_neither_the_old_epoch_alive_nor_its_mom
     item = queue.take()
     assert (queue.epoch_of(item), item.attempts) == (queue.epoch, 1)
     assert queue.epoch == ended + 1
-
-
-@pytest.mark.guarantee("G10")
-def test_retries_that_are_due_belong_to_the_epoch_in_which_a_worker_takes_them():
-    """Three are due together and one is taken: at a cut the others wait, and they are the new code's."""
     clock = ManualClock()
     queue = queue_of(clock, keyed=False)
     for key in "abc":
@@ -285,3 +274,327 @@ def test_queues_that_share_a_counter_are_cut_together_until_they_part():
     one.hand_over(0)
     assert one.epoch_of(one.take()) == 1
     assert other.epoch_of(other.take()) == 0
+
+
+Queue = KeyedQueue[str]
+
+
+def merge_texts(waiting: str, new: str, attempted: bool) -> list[str]:
+    """`+` is Added, `-` Deleted, all else a change; as the table of the contract."""
+    if waiting == "-":
+        return [waiting, new]
+    if waiting.startswith("+") and new == "-" and not attempted:
+        return []
+    return [new] if new == "-" else [waiting + new]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> Queue:
+    """A queue with a debounce of one second."""
+    made: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=1000)
+    made.debounce = 1.0
+    return made
+
+
+def taken(queue: Queue) -> list[tuple[str, str]]:
+    """All that may be taken now, done."""
+    found: list[tuple[str, str]] = []
+    while (item := queue.take()) is not None:
+        found.append((item.key, item.value))
+        queue.done(item)
+    return found
+
+
+def test_changes_of_a_key_are_one_when_the_key_is_quiet(queue: Queue, clock: ManualClock) -> None:
+    """Each further change begins the wait anew; another key has a wait of its own."""
+    queue.add("a", "1")
+    clock.set(0.6)
+    queue.add("a", "2")
+    queue.add("b", "x")
+    clock.set(0.6)
+    assert taken(queue) == []
+    assert queue.next_due() == pytest.approx(0.4)
+    clock.set(0.4)
+    assert taken(queue) == [("a", "12"), ("b", "x")]
+    assert queue.idle
+    assert queue.statistics().merged == 1
+
+
+def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock) -> None:
+    """After ten times the debounce at the latest, whatever comes."""
+    moments: list[float] = []
+    for step in range(60):
+        queue.add("a", "x")
+        clock.set(0.5)
+        moments += [0.5 * (step + 1) for _ in taken(queue)]
+    assert moments[0] == LONGEST_REST * 1.0
+    assert max(later - earlier for earlier, later in pairwise(moments)) <= LONGEST_REST + 0.5
+
+
+def test_what_can_be_one_change_is_and_the_rest_stays_in_order(queue: Queue, clock: ManualClock) -> None:
+    """Added + Deleted is nothing, and both count as merged.
+
+    Deleted + Added can't be one, also at one moment.
+    """
+    queue.add("a", "+")
+    queue.add("a", "-")
+    clock.set(20.0)
+    assert taken(queue) == []
+    assert (queue.statistics().merged, queue.statistics().waiting) == (2, 0)
+    assert queue.idle
+    assert queue.next_due() is None
+    queue.add("a", "-")
+    queue.add("a", "+")
+    queue.add("a", "1")
+    clock.set(0.5)
+    queue.add("a", "2")
+    clock.set(0.5)
+    assert taken(queue) == [("a", "-")]
+    clock.set(0.5)
+    assert taken(queue) == [("a", "+12")]
+
+
+def test_a_running_or_failed_change_keeps_its_key(queue: Queue, clock: ManualClock) -> None:
+    """What came meanwhile rests, and comes after the call, or after the retry.
+
+    Whose delay is the back-off.
+    """
+    queue.add("a", "1")
+    clock.set(1.0)
+    item = queue.take()
+    assert item is not None
+    queue.add("a", "2")
+    clock.set(0.5)
+    queue.add("a", "3")
+    queue.done(item)
+    assert taken(queue) == []
+    clock.set(1.0)
+    assert taken(queue) == [("a", "23")]
+    queue.add("a", "1")
+    clock.set(1.0)
+    item = queue.take()
+    assert item is not None
+    queue.retry(item, 5.0)
+    queue.add("a", "2")
+    clock.set(2.0)
+    assert taken(queue) == []
+    clock.set(3.0)
+    assert taken(queue) == [("a", "1"), ("a", "2")]
+
+
+def test_what_rests_belongs_to_the_code_that_runs_when_it_is_quiet(queue: Queue, clock: ManualClock) -> None:
+    """A reload in between: nothing is lost, changes before and after it are one, and no drain waits."""
+    queue.add("a", "1")
+    old = queue.cut()
+    assert queue.outstanding(old) == 0
+    queue.add("a", "2")
+    clock.set(1.0)
+    item = queue.take()
+    assert item is not None
+    assert (item.value, queue.epoch_of(item)) == ("12", old + 1)
+
+
+def test_another_debounce_does_not_change_the_order_of_a_key(queue: Queue, clock: ManualClock) -> None:
+    """A rest that has begun keeps its time, and what comes behind it rests as long; zero ends all rests."""
+    queue.add("a", "-")
+    queue.add("a", "+")
+    queue.debounce = 0.0
+    assert queue.next_due() == 0.0
+    queue.add("a", "1")
+    assert taken(queue) == [("a", "-"), ("a", "+"), ("a", "1")]
+    queue.debounce = 10.0
+    queue.add("a", "-")
+    queue.debounce = 1.0
+    queue.add("a", "+")
+    clock.set(2.0)
+    assert taken(queue) == []
+    clock.set(8.0)
+    assert taken(queue) == [("a", "-"), ("a", "+")]
+
+
+def test_no_change_rests_while_the_buffer_is_full(clock: ManualClock) -> None:
+    """`bufferBytes` bounds what rests: beyond it, the handler gets its work at once."""
+    queue: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=10)
+    queue.debounce = 1.0
+    for number in range(10):
+        queue.add(f"k{number}", "x")
+    assert queue.next_due() == 1.0
+    queue.add("more", "x")
+    assert len(taken(queue)) == 11
+
+
+def test_of_a_removed_handler_all_comes_at_once_and_is_drained(queue: Queue) -> None:
+    """In the epoch that is drained: nothing that a debounce holds back is lost."""
+    queue.add("a", "1")
+    queue.part()
+    assert queue.end_debounce()
+    assert queue.outstanding(queue.epoch) == 1
+    assert taken(queue) == [("a", "1")]
+    assert not queue.end_debounce()
+
+
+def test_at_the_end_of_the_process_what_rests_is_kept_and_nothing_else(
+    queue: Queue, clock: ManualClock
+) -> None:
+    """Changes that wait for a worker are dropped as ever, unless they come before one that rests."""
+    for key in ("waits", "a"):
+        queue.add(key, "1")
+    clock.set(1.0)
+    queue.add("runs", "0")
+    queue.debounce = 0.0
+    running = None
+    while running is None or running.key != "runs":
+        item = queue.take()
+        assert item is not None
+        if item.key == "runs":
+            running = item
+        else:
+            queue.done(item)
+    queue.add("waits", "2")
+    queue.add("a", "2")
+    queue.add("runs", "passed")
+    queue.debounce = 1.0
+    queue.add("a", "3")
+    queue.add("runs", "rests")
+    assert queue.keep_resting() == (True, 1)
+    queue.done(running)
+    assert taken(queue) == [("a", "2"), ("runs", "passed"), ("a", "3"), ("runs", "rests")]
+    assert queue.idle
+    assert queue.statistics().dropped == 1
+
+
+def test_what_rests_is_dropped_with_all_that_waits(queue: Queue) -> None:
+    """`clear` counts it, and leaves nothing behind.
+
+    Without a rest, the end of the process drops nothing itself.
+    """
+    queue.add("a", "1")
+    queue.add("b", "1")
+    assert queue.clear() == 2
+    assert queue.idle
+    assert queue.next_due() is None
+    queue.add("a", "2")
+    assert queue.statistics().waiting == 1
+    queue.clear()
+    queue.debounce = 0.0
+    queue.add("a", "1")
+    assert queue.keep_resting() == (False, 0)
+    assert queue.clear() == 1
+
+
+def test_keys_that_come_and_go_leave_no_memory(clock: ManualClock) -> None:
+    """Rests that were ended early are forgotten long before their time."""
+    resting: RestingValues[Callable[[], None]] = RestingValues()
+    for _ in range(1000):
+        resting.end(resting.begin(lambda: None, 0.0, 3600.0))
+    assert resting.number == 0
+    assert resting.next() is None
+    assert resting.size <= 65
+
+
+KEYS = "abcd"
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "done", "retry", "pass", "wait"]), st.sampled_from(KEYS)), max_size=40
+)
+
+
+class Counted(Sequence):
+    """A heap that counts how often an entry is read."""
+
+    def __init__(self, entries: list) -> None:
+        self.entries, self.reads = entries, 0
+
+    def __getitem__(self, at):
+        self.reads += 1
+        return self.entries[at]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def listed_queue(clock: ManualClock, **options) -> KeyedQueue:
+    return KeyedQueue(
+        clock=clock, weigh=len, merge=lambda old, new, _: [old, new], merge_above=10**6, **options
+    )
+
+
+@given(st.lists(st.integers(), unique=True))
+def test_a_heap_is_read_in_order(numbers: list[int]) -> None:
+    """The entries come sorted, and the heap stays as it is."""
+    heap = [(number, str(number)) for number in numbers]
+    heapq.heapify(heap)
+    before = list(heap)
+    assert [entry[0] for entry in smallest_first(heap)] == sorted(numbers)
+    assert heap == before
+
+
+def test_the_first_entries_of_a_large_heap_need_few_reads() -> None:
+    """A hundred of a hundred thousand: the lock of a queue is held for a short time."""
+    heap = Counted([(number,) for number in range(100_000)])
+    assert [entry[0] for _, entry in zip(range(100), smallest_first(heap), strict=False)] == list(range(100))
+    assert heap.reads <= 200
+
+
+@settings(max_examples=80)
+@given(STEPS)
+def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: list) -> None:
+    """After any history, one worker gets the items as the listing has them, with the same attempts."""
+    clock = ManualClock()
+    queue = listed_queue(clock)
+    held, delay = [], 100.0
+    for number, (step, key) in enumerate(steps):
+        if step == "add":
+            queue.add(key, f"{key}{number}")
+        elif step == "wait":
+            clock.set(150.0)
+        elif (item := queue.take()) is not None:
+            if step == "retry":
+                queue.retry(item, delay)
+                delay += 30.001  # no two are due at the same time
+            elif step == "done":
+                queue.done(item)
+            else:
+                held.append(item)
+    for item in held:
+        queue.done(item)
+    shown = queue.snapshot(10_000)
+    assert len(shown.items) == shown.waiting + shown.delayed
+    assert shown.running == 0
+    assert queue.snapshot(3).items == shown.items[:3]
+    handed_out = []
+    while (due := queue.next_due()) is not None:
+        clock.set(due)
+        item = queue.take()
+        if item is not None:
+            handed_out.append((item.value, item.attempts))
+            queue.done(item)
+    assert [(item.value, item.retries) for item in shown.items] == handed_out
+
+
+def test_each_item_says_what_it_waits_for() -> None:
+    """One that runs, one behind it, one that backs off, one that waits, and one that rests."""
+    clock = ManualClock()
+    queue = listed_queue(clock)
+    for key in ("runs", "fails", "runs", "waits"):
+        queue.add(key, key)
+    running = queue.take()
+    failing = queue.take()
+    queue.retry(failing, 30.0)
+    queue.debounce = 5.0
+    queue.add("rests", "rests")
+    shown = queue.snapshot(100, [running, failing])
+    assert [(item.key, item.state, item.due) for item in shown.items] == [
+        ("runs", ItemState.RUNNING, None),
+        ("runs", ItemState.BEHIND, None),
+        ("waits", ItemState.WAITING, None),
+        ("rests", ItemState.RESTING, 1005.0),
+        ("fails", ItemState.BACKING_OFF, 1030.0),
+    ]
+    assert (shown.waiting, shown.running, shown.delayed) == (3, 1, 1)
+    # What waits or rests belongs to no code until its time has come.
+    assert [item.epoch for item in shown.items] == [0, 0, 0, None, None]

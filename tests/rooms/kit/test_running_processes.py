@@ -32,17 +32,16 @@ def this_process(controller: str = "pod-guard", **more: str) -> RunningProcess:
     return RunningProcess(controller, os.getpid(), start_time(os.getpid()) or "", "127.0.0.1:8081", **more)
 
 
-def test_a_process_is_found_until_it_ends(folder: Path):
-    """A command finds what runs, with all that it needs, and nothing afterwards."""
+def test_a_process_is_found_until_it_ends_by_its_user_alone(folder: Path):
+    """With all that a command needs, in the order of names.
+
+    Neither file nor folder is for others, whatever the umask is.
+    """
     process = this_process(manifest="/srv/pods/manifest.yaml", token_file="/run/token")
     with registered(process):
         assert running_processes() == [process]
     assert running_processes() == []
     assert list(folder.iterdir()) == []
-
-
-def test_only_the_user_may_read_it(folder: Path):
-    """Other users of the machine see neither the file nor its folder, whatever the umask is."""
     before = os.umask(0)
     try:
         with registered(this_process()) as path:
@@ -50,6 +49,9 @@ def test_only_the_user_may_read_it(folder: Path):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
         os.umask(before)
+    with registered(this_process("b")), registered(this_process("a")):
+        assert [each.controller for each in running_processes()] == ["a", "b"]
+    assert runtime_folder() == folder
 
 
 def test_the_folder_of_a_pod_may_be_below_one_of_all_users(tmp_path: Path, monkeypatch):
@@ -67,14 +69,8 @@ def test_the_folder_of_a_pod_may_be_below_one_of_all_users(tmp_path: Path, monke
         assert running_processes() == []
 
 
-def test_two_controllers_are_in_the_order_of_their_names():
-    """A message that lists them is the same each time."""
-    with registered(this_process("b")), registered(this_process("a")):
-        assert [each.controller for each in running_processes()] == ["a", "b"]
-
-
-def test_the_file_of_a_killed_process_does_not_count_and_is_removed(folder: Path):
-    """A command never asks the address of a process that is gone, where another may listen."""
+def test_a_process_that_is_gone_does_not_count_and_its_file_is_removed(folder: Path):
+    """Another may listen at its address. Ids of processes come again; start times do not."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         process = replace(this_process(), pid=child.pid, start_time=start_time(child.pid) or "")
         with registered(process) as path:
@@ -83,6 +79,13 @@ def test_the_file_of_a_killed_process_does_not_count_and_is_removed(folder: Path
             child.wait()
             assert running_processes() == []
             assert not path.exists()
+    with registered(replace(this_process(), start_time="1")) as path:
+        assert running_processes() == []
+        assert not path.exists()
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        child.wait()
+        assert start_time(child.pid) is None
+    assert start_time(os.getpid()) == start_time(os.getpid())
 
 
 def test_a_process_keeps_its_file_if_the_system_can_not_be_asked(monkeypatch: pytest.MonkeyPatch):
@@ -97,13 +100,6 @@ def test_a_process_keeps_its_file_if_the_system_can_not_be_asked(monkeypatch: py
             patch.setattr("declctl.kit.running_processes.start_time", fail)
             assert running_processes() == []
         assert running_processes() == [process]
-
-
-def test_another_process_with_the_same_id_does_not_count():
-    """Ids of processes come again; start times do not."""
-    with registered(replace(this_process(), start_time="1")) as path:
-        assert running_processes() == []
-        assert not path.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"controller": 1}', b"x" * 100_000])
@@ -135,16 +131,3 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(folder: Path, tmp_pat
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError), registered(this_process()):
         raise AssertionError("it was written")
-
-
-def test_the_folder_is_below_the_runtime_folder_of_the_user(folder: Path):
-    """It is where a login session removes files at its end."""
-    assert runtime_folder() == folder
-
-
-def test_no_process_has_no_start_time():
-    """An id that is not in use has none, and each process keeps its own."""
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
-        child.wait()
-        assert start_time(child.pid) is None
-    assert start_time(os.getpid()) == start_time(os.getpid())

@@ -31,22 +31,17 @@ def test_a_value_is_hidden_in_each_form(value: str, quote):
     assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"
 
 
-def test_short_values_and_other_texts_stay():
-    """`true` and `5432` in a Secret do not make a log unreadable."""
+def test_which_values_are_hidden():
+    """Not `true` and `5432`; of a value that contains another one, no part stays.
+
+    A rotated value may be in later texts.
+    """
     values = SecretValues()
     values.remember(secret(a="true", b="5432"))
     assert values.hide("it is true on 5432") == "it is true on 5432"
-
-
-def test_the_longest_value_is_hidden_first():
-    """Of a value that contains another one, no part stays."""
     values = SecretValues()
     values.remember(secret(a="password", b="password-and-more"))
     assert values.hide("x password-and-more password") == "x (hidden) (hidden)"
-
-
-def test_a_new_version_is_remembered_and_the_old_value_stays_hidden():
-    """A rotated value may still be in texts that are made later."""
     values = SecretValues()
     values.remember(secret("1", a="first-value"))
     values.remember(secret("2", a="second-value"))
@@ -63,9 +58,13 @@ def test_data_of_another_form_is_no_fault(data: object):
 
 
 def test_of_too_many_values_the_oldest_are_forgotten():
-    """Ten thousand Secrets do not fill the memory; one that is read again is hidden again."""
+    """Ten thousand Secrets do not fill the memory; one that is read again is hidden again.
+
+    What is kept stays.
+    """
     values = SecretValues()
     first = secret("first", a="the-first-value")
+    values.keep({"data": {"token": base64.b64encode(b"tok-5e6ea91c").decode()}})
     values.remember(first)
     for number in range(5000):
         values.remember(secret(str(number), a=f"value-number-{number}"))
@@ -73,26 +72,19 @@ def test_of_too_many_values_the_oldest_are_forgotten():
     assert values.hide("value-number-4999") == "(hidden)"
     values.remember(first)
     assert values.hide("the-first-value") == "(hidden)"
+    assert values.hide("refused tok-5e6ea91c") == "refused (hidden)"
 
 
-def test_a_part_without_values_does_not_stand_for_the_secret():
-    """A handler that reads the metadata first, and then the whole object, may quote a value."""
+def test_another_value_under_the_same_version_is_hidden_too():
+    """After a part without values, without a version, and by a transform that was reloaded."""
     values = SecretValues()
     values.remember({"metadata": secret(a="long-password")["metadata"]})
     values.remember(secret(a="long-password"))
     assert values.hide("long-password") == "(hidden)"
-
-
-def test_secrets_without_a_version_are_all_remembered():
-    """Objects that no server has stored have equal metadata, and other values."""
     values = SecretValues()
     for value in ("first-value", "second-value"):
         values.remember({"metadata": {}, "stringData": {"a": value}})
     assert values.hide("first-value second-value") == "(hidden) (hidden)"
-
-
-def test_another_value_under_the_same_version_is_hidden_too():
-    """A transform that was reloaded makes other values of the Secret that the server has stored."""
     values = SecretValues()
     values.remember(secret("7", a="as-stored"))
     transformed = secret("7", a="of-the-first-code")
@@ -121,12 +113,3 @@ def test_only_secrets_are_hidden():
     assert found["data"] == {"a": "(hidden)"}
     assert found["metadata"]["annotations"] == {LAST_APPLIED: "(hidden)", "other": "x"}
     assert not is_secret("example.dev/v1", "Secret")
-
-
-def test_what_is_kept_is_never_forgotten():
-    """The token of a config is read once: later Secrets, however many, do not show it again."""
-    values = SecretValues()
-    values.keep({"data": {"token": base64.b64encode(b"tok-5e6ea91c").decode()}})
-    for number in range(5000):
-        values.remember({"stringData": {"value": f"another value {number}"}})
-    assert values.hide("refused tok-5e6ea91c") == "refused (hidden)"

@@ -18,14 +18,12 @@ def clock() -> ManualClock:
 
 @pytest.mark.client_go(262, "Token bucket")
 def test_a_burst_is_free_and_then_each_token_waits_its_turn(clock) -> None:
-    """Three at once; the fourth and the fifth wait for their own tokens, and not for one and the same."""
+    """Three at once, then each waits for its own token.
+
+    A night without writes allows no thousand in the morning.
+    """
     bucket = TokenBucket(2, 3, clock=clock)
     assert [bucket.reserve() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
-
-
-@pytest.mark.client_go(262, "Token bucket")
-def test_tokens_come_back_up_to_the_burst_and_not_beyond(clock) -> None:
-    """A night without writes does not allow a thousand at once in the morning."""
     bucket = TokenBucket(2, 3, clock=clock)
     for _ in range(3):
         bucket.reserve()
@@ -35,17 +33,15 @@ def test_tokens_come_back_up_to_the_burst_and_not_beyond(clock) -> None:
 
 @pytest.mark.client_go(262, "Token bucket")
 def test_a_try_takes_a_token_or_nothing(clock) -> None:
-    """An attempt that fails costs nothing: the next token is there at its time."""
+    """An attempt that fails costs nothing.
+
+    One token in 1.031425 s, and a try each 2 s: there is always one (client-go's TestRatePrecisionBug).
+    """
     bucket = TokenBucket(1, 1, clock=clock)
     assert bucket.try_take()
     assert not any(bucket.try_take() for _ in range(10))
     clock.set(1)
     assert bucket.try_take()
-
-
-@pytest.mark.client_go(262)
-def test_a_rate_that_no_float_can_hold_loses_no_token(clock) -> None:
-    """One token in 1.031425 s, and a try each 2 s: there is always one (client-go's TestRatePrecisionBug)."""
     bucket = TokenBucket(1 / 1.031425, 1, clock=clock)
     for _ in range(60):
         assert bucket.try_take()

@@ -1,4 +1,4 @@
-"""Worker pools: what is raised beside a call ends no worker."""
+"""Worker pools: what is raised beside a call ends no worker; and budgets that several queues share."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from declctl.kit import KeyedQueue, LoopThread, SystemClock
+from declctl.kit import KeyedQueue, LoopThread, ManualClock, SystemClock
+from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, ends_worker, settle_cancellation
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
@@ -192,7 +193,7 @@ def test_user_code_that_cancels_a_worker_ends_its_call_only(cancel, outcome):
 
 
 def test_a_pool_that_gives_up_its_calls_starts_no_other_worker():
-    """The cancellation of the pool itself ends the call and its worker."""
+    """The cancellation of the pool ends the call and its worker; what a call leaves reaches no other."""
 
     async def scenario():
         began = asyncio.Event()
@@ -210,6 +211,25 @@ def test_a_pool_that_gives_up_its_calls_starts_no_other_worker():
         for _ in range(10):
             await asyncio.sleep(0)
         assert (scene.outcomes, scene.left) == ([], 1)
+
+    asyncio.run(scenario())
+
+    async def scenario():
+        counts = []
+
+        async def calls() -> None:
+            await _unseen()
+            await settle_cancellation()
+            await asyncio.sleep(0)  # raises nothing
+            counts.append(asyncio.current_task().cancelling())
+
+        scene = Cancelled(calls)
+        pool = scene.pool()
+        scene.queue.add_all([("bad", 1), ("last", 2)])
+        pool.wake()
+        await asyncio.wait_for(scene.finished.wait(), SOON)
+        assert (counts, scene.outcomes) == ([0], [("bad", "returned"), ("last", "returned")])
+        pool.dismiss()
 
     asyncio.run(scenario())
 
@@ -240,24 +260,239 @@ def test_the_end_of_the_loop_ends_the_workers(busy):
     assert scene.left == 1
 
 
-def test_what_a_call_leaves_behind_does_not_reach_the_next_call():
-    """For a worker that makes several calls for one item."""
+class Member:
+    """A queue in the budget, with how often it was woken."""
 
-    async def scenario():
-        counts = []
+    def __init__(self, budget: WorkerBudget, clock: ManualClock) -> None:
+        self.woken = 0
+        self.queue: KeyedQueue[int] = KeyedQueue(
+            clock=clock, weigh=lambda _: 1, merge=lambda waiting, new, _: [waiting, new], merge_above=1 << 30
+        )
+        self.queue.share_workers(budget, self.wake)
 
-        async def calls() -> None:
-            await _unseen()
-            await settle_cancellation()
-            await asyncio.sleep(0)  # raises nothing
-            counts.append(asyncio.current_task().cancelling())
+    def wake(self) -> None:
+        self.woken += 1
 
-        scene = Cancelled(calls)
-        pool = scene.pool()
-        scene.queue.add_all([("bad", 1), ("last", 2)])
+    def fill(self, number: int) -> None:
+        self.queue.add_all([(f"k{each}", each) for each in range(number)])
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def _members(clock: ManualClock, limit: int, number: int) -> tuple[WorkerBudget, list[Member]]:
+    budget = WorkerBudget(limit, clock=clock)
+    return budget, [Member(budget, clock) for _ in range(number)]
+
+
+def test_all_queues_together_have_so_many_items(clock: ManualClock) -> None:
+    """Whichever queue a worker asks; one change behind ten thousand of another handler is next but one."""
+    _, (a, b) = _members(clock, 2, 2)
+    a.fill(5)
+    b.fill(5)
+    first, second = a.queue.take(), b.queue.take()
+    assert first is not None
+    assert second is not None
+    assert a.queue.take() is None
+    assert b.queue.take() is None
+    assert a.queue.next_due() is None
+    a.queue.done(first)
+    assert a.woken == 1
+    assert a.queue.take() is not None
+    _, (busy, quiet) = _members(clock, 1, 2)
+    busy.fill(10_000)
+    item = busy.queue.take()
+    assert item is not None
+    quiet.fill(1)
+    assert quiet.queue.take() is None
+    busy.queue.done(item)
+    assert quiet.woken == 1
+    assert busy.queue.take() is None
+    item = quiet.queue.take()
+    assert item is not None
+    quiet.queue.done(item)
+    assert busy.woken == 1
+    assert busy.queue.take() is not None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_queues_that_all_have_much_to_do_get_equal_parts(clock: ManualClock, limit: int) -> None:
+    """However eager the workers of one are: it asks again at once, the others when they are woken."""
+    _, members = _members(clock, limit, 3)
+    for member in members:
+        member.fill(1000)
+    running: list[tuple[Member, object]] = []
+    taken = dict.fromkeys(range(3), 0)
+    for step in range(600):
+        for number in (0, 0, 0, 1, 2, step % 3):  # the first asks most often
+            item = members[number].queue.take()
+            if item is not None:
+                taken[number] += 1
+                running.append((members[number], item))
+        assert len(running) <= limit
+        if running:
+            member, item = running.pop(0)
+            member.queue.done(item)  # type: ignore[arg-type]
+    # A few more for the first, which began alone.
+    assert max(taken.values()) - min(taken.values()) <= 2 * limit + 2
+
+
+def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
+    """After a tenth of a second others go on; a retry and a call that is given up return their permits."""
+    _, (a, stuck) = _members(clock, 1, 2)
+    a.fill(3)
+    stuck.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert stuck.queue.take() is None
+    a.queue.done(item)
+    assert a.queue.take() is None
+    assert a.queue.next_due() == pytest.approx(TURN_SECONDS)
+    clock.set(TURN_SECONDS)
+    assert a.queue.next_due() == 0.0
+    item = a.queue.take()
+    assert item is not None
+    a.queue.done(item)
+    assert stuck.queue.take() is not None
+    _, (a, b) = _members(clock, 1, 2)
+    a.fill(2)
+    b.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert b.queue.take() is None
+    a.queue.retry(item, 60.0)
+    item = b.queue.take()
+    assert item is not None
+    b.queue.exclude_from_limit(item)
+    other = a.queue.take()
+    assert other is not None
+    b.queue.done(item)  # it has returned its permit before
+    assert a.queue.take() is None
+    a.queue.done(other)
+
+
+def test_a_queue_without_work_gives_up_its_turn(clock: ManualClock) -> None:
+    """What it waited for was dropped, before or after it was woken: the next one is woken, without a wait."""
+    _, (a, b, c) = _members(clock, 1, 3)
+    for member in (a, b, c):
+        member.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert b.queue.take() is None
+    assert c.queue.take() is None
+    b.queue.clear()
+    a.queue.done(item)
+    assert (b.woken, c.woken) == (0, 1)
+    assert c.queue.take() is not None
+    _, (a, b, c) = _members(clock, 1, 3)
+    for member in (a, b, c):
+        member.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert b.queue.take() is None
+    assert c.queue.take() is None
+    a.queue.done(item)
+    assert (b.woken, c.woken) == (1, 0)
+    b.queue.clear()
+    assert c.woken == 1
+
+
+def test_a_queue_that_may_take_no_more_gives_up_its_turn(clock: ManualClock) -> None:
+    """Its own limit was lowered while it waited: the next one is woken, without a wait."""
+    _, (a, b, c) = _members(clock, 2, 3)
+    a.fill(2)
+    b.fill(1)
+    c.fill(1)
+    items = a.queue.take(), b.queue.take()
+    assert None not in items
+    assert a.queue.take() is None
+    assert c.queue.take() is None
+    a.queue.max_running = 1
+    b.queue.done(items[1])  # type: ignore[arg-type]
+    assert (a.woken, c.woken) == (1, 0)
+    assert a.queue.take() is None
+    assert c.woken == 1
+    assert c.queue.take() is not None
+
+
+def test_the_number_and_the_members_may_change_while_items_run(clock: ManualClock) -> None:
+    """More: those that were refused are woken. Fewer: nothing is handed out until enough are done.
+
+    A queue that leaves needs no permit, and what runs returns the old one.
+    """
+    budget, (a, b) = _members(clock, 1, 2)
+    a.fill(3)
+    b.fill(3)
+    items = [a.queue.take()]
+    assert b.queue.take() is None
+    budget.resize(2)
+    assert b.woken == 1
+    items.append(b.queue.take())
+    assert None not in items
+    budget.resize(1)
+    assert items[0] is not None
+    a.queue.done(items[0])
+    assert a.queue.take() is None
+    assert items[1] is not None
+    b.queue.done(items[1])
+    assert a.queue.take() is not None
+    _, (a, b) = _members(clock, 1, 2)
+    a.fill(2)
+    b.fill(1)
+    item = a.queue.take()
+    assert item is not None
+    assert b.queue.take() is None
+    a.queue.share_workers(None, a.wake)
+    assert a.queue.take() is not None
+    a.queue.done(item)
+    assert b.queue.take() is not None
+
+
+def test_threads_never_exceed_the_budget() -> None:
+    """Four threads for each of three queues, and all work is done by two at a time."""
+    from declctl.kit import SystemClock
+    from declctl.kit.keyed_queue import QueueItem
+    from declctl.kit.worker_pool import ThreadWorkerPool
+
+    clock, lock = SystemClock(), threading.Lock()
+    budget = WorkerBudget(2, clock=clock)
+    running, most, left = [0], [0], [300]
+    done = threading.Event()
+    pools: list[ThreadWorkerPool[int]] = []
+    queues: list[KeyedQueue[int]] = []
+    for _ in range(3):
+        queue: KeyedQueue[int] = KeyedQueue(
+            clock=clock, weigh=lambda _: 1, merge=lambda waiting, new, _: [waiting, new], merge_above=1 << 30
+        )
+
+        def work(item: QueueItem[int], queue: KeyedQueue[int] = queue) -> bool:
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            threading.Event().wait(0.0005)
+            with lock:
+                running[0] -= 1
+                left[0] -= 1
+                if not left[0]:
+                    done.set()
+            queue.done(item)
+            return True
+
+        def recover(item: QueueItem[int], fault: BaseException) -> bool:
+            raise fault
+
+        pool = ThreadWorkerPool(queue, work, recover=recover, name="shares", size=4, on_left=lambda: None)
+        queue.share_workers(budget, pool.wake)
+        queues.append(queue)
+        pools.append(pool)
+        pool.start()
+    for queue, pool in zip(queues, pools, strict=True):
+        queue.add_all([(f"k{number}", number) for number in range(100)])
         pool.wake()
-        await asyncio.wait_for(scene.finished.wait(), SOON)
-        assert (counts, scene.outcomes) == ([0], [("bad", "returned"), ("last", "returned")])
+    assert done.wait(60.0), left
+    assert most[0] <= 2
+    for pool in pools:
         pool.dismiss()
-
-    asyncio.run(scenario())
+        pool.join()

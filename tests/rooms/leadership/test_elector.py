@@ -16,174 +16,139 @@ BROKEN = ServerError(500, "InternalError", "etcd")
 
 
 @pytest.mark.client_go(263, "Election loop")
-def test_a_lease_that_is_not_there_is_created():
+async def test_a_lease_that_is_not_there_is_created():
     """The first process leads at once, with no transition; the lease says since when (client-go 263)."""
-
-    async def scene():
-        async with Scene() as s:
-            assert s.leads
-            assert s.heard == ["started", "leader me"] or s.heard == ["leader me", "started"]
-            assert s.leases.spec == {
-                "holderIdentity": "me",
-                "leaseDurationSeconds": 15,
-                "acquireTime": "2026-01-01T00:00:00.000000Z",
-                "renewTime": "2026-01-01T00:00:00.000000Z",
-                "leaseTransitions": 0,
-            }
-            assert s.leases.lease["metadata"]["name"] == "app"
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        assert s.leads
+        assert s.heard == ["started", "leader me"] or s.heard == ["leader me", "started"]
+        assert s.leases.spec == {
+            "holderIdentity": "me",
+            "leaseDurationSeconds": 15,
+            "acquireTime": "2026-01-01T00:00:00.000000Z",
+            "renewTime": "2026-01-01T00:00:00.000000Z",
+            "leaseTransitions": 0,
+        }
+        assert s.leases.lease["metadata"]["name"] == "app"
 
 
 @pytest.mark.client_go(264)
 @pytest.mark.parametrize(
     "spec", [{}, {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 3}]
 )
-def test_a_lease_that_nobody_holds_is_taken_at_once(spec):
+async def test_a_lease_that_nobody_holds_is_taken_at_once(spec):
     """A lease without a holder, also one that was just released (client-go 264)."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**spec)
-        async with Scene(leases) as s:
-            assert s.leads
-            assert s.leases.spec["leaseTransitions"] == spec.get("leaseTransitions", 0) + 1
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**spec)
+    async with Scene(leases) as s:
+        assert s.leads
+        assert s.leases.spec["leaseTransitions"] == spec.get("leaseTransitions", 0) + 1
 
 
 @pytest.mark.client_go(265, "Expiry by local clock")
 @pytest.mark.parametrize(
     "renewed", ["2026-01-01T00:00:00.000000Z", "1999-01-01T00:00:00Z", "2050-01-01T00:00:00Z"]
 )
-def test_a_lease_of_another_process_is_taken_when_its_time_is_over(renewed):
+async def test_a_lease_of_another_process_is_taken_when_its_time_is_over(renewed):
     """Its own 3 s count, from our first look, whatever time stands in it (client-go 265)."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**{**OTHER, "leaseDurationSeconds": 3, "renewTime": renewed})
-        async with Scene(leases) as s:
-            await s.clock.advance(2.9)
-            assert not s.leads
-            await s.clock.advance(0.2)
-            assert s.leads
-            assert s.leases.spec["leaseTransitions"] == 4
-            assert s.heard == ["leader other", "leader me", "started"]
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**{**OTHER, "leaseDurationSeconds": 3, "renewTime": renewed})
+    async with Scene(leases) as s:
+        await s.clock.advance(2.9)
+        assert not s.leads
+        await s.clock.advance(0.2)
+        assert s.leads
+        assert s.leases.spec["leaseTransitions"] == 4
+        assert s.heard == ["leader other", "leader me", "started"]
 
 
-def test_a_change_of_the_lease_begins_its_time_anew():
+async def test_a_change_of_the_lease_begins_its_time_anew():
     """A holder that renews is never overtaken, not even one whose wall clock goes backwards."""
-
-    async def scene():
-        leases = Leases()
-        async with Scene(leases) as s:
-            pass
-        s = Scene(leases, identity="second")
-        async with s:
-            for n in range(20):
-                leases.put(**OTHER, renewTime=f"2026-01-01T00:00:{59 - n}.000000Z")
-                await s.clock.advance(10)
-                assert not s.leads
-            await s.clock.advance(17)
-            assert s.leads
-
-    asyncio.run(scene())
+    leases = Leases()
+    async with Scene(leases) as s:
+        pass
+    s = Scene(leases, identity="second")
+    async with s:
+        for n in range(20):
+            leases.put(**OTHER, renewTime=f"2026-01-01T00:00:{59 - n}.000000Z")
+            await s.clock.advance(10)
+            assert not s.leads
+        await s.clock.advance(17)
+        assert s.leads
 
 
 @pytest.mark.client_go(268, 274, "Fast path")
-def test_the_leader_renews_without_a_read():
+async def test_the_leader_renews_without_a_read():
     """Get, create, then one update each 2 s; the name and the transitions stay (client-go 268, 274)."""
-
-    async def scene():
-        async with Scene() as s:
-            await s.clock.advance(6.5)
-            assert s.leases.calls == ["get", "create", "update", "update", "update"]
-            assert s.leases.spec["leaseTransitions"] == 0
-            assert s.leases.spec["acquireTime"] < s.leases.spec["renewTime"]
-            # One renewal fails: it is read and written once, and the fast path goes on.
-            s.leases.faults = [Conflict(409, "Conflict", "somebody labelled it")]
-            s.leases.calls.clear()
-            await s.clock.advance(4)
-            assert s.leases.calls == ["update", "get", "update", "update"]
-            assert s.leads
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        await s.clock.advance(6.5)
+        assert s.leases.calls == ["get", "create", "update", "update", "update"]
+        assert s.leases.spec["leaseTransitions"] == 0
+        assert s.leases.spec["acquireTime"] < s.leases.spec["renewTime"]
+        # One renewal fails: it is read and written once, and the fast path goes on.
+        s.leases.faults = [Conflict(409, "Conflict", "somebody labelled it")]
+        s.leases.calls.clear()
+        await s.clock.advance(4)
+        assert s.leases.calls == ["update", "get", "update", "update"]
+        assert s.leads
 
 
-def test_each_renewal_differs_from_the_last_one():
+async def test_each_renewal_differs_from_the_last_one():
     """Others notice changes only: a wall clock that stands still must not look like a dead leader."""
 
     class Standing(ManualClock):
         def now(self):
             return super().now().replace(second=0, microsecond=0)
 
-    async def scene():
-        leases, clock, seen = Leases(), Standing(), []
-        elector = LeaderElector(leases, times=TIMES, clock=clock, identity="me")
-        task = asyncio.ensure_future(elector.run())
-        for _ in range(4):
-            await clock.advance(2)
-            seen.append(leases.spec["renewTime"])
-        assert len(set(seen)) == len(seen)
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(scene())
+    leases, clock, seen = Leases(), Standing(), []
+    elector = LeaderElector(leases, times=TIMES, clock=clock, identity="me")
+    task = asyncio.ensure_future(elector.run())
+    for _ in range(4):
+        await clock.advance(2)
+        seen.append(leases.spec["renewTime"])
+    assert len(set(seen)) == len(seen)
+    task.cancel()
+    await asyncio.wait([task])
 
 
-def test_the_leader_stops_at_its_deadline_while_the_server_is_silent():
+async def test_the_leader_stops_at_its_deadline_while_the_server_is_silent():
     """10 s after the last renewal that was sent, whatever requests are under way; `run` says why."""
-
-    async def scene():
-        async with Scene() as s:
-            await s.clock.advance(3)  # the renewal of second 2
-            s.leases.held = True
-            await s.clock.advance(8.9)
-            assert s.leads
-            await s.clock.advance(0.2)
-            assert not s.leads
-            why = await s.task
-            assert why.startswith("no renewal has succeeded for 10 s (the last error: no answer after")
-            assert s.heard[-1] == f"stopped: {why}"
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        await s.clock.advance(3)  # the renewal of second 2
+        s.leases.held = True
+        await s.clock.advance(8.9)
+        assert s.leads
+        await s.clock.advance(0.2)
+        assert not s.leads
+        why = await s.task
+        assert why.startswith("no renewal has succeeded for 10 s (the last error: no answer after")
+        assert s.heard[-1] == f"stopped: {why}"
 
 
-def test_the_deadline_counts_from_the_sending():
+async def test_the_deadline_counts_from_the_sending():
     """An answer that comes late buys no time: another process counts from the change on the server."""
+    async with Scene() as s:
+        await s.clock.advance(1)
+        assert s.elector.deadline == 1010
+        slow, update = asyncio.Event(), s.leases.update
 
-    async def scene():
-        async with Scene() as s:
-            await s.clock.advance(1)
-            assert s.elector.deadline == 1010
-            slow, update = asyncio.Event(), s.leases.update
+        async def late(lease):
+            stored = await update(lease)
+            await slow.wait()
+            return stored
 
-            async def late(lease):
-                stored = await update(lease)
-                await slow.wait()
-                return stored
-
-            s.leases.update = late
-            await s.clock.advance(4)  # sent in second 2
-            s.leases.held = True  # the next renewal is not answered
-            slow.set()
-            await s.clock.settle()
-            assert s.elector.deadline == 1012
-
-    asyncio.run(scene())
+        s.leases.update = late
+        await s.clock.advance(4)  # sent in second 2
+        s.leases.held = True  # the next renewal is not answered
+        slow.set()
+        await s.clock.settle()
+        assert s.elector.deadline == 1012
 
 
-def test_a_process_that_was_stopped_finds_itself_past_the_deadline():
+async def test_a_process_that_was_stopped_finds_itself_past_the_deadline():
     """SIGSTOP for 11 s: the first look says no, before any request has failed."""
-
-    async def scene():
-        async with Scene() as s:
-            s.clock.set(11)  # nothing of the process ran meanwhile
-            assert not s.leads
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.clock.set(11)  # nothing of the process ran meanwhile
+        assert not s.leads
 
 
 def test_a_late_answer_does_not_continue_a_term():
@@ -206,153 +171,117 @@ def test_a_late_answer_does_not_continue_a_term():
     assert [event.name for event, _ in election.take_events()][-2:] == ["STOPPED_LEADING", "STARTED_LEADING"]
 
 
-def test_the_leader_stops_at_once_when_another_name_is_in_the_lease():
+async def test_the_leader_stops_at_once_when_another_name_is_in_the_lease():
     """Written by hand, or by a process that has seen no older lease: the next renewal finds it."""
-
-    async def scene():
-        async with Scene() as s:
-            s.leases.put(**OTHER)
-            await s.clock.advance(2)
-            assert not s.leads
-            assert "the lease belongs to other" in await s.task
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.leases.put(**OTHER)
+        await s.clock.advance(2)
+        assert not s.leads
+        assert "the lease belongs to other" in await s.task
 
 
-def test_a_lease_that_disappears_is_made_anew_by_its_holder():
+async def test_a_lease_that_disappears_is_made_anew_by_its_holder():
     """`kubectl delete lease`: the leader goes on leading."""
-
-    async def scene():
-        async with Scene() as s:
-            s.leases.lease = None
-            await s.clock.advance(2)
-            assert s.leads
-            assert s.leases.spec["holderIdentity"] == "me"
-            assert s.heard.count("started") == 1
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.leases.lease = None
+        await s.clock.advance(2)
+        assert s.leads
+        assert s.leases.spec["holderIdentity"] == "me"
+        assert s.heard.count("started") == 1
 
 
-def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it():
+async def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it():
     """Its holder may still act: a follower waits for the rest of the time, and creates it then."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**OTHER)
-        async with Scene(leases) as s:
-            leases.lease = None
-            await s.clock.advance(14.9)
-            assert not s.leads
-            await s.clock.advance(2)
-            assert s.leads
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**OTHER)
+    async with Scene(leases) as s:
+        leases.lease = None
+        await s.clock.advance(14.9)
+        assert not s.leads
+        await s.clock.advance(2)
+        assert s.leads
 
 
-def test_a_create_that_another_process_wins_is_no_leadership():
+async def test_a_create_that_another_process_wins_is_no_leadership():
     """Two first processes: the second sees AlreadyExists, and follows."""
+    leases = Leases()
+    create = leases.create
 
-    async def scene():
-        leases = Leases()
-        create = leases.create
+    async def beaten(lease):
+        leases.put(**OTHER)
+        return await create(lease)
 
-        async def beaten(lease):
-            leases.put(**OTHER)
-            return await create(lease)
-
-        leases.create = beaten
-        async with Scene(leases) as s:
-            await s.clock.advance(5)
-            assert not s.leads
-            assert s.elector.status().holder == "other"
-            assert s.elector.status().state == "Following"
-
-    asyncio.run(scene())
+    leases.create = beaten
+    async with Scene(leases) as s:
+        await s.clock.advance(5)
+        assert not s.leads
+        assert s.elector.status().holder == "other"
+        assert s.elector.status().state == "Following"
 
 
 @pytest.mark.parametrize(
     "fault", [BROKEN, Unreachable("refused"), TooManyRequests(429, "", "", retry_after=1.0)]
 )
-def test_faults_are_outlived_until_the_deadline(fault):
+async def test_faults_are_outlived_until_the_deadline(fault):
     """Three failed requests cost the leader nothing but time."""
-
-    async def scene():
-        async with Scene() as s:
-            s.leases.faults = [fault] * 3
-            await s.clock.advance(9.5)
-            assert s.leads
-            assert s.elector.status().error is None
-            assert s.heard.count("started") == 1
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.leases.faults = [fault] * 3
+        await s.clock.advance(9.5)
+        assert s.leads
+        assert s.elector.status().error is None
+        assert s.heard.count("started") == 1
 
 
-def test_an_answer_that_is_lost_may_have_taken_effect():
+async def test_an_answer_that_is_lost_may_have_taken_effect():
     """The update was applied, its answer was lost: the lease is read, and renewed from its new version."""
-
-    async def scene():
-        async with Scene() as s:
-            s.leases.deaf = True
-            await s.clock.advance(3)
-            s.leases.deaf = False
-            s.leases.calls.clear()
-            await s.clock.advance(5)
-            assert s.leases.calls[:2] == ["get", "update"]
-            assert s.leads
-            assert s.leases.spec["leaseTransitions"] == 0
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.leases.deaf = True
+        await s.clock.advance(3)
+        s.leases.deaf = False
+        s.leases.calls.clear()
+        await s.clock.advance(5)
+        assert s.leases.calls[:2] == ["get", "update"]
+        assert s.leads
+        assert s.leases.spec["leaseTransitions"] == 0
 
 
-def test_retry_after_is_respected():
+async def test_retry_after_is_respected():
     """A follower asks a server that is busy no sooner than it wants."""
-
-    async def scene():
-        leases = Leases()
-        leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=7.0)]
-        async with Scene(leases) as s:
-            await s.clock.advance(6.9)
-            assert leases.calls == ["get"]
-            await s.clock.advance(0.2)
-            assert s.leads
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=7.0)]
+    async with Scene(leases) as s:
+        await s.clock.advance(6.9)
+        assert leases.calls == ["get"]
+        await s.clock.advance(0.2)
+        assert s.leads
 
 
-def test_a_long_retry_after_does_not_end_a_term():
+async def test_a_long_retry_after_does_not_end_a_term():
     """The server asks for a minute; the leader tries before its 10 s are over."""
-
-    async def scene():
-        async with Scene() as s:
-            s.leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=60.0)]
-            await s.clock.advance(30)
-            assert s.leads
-            assert s.heard.count("started") == 1
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        s.leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=60.0)]
+        await s.clock.advance(30)
+        assert s.leads
+        assert s.heard.count("started") == 1
 
 
-def test_a_missing_right_is_named():
+async def test_a_missing_right_is_named():
     """403: the status has the rule that somebody has to add, and the verb that it lacks."""
-
-    async def scene():
-        leases = Leases()
-        leases.faults = [
-            NotFound(404, "NotFound", "none"),
-            Forbidden(403, "Forbidden", "leases is forbidden"),
-        ]
-        async with Scene(leases) as s:
-            status = s.elector.status()
-            assert not status.leading
-            assert status.state == "Waiting"
-            assert status.error is not None
-            assert "apiGroups: [coordination.k8s.io], resources: [leases]" in status.error
-            assert "namespace team" in status.error
-            assert "lacks create" in status.error
-            await s.clock.advance(5)  # the right is there now
-            assert s.elector.status().error is None
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.faults = [
+        NotFound(404, "NotFound", "none"),
+        Forbidden(403, "Forbidden", "leases is forbidden"),
+    ]
+    async with Scene(leases) as s:
+        status = s.elector.status()
+        assert not status.leading
+        assert status.state == "Waiting"
+        assert status.error is not None
+        assert "apiGroups: [coordination.k8s.io], resources: [leases]" in status.error
+        assert "namespace team" in status.error
+        assert "lacks create" in status.error
+        await s.clock.advance(5)  # the right is there now
+        assert s.elector.status().error is None
 
 
 @pytest.mark.parametrize(
@@ -364,185 +293,145 @@ def test_a_missing_right_is_named():
         {"holderIdentity": "other", "leaseDurationSeconds": True, "acquireTime": 7, "renewTime": []},
     ],
 )
-def test_a_malformed_lease_of_another_process_has_our_duration(spec):
+async def test_a_malformed_lease_of_another_process_has_our_duration(spec):
     """client-go takes such a lease at once; its holder may well act."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**spec)
-        async with Scene(leases) as s:
-            await s.clock.advance(14.9)
-            assert not s.leads
-            await s.clock.advance(0.2)
-            assert s.leads
-            assert s.leases.spec["leaseTransitions"] == 1
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**spec)
+    async with Scene(leases) as s:
+        await s.clock.advance(14.9)
+        assert not s.leads
+        await s.clock.advance(0.2)
+        assert s.leads
+        assert s.leases.spec["leaseTransitions"] == 1
 
 
 @pytest.mark.parametrize(
     "answer", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": ""}}, {"metadata": 3}]
 )
-def test_an_answer_without_a_version_is_a_fault(answer):
+async def test_an_answer_without_a_version_is_a_fault(answer):
     """An update without a version would overwrite the lease of anybody: none is sent."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**OTHER)
-        leases.spoil = lambda _: answer
-        async with Scene(leases) as s:
-            await s.clock.advance(60)
-            assert set(leases.calls) == {"get"}
-            assert "no resource version" in (s.elector.status().error or "")
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**OTHER)
+    leases.spoil = lambda _: answer
+    async with Scene(leases) as s:
+        await s.clock.advance(60)
+        assert set(leases.calls) == {"get"}
+        assert "no resource version" in (s.elector.status().error or "")
 
 
-def test_fields_of_others_stay():
+async def test_fields_of_others_stay():
     """Labels, and fields of the spec that this version does not know, are written back (client-go 277)."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(strategy="OldestEmulationVersion")
-        leases.lease["metadata"]["labels"] = {"team": "a"}
-        async with Scene(leases) as s:
-            await s.clock.advance(3)
-            assert s.leases.spec["strategy"] == "OldestEmulationVersion"
-            assert s.leases.lease["metadata"]["labels"] == {"team": "a"}
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(strategy="OldestEmulationVersion")
+    leases.lease["metadata"]["labels"] = {"team": "a"}
+    async with Scene(leases) as s:
+        await s.clock.advance(3)
+        assert s.leases.spec["strategy"] == "OldestEmulationVersion"
+        assert s.leases.lease["metadata"]["labels"] == {"team": "a"}
 
 
 @pytest.mark.client_go(270, 271, "ReleaseOnCancel")
-def test_a_release_frees_the_lease_at_once():
+async def test_a_release_frees_the_lease_at_once():
     """Read again, then an empty holder with one second; a conflict is retried (client-go 270, 271)."""
-
-    async def scene():
-        async with Scene() as s:
-            await s.clock.advance(5)
-            await s.stop()
-            s.leases.calls.clear()
-            s.leases.faults = [None, Conflict(409, "Conflict", "labelled meanwhile")]
-            release = asyncio.ensure_future(s.elector.release(timeout=10))
-            await s.clock.settle()
-            assert not s.leads
-            assert s.heard[-1] == "stopped: the lease is released"
-            await s.clock.advance(1)
-            assert await release
-            assert s.leases.calls == ["get", "update", "get", "update"]
-            assert s.leases.spec["holderIdentity"] == ""
-            assert s.leases.spec["leaseDurationSeconds"] == 1
-            other = Scene(s.leases, identity="next")
-            async with other:
-                assert other.leads
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        await s.clock.advance(5)
+        await s.stop()
+        s.leases.calls.clear()
+        s.leases.faults = [None, Conflict(409, "Conflict", "labelled meanwhile")]
+        release = asyncio.ensure_future(s.elector.release(timeout=10))
+        await s.clock.settle()
+        assert not s.leads
+        assert s.heard[-1] == "stopped: the lease is released"
+        await s.clock.advance(1)
+        assert await release
+        assert s.leases.calls == ["get", "update", "get", "update"]
+        assert s.leases.spec["holderIdentity"] == ""
+        assert s.leases.spec["leaseDurationSeconds"] == 1
+        other = Scene(s.leases, identity="next")
+        async with other:
+            assert other.leads
 
 
 @pytest.mark.client_go(272)
 @pytest.mark.parametrize("how", ["held", "deaf"])
-def test_a_release_during_a_request_frees_the_lease(how):
+async def test_a_release_during_a_request_frees_the_lease(how):
     """A cancelled renewal may have been applied or not: the lease is free after it (client-go 272)."""
-
-    async def scene():
-        async with Scene() as s:
-            setattr(s.leases, how, True)
-            await s.clock.advance(3)
-            await s.stop()
-            setattr(s.leases, how, False)
-            assert await s.elector.release(timeout=10)
-            assert s.leases.spec["holderIdentity"] == ""
-            assert s.heard.count("stopped: the lease is released") == 1
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        setattr(s.leases, how, True)
+        await s.clock.advance(3)
+        await s.stop()
+        setattr(s.leases, how, False)
+        assert await s.elector.release(timeout=10)
+        assert s.leases.spec["holderIdentity"] == ""
+        assert s.heard.count("stopped: the lease is released") == 1
 
 
-def test_a_release_leaves_the_lease_of_another_process_alone():
+async def test_a_release_leaves_the_lease_of_another_process_alone():
     """And a process that never wrote sends nothing at all."""
-
-    async def scene():
-        leases = Leases()
+    leases = Leases()
+    leases.put(**OTHER)
+    async with Scene(leases) as s:
+        await s.stop()
+        leases.calls.clear()
+        assert await s.elector.release(timeout=10)
+        assert leases.calls == []
+    leases.lease = None
+    async with Scene(leases) as s:
+        await s.stop()
         leases.put(**OTHER)
-        async with Scene(leases) as s:
-            await s.stop()
-            leases.calls.clear()
-            assert await s.elector.release(timeout=10)
-            assert leases.calls == []
-        leases.lease = None
-        async with Scene(leases) as s:
-            await s.stop()
-            leases.put(**OTHER)
-            assert await s.elector.release(timeout=10)
-            assert leases.spec == OTHER
-
-    asyncio.run(scene())
+        assert await s.elector.release(timeout=10)
+        assert leases.spec == OTHER
 
 
-def test_a_release_does_not_wait_for_ever():
+async def test_a_release_does_not_wait_for_ever():
     """A server that is away keeps no process alive: the lease ends by itself."""
-
-    async def scene():
-        async with Scene() as s:
-            await s.stop()
-            s.leases.held = True
-            release = asyncio.ensure_future(s.elector.release(timeout=3))
-            await s.clock.advance(3.1)
-            assert await release is False
-
-    asyncio.run(scene())
+    async with Scene() as s:
+        await s.stop()
+        s.leases.held = True
+        release = asyncio.ensure_future(s.elector.release(timeout=3))
+        await s.clock.advance(3.1)
+        assert await release is False
 
 
 @pytest.mark.client_go("OnNewLeader")
-def test_every_new_leader_is_announced_once():
+async def test_every_new_leader_is_announced_once():
     """Each holder by its name, also this process; a renewal is no news."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**OTHER)
-        async with Scene(leases) as s:
-            await s.clock.advance(4)
-            leases.put(**{**OTHER, "holderIdentity": "third", "leaseDurationSeconds": 3})
-            await s.clock.advance(9)
-            assert [line for line in s.heard if line.startswith("leader")] == [
-                "leader other",
-                "leader third",
-                "leader me",
-            ]
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**OTHER)
+    async with Scene(leases) as s:
+        await s.clock.advance(4)
+        leases.put(**{**OTHER, "holderIdentity": "third", "leaseDurationSeconds": 3})
+        await s.clock.advance(9)
+        assert [line for line in s.heard if line.startswith("leader")] == [
+            "leader other",
+            "leader third",
+            "leader me",
+        ]
 
 
-def test_a_status_says_who_leads_and_since_when():
+async def test_a_status_says_who_leads_and_since_when():
     """The document of a follower."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**OTHER, acquireTime="2025-12-31T23:00:00.500000Z")
-        async with Scene(leases) as s:
-            status = s.elector.status()
-            assert (status.leading, status.holder, status.state) == (False, "other", "Following")
-            assert status.since is not None
-            assert status.since.isoformat() == "2025-12-31T23:00:00.500000+00:00"
-            assert (status.transitions, status.lease, status.identity) == (3, "team/app", "me")
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**OTHER, acquireTime="2025-12-31T23:00:00.500000Z")
+    async with Scene(leases) as s:
+        status = s.elector.status()
+        assert (status.leading, status.holder, status.state) == (False, "other", "Following")
+        assert status.since is not None
+        assert status.since.isoformat() == "2025-12-31T23:00:00.500000+00:00"
+        assert (status.transitions, status.lease, status.identity) == (3, "team/app", "me")
 
 
-def test_followers_don_t_ask_in_step():
+async def test_followers_don_t_ask_in_step():
     """With the largest jitter a follower waits for 2.2 periods; the end of the lease is not slept through."""
-
-    async def scene():
-        leases = Leases()
-        leases.put(**OTHER)
-        async with Scene(leases, jitter=1.0) as s:
-            await s.clock.advance(4.3)
-            assert leases.calls == ["get"]
-            await s.clock.advance(0.2)
-            assert leases.calls == ["get", "get"]
-            await s.clock.advance(10.6)  # in second 15, and not at the next poll in second 17.6
-            assert s.leads
-
-    asyncio.run(scene())
+    leases = Leases()
+    leases.put(**OTHER)
+    async with Scene(leases, jitter=1.0) as s:
+        await s.clock.advance(4.3)
+        assert leases.calls == ["get"]
+        await s.clock.advance(0.2)
+        assert leases.calls == ["get", "get"]
+        await s.clock.advance(10.6)  # in second 15, and not at the next poll in second 17.6
+        assert s.leads
 
 
 @pytest.mark.client_go(273, "Config validation")
@@ -575,18 +464,14 @@ def test_identities_are_unique():
 
 
 @pytest.mark.client_go(275)
-def test_may_write_is_asked_from_other_threads_during_renewals():
+async def test_may_write_is_asked_from_other_threads_during_renewals():
     """Handlers ask in threads while the loop renews: always yes until the deadline (client-go 275)."""
+    async with Scene() as s:
 
-    async def scene():
-        async with Scene() as s:
+        async def ask():
+            return [await asyncio.to_thread(s.elector.may_write) for _ in range(50)]
 
-            async def ask():
-                return [await asyncio.to_thread(s.elector.may_write) for _ in range(50)]
-
-            asking = asyncio.ensure_future(ask())
-            while not asking.done():
-                await s.clock.advance(0.5)
-            assert await asking == [True] * 50
-
-    asyncio.run(scene())
+        asking = asyncio.ensure_future(ask())
+        while not asking.done():
+            await s.clock.advance(0.5)
+        assert await asking == [True] * 50

@@ -1,6 +1,5 @@
 """The record in a Lease, and the requests for it."""
 
-import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -49,31 +48,27 @@ def test_others_never_wait_for_less_than_the_duration(duration, seconds):
 
 
 @pytest.mark.client_go("LeaseLock")
-def test_the_requests_work_against_a_server():
+async def test_the_requests_work_against_a_server():
     """Create, read, replace; a second create and an old version are conflicts."""
-
-    async def scene():
-        async with Sandbox() as server:
-            client = await Client.from_kubeconfig_dict(server.kubeconfig())
-            try:
-                lock = LeaseLock(client, namespace="default", name="app")
-                with pytest.raises(Exception, match="404"):
-                    await lock.get()
-                first = {
-                    "apiVersion": "coordination.k8s.io/v1",
-                    "kind": "Lease",
-                    "metadata": {"name": "app", "namespace": "default"},
-                    "spec": SPEC,
-                }
-                stored = await lock.create(first)
-                assert (await lock.get())["spec"] == SPEC
-                with pytest.raises(Exception, match="409"):
-                    await lock.create(first)
-                await lock.update({**stored, "spec": {**SPEC, "holderIdentity": "you"}})
-                with pytest.raises(Exception, match="409"):
-                    await lock.update({**stored, "spec": {**SPEC, "holderIdentity": "late"}})
-                assert (await lock.get())["spec"]["holderIdentity"] == "you"
-            finally:
-                await client.close()
-
-    asyncio.run(scene())
+    async with Sandbox() as server:
+        client = await Client.from_kubeconfig_dict(server.kubeconfig())
+        try:
+            lock = LeaseLock(client, namespace="default", name="app")
+            with pytest.raises(Exception, match="404"):
+                await lock.get()
+            first = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": "app", "namespace": "default"},
+                "spec": SPEC,
+            }
+            stored = await lock.create(first)
+            assert (await lock.get())["spec"] == SPEC
+            with pytest.raises(Exception, match="409"):
+                await lock.create(first)
+            await lock.update({**stored, "spec": {**SPEC, "holderIdentity": "you"}})
+            with pytest.raises(Exception, match="409"):
+                await lock.update({**stored, "spec": {**SPEC, "holderIdentity": "late"}})
+            assert (await lock.get())["spec"]["holderIdentity"] == "you"
+        finally:
+            await client.close()

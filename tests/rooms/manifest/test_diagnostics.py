@@ -1,11 +1,14 @@
-"""How faults are shown to people, programs and GitHub."""
+"""How faults are shown to people, programs and GitHub, and that `docs/errors.md` explains each code."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from declctl.manifest import Diagnostic, render_github, render_json, render_text
+from declctl.manifest.codes import CODES
 from declctl.manifest.diagnostics import in_order
 
 FAULT = Diagnostic(
@@ -88,3 +91,28 @@ def test_order_is_by_position_and_each_only_once():
         replace(FAULT, file="a.yaml", line=99),
     )
     assert in_order([later, first, other, later]) == (other, first, later)
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "errors.md"
+SECTIONS = dict(re.findall(r"^### (DCL\d{3})\n(.*?)(?=^##|\Z)", DOCS.read_text(), re.MULTILINE | re.DOTALL))
+EXAMPLES = {
+    code: example.group(1)
+    for code, section in SECTIONS.items()
+    if (example := re.search(r"```yaml\n(.*?)```", section, re.DOTALL))
+}
+
+
+def test_every_code_is_explained():
+    """In order, with the catalogue's own sentence and advice; a fault of a manifest alone has an example."""
+    assert list(SECTIONS) == sorted(CODES)
+    for code, meaning in CODES.items():
+        assert meaning in SECTIONS[code]
+        assert re.search(r"\*\*(Do|Meanwhile):\*\* [\w`]", SECTIONS[code])
+    shown = {code for code in CODES if code[:5] in ("DCL01", "DCL02", "DCL03", "DCL06", "DCL07")}
+    assert shown <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("code", sorted(EXAMPLES))
+def test_each_example_gives_its_code(faults, code):
+    """The examples are real: each gives the code under which it stands, and no other."""
+    assert [fault.code for fault in faults(EXAMPLES[code])] == [code]

@@ -89,7 +89,7 @@ def test_any_bytes_give_located_faults(data):
         load(ManifestSource("manifest.yaml", data), environ={})
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(0, len(GOOD)), st.integers(0, 12), SNIPPETS | st.text(max_size=3))
 def test_a_good_manifest_broken_anywhere_stays_located(diagnose, start, length, snippet):
     """An accident of the keyboard anywhere in a manifest never escapes as another exception."""
@@ -107,7 +107,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_any_value_for_any_field_stays_located(diagnose, data):
     """A value of any type at any field is judged, and never breaks the judge."""

@@ -1,10 +1,10 @@
-"""The manifest as values: what the manual's example means, and the defaults."""
+"""The manifest as values: what the manual's example and each of its parts mean, and the defaults."""
 
 import dataclasses
 
 import pytest
 
-from declctl.manifest import explain
+from declctl.manifest import explain, plan
 from declctl.manifest.model import (
     AdminSpec,
     CacheMode,
@@ -12,9 +12,12 @@ from declctl.manifest.model import (
     ConfigSource,
     Delivery,
     DrainPolicy,
+    FilterSpec,
+    Followers,
     HandlerSpec,
     IndexerSpec,
     InitialSync,
+    LeaderElectionSpec,
     LifecycleStep,
     OnError,
     OnFailure,
@@ -223,16 +226,50 @@ def test_where_it_stands_makes_no_difference(loaded):
     assert hash(loaded(moved).controller) == hash(loaded(FULL).controller)
 
 
-@pytest.mark.parametrize("value", ["'*'", '"*"'])
-def test_a_star_stands_for_all_namespaces(loaded, value):
-    """A resource can take back the default of the spec."""
-    found = loaded(
-        f"namespaces: [a]\nresources: [{{name: r, apiVersion: v1, kind: Pod, namespaces: [{value}]}}]"
-    )
-    assert (found.controller.resources[0].namespaces, found.controller.resources[0].namespaces_inherited) == (
-        None,
-        False,
-    )
+PODS = "resources: [{name: pods, apiVersion: v1, kind: Pod%s}]\n"
+HANDLER = PODS % "" + "handlers: [{name: a, resourceRef: {name: pods}, entryPoint: m, %s}]"
+
+
+@pytest.fixture(name="namespaces")
+def _namespaces(loaded):
+    """Reads the names, the selector, and whether they come from the spec, of the only resource."""
+
+    def read(text: str) -> tuple[tuple[str, ...] | None, str, bool]:
+        (resource,) = loaded(text).controller.resources
+        return resource.namespaces, resource.namespace_selector, resource.namespaces_inherited
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "selector"),
+    [
+        ("{labelSelector: {matchLabels: {team: web}}}", "team=web"),
+        ("{labelSelector: 'tier in (b,a),team=web'}", "team=web,tier in (a,b)"),
+        ("{labelSelector: {matchExpressions: [{key: team, operator: Exists}]}}", "team"),
+        ("{labelSelector: '!team'}", "!team"),
+        ("{labelSelector: {}}", ""),  # it matches every namespace: one watch of all has the same objects
+        ("{labelSelector: ''}", ""),
+        ("{labelSelector: {matchLabels: {}}}", ""),
+    ],
+)
+def test_a_selector_of_namespaces_is_read_in_both_forms(namespaces, text, selector):
+    """As one text, by which equal selectors share one watch of namespaces."""
+    assert namespaces(PODS % f", namespaces: {text}") == (None, selector, False)
+    assert namespaces(PODS % "" + f"namespaces: {text}") == (None, selector, True)
+
+
+@pytest.mark.client_go(329)
+def test_the_namespaces_of_a_resource_go_before_those_of_the_spec(loaded, namespaces):
+    """A list in the place of a selector, a selector in the place of a list, and all in the place of both."""
+    selector = "namespaces: {labelSelector: team=web}"
+    assert namespaces(PODS % ", namespaces: [a]" + selector) == (("a",), "", False)
+    own = PODS % ", namespaces: {labelSelector: team=api}"
+    assert namespaces(f"{own}namespaces: [a]") == (None, "team=api", False)
+    for star in ("'*'", '"*"'):
+        for spec in (selector, "namespaces: [a]"):
+            assert namespaces(PODS % f", namespaces: [{star}]" + spec) == (None, "", False)
+    assert namespaces(PODS % "" + """namespaces: ["no", 'yes']""") == (("no", "yes"), "", True)
 
 
 @pytest.mark.client_go(329)
@@ -289,6 +326,9 @@ def test_selectors_are_canonical(loaded):
         ("spec.reload.maxErrorRatio", float, ReloadSpec().max_error_ratio),
         ("spec.reload.informerLinger", parse_duration, ReloadSpec().informer_linger),
         ("spec.admin.bindAddress", str, str(AdminSpec().bind_address)),
+        ("spec.leaderElection.leaseDuration", parse_duration, LeaderElectionSpec().lease_duration),
+        ("spec.leaderElection.renewDeadline", parse_duration, LeaderElectionSpec().renew_deadline),
+        ("spec.leaderElection.retryPeriod", parse_duration, LeaderElectionSpec().retry_period),
     ],
 )
 def test_documented_defaults_are_the_real_ones(path, read, value):
@@ -316,3 +356,86 @@ def test_values_are_frozen(loaded):
     """Nobody changes a manifest after it was read."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded(FULL).controller.name = "other"
+
+
+def test_a_switch_however_it_is_written(loaded):
+    """The manual's own `watch: Off` works, although YAML 1.1 makes a boolean of it; so does a switch."""
+    for written in ("Off", "off", "false", '"Off"'):
+        assert loaded(f"reload: {{watch: {written}}}").controller.reload.watch == "Off"
+    for written, on in {"On": True, "true": True, '"On"': True, "Off": False, "no": False}.items():
+        assert loaded(f"reload: {{preflight: {written}}}").controller.reload.preflight is on
+
+
+def test_a_leader_election(loaded):
+    """Durations are seconds, the names are those of the Lease; without a word there is none."""
+    given = "leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 1500ms, followers: Cold"
+    names = "leaseName: web.example.dev, namespace: team-a"
+    found = loaded(f"leaderElection: {{enabled: true, {given}, {names}}}").controller.leader_election
+    assert found == LeaderElectionSpec(True, 30.0, 20.0, 1.5, Followers.COLD, "web.example.dev", "team-a")
+    assert not loaded("resources: []").controller.leader_election.enabled
+    found = loaded("leaderElection: {enabled: true}").controller.leader_election
+    assert (found.lease_duration, found.renew_deadline, found.retry_period) == (15.0, 10.0, 2.0)
+    assert (found.followers, found.lease_name, found.namespace) == (Followers.WARM, None, None)
+
+
+def test_a_reconciler(loaded):
+    """Its finalizer, and the keys of its mappings with a domain or without; there are none by default."""
+    (handler,) = loaded(HANDLER % "mode: Reconcile, finalizer: example.dev/App_1.x").controller.handlers
+    assert handler.finalizer == "example.dev/App_1.x"
+    for way in ("label", "annotation"):
+        for key in ("app", "example.dev/App_1.x", "a"):
+            watch = f"{{resourceRef: {{name: pods}}, mapTo: {{{way}: {key}}}}}"
+            (handler,) = loaded(HANDLER % f"mode: Reconcile, watches: [{watch}]").controller.handlers
+            assert getattr(handler.watches[0].map_to, way) == key
+            assert handler.finalizer == ""
+
+
+@pytest.fixture(name="filter_of")
+def _filter_of(loaded):
+    """Reads the filter of a handler; the plan has the same."""
+
+    def read(text: str) -> FilterSpec | None:
+        controller = loaded(HANDLER % f"filter: {text}").controller
+        (handler,) = controller.handlers
+        (planned,) = plan(controller).handlers
+        assert planned.filter == handler.filter
+        return handler.filter
+
+    return read
+
+
+def test_every_part_of_a_filter_is_read(filter_of):
+    """Selectors and paths are canonical, so that filters that say the same are equal."""
+    wanted = FilterSpec(
+        "app=web,tier in (a,b)", ("metadata.labels", "spec"), EntryPoint("m.f", "interesting")
+    )
+    parts = 'changedPaths: [spec, ".metadata.labels"], entryPoint: "m.f:interesting"'
+    assert filter_of(f'{{labelSelector: "tier in (b,a),app=web", {parts}}}') == wanted
+    selector = "{matchLabels: {app: web}, matchExpressions: [{key: tier, operator: In, values: [a, b]}]}"
+    assert filter_of(f"{{labelSelector: {selector}, {parts}}}") == wanted
+    for everything in ("{}", "{labelSelector: {}}", "{labelSelector: {matchLabels: {}}}"):
+        assert filter_of(everything) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "objects", "changes"),
+    [
+        ("obj.status.phase == 'x'", True, False),
+        ("change.type == 'Added'", False, True),
+        ("old == null || obj.spec != old.spec", False, True),
+    ],
+)
+def test_an_expression_judges_objects_or_changes(filter_of, expression, objects, changes):
+    """A reload judges cached objects again only for the first kind."""
+    found = filter_of(f'{{expression: "{expression}", changedPaths: [spec]}}')
+    assert found.expression == expression
+    assert (found.object_part != FilterSpec(), found.judges_changes) == (objects, changes)
+
+
+def test_an_expression_from_the_environment_is_not_shown(faults):
+    """A variable may be a secret, also one that compares a change with what it never is."""
+    fragment = HANDLER % "filter: {expression: '${env:SECRET}'}"
+    (fault,) = faults(fragment, environ={"SECRET": "hunter2 =="})
+    assert fault.code == "DCL023"
+    assert "hunter2" not in str(fault)
+    assert faults(fragment, environ={"SECRET": "change.type == 'hunter2'"}) == ()

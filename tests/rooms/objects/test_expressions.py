@@ -262,6 +262,7 @@ def _validated(folder, handler, before=""):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("handler", "loaded"),
     [("filter: {labelSelector: a=b}", False), ("filter: {expression: 'true'}", True)],
@@ -272,6 +273,7 @@ def test_the_library_is_loaded_with_the_first_expression(tmp_path, handler, load
     assert done.stdout.splitlines()[-2:] == ["exit 0", f"{loaded} False"], done.stderr
 
 
+@pytest.mark.thorough
 def test_without_the_package_the_fault_says_what_to_install(tmp_path):
     """At the expression, as any other fault of it."""
     done = _validated(tmp_path, "filter: {expression: 'true'}", "sys.modules['cel_expr_python'] = None")

@@ -1,8 +1,11 @@
 """What the tests of runtime share: manifests on disk, records, and a log that can be read."""
 
+import asyncio
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
+from declctl.manifest.model import RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
@@ -21,6 +25,7 @@ from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding
 from declctl.testing import BundleDir, Logged
+from declctl.testing.controller import Line
 
 MANIFEST = """
 apiVersion: declctl.dev/v1alpha1
@@ -33,6 +38,9 @@ spec:
     - {name: notify, resourceRef: {name: pods}, entryPoint: "handlers:notify"}
 """
 HANDLERS = "def notify(change):\n    print(change)\n"
+SOON = 30.0  # seconds after which a test that waits for another thread gives up
+ONCE = RetrySpec(max_attempts=1)
+EVERY_SECOND = RetrySpec(initial_backoff=1.0, max_backoff=1.0)
 _versions = itertools.count(100)
 
 
@@ -46,6 +54,11 @@ def bundle(tmp_path: Path) -> BundleDir:
 def log() -> Logged:
     """A log that can be read."""
     return Logged()
+
+
+def errors(log: Logged) -> list[Line]:
+    """The lines of level error."""
+    return [line for line in log.lines if line.level == "error"]
 
 
 @pytest.fixture
@@ -130,16 +143,33 @@ def rebind(slot: EventSlot, binding: HandlerBinding) -> int:
     return ended
 
 
+class Hanging:
+    """A hook whose calls return when a test opens the gate."""
+
+    def __init__(self) -> None:
+        self.began, self.gate = threading.Event(), threading.Event()
+
+    def hook(self, change: Any) -> None:
+        self.began.set()
+        self.gate.wait(SOON)
+
+
+def fails(change: Any) -> None:
+    """A hook that fails."""
+    raise ValueError("no")
+
+
 class Bench:
     """A slot without threads: a test takes and works by hand."""
 
     def __init__(self, clock: ManualClock, log: Logged, loop: LoopThread) -> None:
         self.clock, self.log, self.loop = clock, log, loop
         self.handler: EventSlot | None = None
+        self.threads = ThreadPoolExecutor(8)
 
     def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> HandlerBinding:
         """One generation of the handler."""
-        from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
+        from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec
 
         defaults = {
             "initial_sync": InitialSync.DELIVER,
@@ -165,9 +195,11 @@ class Bench:
             self.loop,
         )
 
-    def slot(self, *functions: Any, **policy: Any) -> EventSlot:
-        """The handler, bound for the first time."""
-        return self.bound(self.binding(*functions, **policy))
+    def slot(self, *functions: Any, adds: Iterable[str] = (), **policy: Any) -> EventSlot:
+        """The handler, bound for the first time; an Added is queued for each name in `adds`."""
+        slot = self.bound(self.binding(*functions, **policy))
+        slot.add_all([Notification(ChangeType.ADDED, make_record(name)) for name in adds])
+        return slot
 
     def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> EventSlot:  # noqa: A002 - its name
         """The handler with that binding, and a filter."""
@@ -184,10 +216,21 @@ class Bench:
             done += 1
         return done
 
+    def begin(self, *, asynchronous: bool = False) -> Future[bool]:
+        """A worker works on the next change, as a thread or a task; the result says whether it stays."""
+        assert self.handler is not None
+        item = self.handler.queue.take()
+        assert item is not None
+        if asynchronous:
+            return asyncio.run_coroutine_threadsafe(self.handler.work_async(item), self.loop.loop)
+        return self.threads.submit(self.handler.work, item)
+
 
 @pytest.fixture
 def bench(clock: ManualClock, log: Logged):
     """A slot to be worked by hand."""
     loop = LoopThread("test-handlers").start()
-    yield Bench(clock, log, loop)
+    made = Bench(clock, log, loop)
+    yield made
+    made.threads.shutdown(wait=False)
     loop.stop()

@@ -27,9 +27,7 @@ class MadeUpCache:
         watch = WatchKey("v1", "Pod", namespace=namespace, label_selector=labels, field_selector=fields)
         self.identity = SimpleNamespace(watch=watch, transform="")
         self.indexer = SimpleNamespace(
-            stored=self.store.get,
-            known=lambda: self.store,
-            last_store_sync_resource_version=str(seen),
+            stored=self.store.get, known=lambda: self.store, last_store_sync_resource_version=str(seen)
         )
         self.informer = self
         self.has_synced = True

@@ -1,6 +1,7 @@
-"""The steps from one manifest to the next, and the line that a person reads."""
+"""The steps from one manifest to the next, the line that a person reads, and what decoding costs."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
@@ -9,16 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from declctl.decoding import Projection
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import (
-    FilterSpec,
-    IndexerSpec,
-    LifecycleStep,
-    PluginSpec,
-    ScheduleSpec,
-    TlsFiles,
-)
+from declctl.manifest.model import FilterSpec, IndexerSpec, LifecycleStep, PluginSpec, ScheduleSpec, TlsFiles
 from declctl.manifest.values import Address, EntryPoint
+from declctl.objects import FieldPath
+from declctl.runtime.checking.declaration import FromHooks
+from declctl.runtime.planning.costs import Cost, Price, costs, filter_costs
 from declctl.runtime.reloading.changes import PlanSnapshot, changes, summary
 
 BASE = """
@@ -49,13 +47,12 @@ def _line(old: str, new: str, *, code: str = "1") -> str:
 
 
 def test_nothing_changed() -> None:
-    """Two plans that are equal have no steps between them."""
+    """Two plans that are equal have no steps between them.
+
+    Where something stands in the text doesn't count.
+    """
     assert changes(_side(), _side()) == ()
     assert summary(()) == "nothing changed"
-
-
-def test_a_comment_changes_nothing() -> None:
-    """Where something stands in the text doesn't count."""
     assert changes(_side(), _side("# more\n" + BASE)) == ()
 
 
@@ -148,23 +145,15 @@ def test_another_order_of_handlers_is_told() -> None:
     assert summary(changes(_side(), _side(BASE.replace(first, "")))) == "-handler notify"
 
 
-def test_new_code_is_told_for_each_handler() -> None:
-    """The handler files changed, the manifest didn't."""
+def test_new_code_is_told_for_all_that_it_makes() -> None:
+    """Handlers and schedules, indexes that are functions, and resources with a transform, which move."""
     assert (
         _line("guard", "guard", code="2")
         == "~handler notify (code) ~handler audit (code) ~schedule nightly (code)"
     )
-
-
-def test_new_code_rebuilds_indexes_that_are_functions() -> None:
-    """An index whose function stands in the handler files is built anew with them."""
     text = BASE.replace("fieldPath: spec.nodeName", "entryPoint: 'h:index'")
     steps = changes(_side(text), _side(text, "2"))
     assert "~index pods.byNode (code)" in summary(steps)
-
-
-def test_new_code_moves_resources_with_a_transform() -> None:
-    """A transform decides what is cached: with new code the cache is filled anew."""
     text = BASE.replace("kind: ConfigMap", "kind: ConfigMap, transform: {entryPoint: 'h:slim'}")
     assert "-/+resource maps (code of the transform)" in summary(changes(_side(text), _side(text, "2")))
 
@@ -272,3 +261,137 @@ def test_no_field_of_a_plan_changes_without_a_step() -> None:
     others = list(_others(old.plan))
     assert len(others) > 60
     assert [where for where, other in others if not changes(old, _with(old, "plan", other))] == []
+
+
+TEXT = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: guard}
+spec:
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+"""
+
+
+def told(fields: str, hooks: FromHooks | None = None) -> dict[str, str]:
+    """The price of each part of a resource of pods."""
+    text = TEXT + "".join(f"      {line}\n" for line in fields.splitlines())
+    (resource,) = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller).resources
+    return {cost.subject: str(cost.price) for cost in costs(resource, hooks)}
+
+
+INDEXERS = """\
+indexers:
+  - {name: byNode, fieldPath: spec.nodeName}
+  - {name: byImage, fieldPath: "spec.containers[*].image"}
+  - {name: first, fieldPath: "spec.containers[0].image"}
+  - {name: byApp, fieldPath: metadata.labels.app}
+  - {name: byNamespace, fieldPath: metadata.namespace}
+  - {name: byNote, fieldPath: metadata.annotations.note}
+  - {name: byTeam, entryPoint: "m:team"}
+transform: {dropFields: []}
+"""
+
+
+def test_each_index_has_its_price():
+    """Labels are in every record, fields are projected, functions decode unless objects are kept decoded."""
+    assert told(INDEXERS) == {
+        "index byNode": "Projected",
+        "index byImage": "Projected",
+        "index first": "Decodes",
+        "index byApp": "InRecord",
+        "index byNamespace": "InRecord",
+        "index byNote": "Decodes",
+        "index byTeam": "Decodes",
+    }
+    prices = told(f"{INDEXERS}cache: {{mode: Objects}}")
+    assert (prices["index byTeam"], prices["index first"], prices["index byNode"]) == (
+        "Held",
+        "Held",
+        "Projected",
+    )
+
+
+def test_transforms_and_hooks_have_their_prices():
+    """Managed fields are cut, a function rewrites all; MetadataOnly has no status that could be dropped."""
+    assert told("") == {"drop metadata.managedFields": "Cut"}
+    assert told("transform: {entryPoint: 'm:slim', dropFields: []}") == {"transform m:slim": "Rewrites"}
+    assert told("cache: {mode: MetadataOnly}\ntransform: {dropFields: [status]}") == {}
+    hooks = FromHooks({"pods": ("byOwner",)}, {"pods": ("slack",), "others": ("x",)})
+    assert told("transform: {dropFields: []}", hooks) == {
+        "index byOwner": "Decodes",
+        "transform slack": "Rewrites",
+    }
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        (None, "decodes every object, about 15 µs each"),
+        (0, "decodes every object, about 15 µs each (1 ms for 0)"),
+        (2_300, "decodes every object, about 15 µs each (34 ms for 2,300)"),
+        (1_000_000, "decodes every object, about 15 µs each (15.0 s for 1,000,000)"),
+    ],
+)
+def test_what_all_of_them_cost_is_told_where_it_is_known_how_many_there_are(objects, words):
+    """A person reads milliseconds, not microseconds times thousands."""
+    assert Cost("index byTeam", Price.DECODES).text(objects) == words
+
+
+POD = {
+    "metadata": {
+        "name": "web",
+        "namespace": "a",
+        "labels": {"app": "web"},
+        "annotations": {"note": "x"},
+        "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:metadata": {}}}],
+    },
+    "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i", "env": [{"name": "A"}]}]},
+    "status": {"phase": "Running", "conditions": [{"type": "Ready"}]},
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "metadata.managedFields",
+        "metadata.annotations",
+        "metadata.annotations.note",
+        "status",
+        "status.conditions",
+        "spec.containers[*].env",
+        "spec.containers[0].image",
+        "spec.nodeName",
+    ],
+)
+def test_the_price_of_a_dropped_field_is_what_happens_to_a_pod(path):
+    """Told as cut if and only if a cache decodes no pod for it."""
+    projection = Projection(api_version="v1", kind="Pod", drop_fields=[FieldPath.parse(path)])
+    record = projection.record(json.dumps(POD, separators=(",", ":")).encode())
+    assert list(FieldPath.parse(path).find(record.decode())) == []
+    decoded = projection.statistics().decoded_whole > 0
+    assert told(f"transform: {{dropFields: ['{path}']}}") == {
+        f"drop {path}": "Rewrites" if decoded else "Cut"
+    }
+
+
+def filter_told(fields: str, mode: str = "Frames") -> dict[str, str]:
+    """The price of each part of a handler's filter."""
+    text = (
+        f"{TEXT}      cache: {{mode: {mode}}}\n"
+        f"  handlers: [{{name: notify, resourceRef: {{name: pods}}, entryPoint: m, filter: {fields}}}]\n"
+    )
+    made = plan(load(ManifestSource.of([("m.yaml", text.encode())])).controller)
+    found = filter_costs(made.handlers[0], made.resources[0])
+    return {cost.subject.removeprefix("filter notify "): str(cost.price) for cost in found}
+
+
+def test_each_part_of_a_filter_has_its_price():
+    """Labels stand in the record, other paths are read in both texts, a function gets a view."""
+    parts = "{labelSelector: app=web, changedPaths: [spec, metadata.labels], entryPoint: 'm:f'}"
+    assert filter_told(parts) == {"labelSelector": "InRecord", "changedPaths": "Compares", "m:f": "Views"}
+    assert filter_told("{changedPaths: [metadata.labels, metadata.labels.a]}") == {"changedPaths": "InRecord"}
+    assert filter_told("{entryPoint: 'm:f'}", "Objects") == {"m:f": "Held"}
+    assert filter_told("{}") == {}

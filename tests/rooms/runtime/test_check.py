@@ -22,6 +22,21 @@ def _children_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     share_children(monkeypatch)
 
 
+SEGFAULT = "import ctypes, faulthandler\nfaulthandler.disable()\nctypes.string_at(0)\n"
+SEGFAULT_THAT_FAULTHANDLER_SEES = "import ctypes\n\nctypes.string_at(0)\n"
+ENDLESS_WITH_THE_LOCK = "import ctypes\n\nwhile True:\n    ctypes.PyDLL(None).pause()\n"
+ENDLESS_IN_A_LIBRARY = """\
+import http.client, socket
+silent = socket.socketpair()
+http.client.HTTPResponse(silent[0]).begin()
+"""
+INDEXES = """\
+import declctl
+@declctl.hookimpl
+def declctl_event(change): ...
+@declctl.hookimpl
+def declctl_indexers(): return {}
+"""
 BAD = {
     "missing module": ("handler:notify", None, "DCL040", "manifest.yaml", 8),
     "missing attribute": (None, "def notfy(change): ...\n", "DCL041", "manifest.yaml", 8),
@@ -29,41 +44,17 @@ BAD = {
     "import raises": (None, "x = 1\n\nraise OSError('no disk')\n", "DCL043", "handlers.py", 3),
     "sys.exit": (None, "import sys\nsys.exit('bye')\n", "DCL044", "handlers.py", 2),
     "os._exit": (None, "import os\nos._exit(0)\n", "DCL044", "manifest.yaml", 8),
-    "segfault": (
-        None,
-        "import ctypes, faulthandler\nfaulthandler.disable()\nctypes.string_at(0)\n",
-        "DCL044",
-        "manifest.yaml",
-        8,
-    ),
-    "segfault that faulthandler sees": (
-        None,
-        "import ctypes\n\nctypes.string_at(0)\n",
-        "DCL044",
-        "handlers.py",
-        3,
-    ),
+    "segfault": (None, SEGFAULT, "DCL044", "manifest.yaml", 8),
+    "segfault that faulthandler sees": (None, SEGFAULT_THAT_FAULTHANDLER_SEES, "DCL044", "handlers.py", 3),
     "endless": (None, "x = 1\nwhile True: pass\n", "DCL045", "handlers.py", 2),
-    "endless with the lock": (
-        None,
-        "import ctypes\n\nwhile True:\n    ctypes.PyDLL(None).pause()\n",
-        "DCL045",
-        "handlers.py",
-        4,
-    ),
-    "endless in a library": (
-        None,
-        (
-            "import http.client, socket\nsilent = socket.socketpair()\n"
-            "http.client.HTTPResponse(silent[0]).begin()\n"
-        ),
-        "DCL045",
-        "handlers.py",
-        3,
-    ),
+    "endless with the lock": (None, ENDLESS_WITH_THE_LOCK, "DCL045", "handlers.py", 4),
+    "endless in a library": (None, ENDLESS_IN_A_LIBRARY, "DCL045", "handlers.py", 3),
     "unknown parameter": (None, "def notify(chnage): ...\n", "DCL046", "handlers.py", 1),
     "no hook": ("handlers", "x = 1\n", "DCL047", "manifest.yaml", 8),
     "no function": (None, "notify = 5\n", "DCL048", "manifest.yaml", 8),
+    "indexes that are no mapping": ("handlers", INDEXES.format("[1]"), "DCL049", "manifest.yaml", 8),
+    "an index that is no function": ("handlers", INDEXES.format("{'it': 1}"), "DCL049", "manifest.yaml", 8),
+    "an index without a name": ("handlers", INDEXES.format("{1: str}"), "DCL049", "manifest.yaml", 8),
 }
 
 SLOW_IN_CHILD = """\

@@ -101,7 +101,7 @@ def test_a_create_without_a_name_has_none(body) -> None:
     assert recorded(replace(WRITE, method="POST", url=PODS, body=body)).key == "a/"
 
 
-def test_writes_wait_for_tokens() -> None:
+async def test_writes_wait_for_tokens() -> None:
     """A handler that writes in a loop gets the rate of `spec.writes`, by whichever client it writes."""
     clock, slept = ManualClock(), []
     bucket = TokenBucket(0.5, 1, clock=clock)
@@ -111,13 +111,9 @@ def test_writes_wait_for_tokens() -> None:
     writes.wait()
     writes.wait()
     assert slept == [2]
-
-    async def go() -> None:
-        waiting = asyncio.ensure_future(writes.wait_async())
-        await clock.settle()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-
-    asyncio.run(go())
+    waiting = asyncio.ensure_future(writes.wait_async())
+    await clock.settle()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
     writes.wait()
     assert slept == [2, 4]  # the cancelled write has returned its token

@@ -17,20 +17,14 @@ async def never():
     raise AssertionError("no client is needed")
 
 
-def test_the_files_are_those_of_the_newest_change(tmp_path: Path):
-    """Also after a write that has left its link behind."""
+def test_the_files_are_those_of_the_newest_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also after a write that left its link behind; one that fails leaves nothing: a full disk."""
     files = MountedFiles(tmp_path)
     files.replace({"data": {"a.py": "1", "b.py": "2"}})
     (tmp_path / "..data_tmp").symlink_to("..9")
     files.replace({"data": {"a.py": "3"}, "binaryData": {"c.py": "NA=="}})
     found = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir() if path.suffix == ".py"}
     assert found == {"a.py": "3", "c.py": "4"}
-
-
-def test_a_change_that_can_not_be_written_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """A full disk: what was written of it goes, and the present files stay."""
     files = MountedFiles(tmp_path)
     files.replace({"data": {"a.py": "1"}})
     before = sorted(tmp_path.iterdir())
@@ -91,9 +85,7 @@ def _followed(server: SandboxThread, log) -> Iterator[ConfigMapFolder]:
         yield folder
 
 
-def test_a_deleted_config_map_is_a_fault_until_it_is_there_again(
-    server: SandboxThread, followed: ConfigMapFolder
-):
+def test_a_lost_or_bad_map_is_a_fault_until_it_is_mended(server: SandboxThread, followed: ConfigMapFolder):
     """The process goes on with files that are nowhere else any more: a user learns that, and what to do."""
     assert followed.status() == FollowedStatus("Followed", "")
     server.delete("ConfigMap", "bundle", "team-a")
@@ -107,6 +99,12 @@ def test_a_deleted_config_map_is_a_fault_until_it_is_there_again(
     server.load([{**MAP, "data": {"a.py": "2"}}])
     until("it is followed again", lambda: followed.status().is_followed)
     until("its files are there", lambda: (followed.path / "a.py").read_text("utf-8") == "2")
+    server.load([{**MAP, "data": {"a.py": "2"}, "binaryData": {"b": "no base64"}}])
+    until("it is noticed", lambda: followed.status().reason == "ChangeRefused")
+    assert "the binaryData of b is not base64; mend it" in followed.status().message
+    server.load([{**MAP, "data": {"a.py": "3"}}])
+    until("it is taken over", lambda: followed.status().is_followed)
+    assert (followed.path / "a.py").read_text("utf-8") == "3"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +118,7 @@ def test_a_watch_that_fails_is_a_fault_until_it_works_again(
     server: SandboxThread, followed: ConfigMapFolder, code: int, reason: str, advice: str
 ):
     """Such as a right that was taken away: edits do not arrive, although the ConfigMap is there."""
+    until("it watches", lambda: server.faults.document()["openWatches"] == 1)
     server.faults.refuse(code, Match(resource="configmaps"))
     server.faults.cut_watches("configmaps", clean=True)
     until("it is noticed", lambda: followed.status().reason == reason)
@@ -130,13 +129,20 @@ def test_a_watch_that_fails_is_a_fault_until_it_works_again(
     until("it is followed again", lambda: followed.status().is_followed)
 
 
-def test_a_change_that_can_not_be_taken_over_is_a_fault_until_the_next_one(
-    server: SandboxThread, followed: ConfigMapFolder
-):
-    """Such as a key that another API server lets pass."""
-    server.load([{**MAP, "data": {"a.py": "2"}, "binaryData": {"b": "no base64"}}])
-    until("it is noticed", lambda: followed.status().reason == "ChangeRefused")
-    assert "the binaryData of b is not base64; mend it" in followed.status().message
-    server.load([{**MAP, "data": {"a.py": "3"}}])
-    until("it is taken over", lambda: followed.status().is_followed)
-    assert (followed.path / "a.py").read_text("utf-8") == "3"
+def test_a_start_without_the_right_to_watch_says_which_right(server: SandboxThread, log):
+    """The files of now are there; that no edit will arrive is told at once. A delete meanwhile is noticed."""
+    for verb in ("list", "watch"):
+        server.faults.refuse(403, Match(resource="configmaps", verb=verb))
+
+    def connect() -> Awaitable[Client]:
+        return Client.from_kubeconfig_dict(server.kubeconfig())
+
+    with ConfigMapFolder("team-a", "bundle", connect=connect, log=log) as folder:
+        assert (folder.path / "a.py").read_text("utf-8") == "1"
+        until("it is told", lambda: folder.status().reason == "WatchForbidden")
+        assert log.find("can't be watched")
+        server.delete("ConfigMap", "bundle", "team-a")
+        server.faults.clear()
+        until("it is noticed", lambda: folder.status().reason == "ConfigMapDeleted")
+        server.load([{**MAP, "data": {"a.py": "2"}}])
+        until("it is followed", lambda: folder.status().is_followed)

@@ -13,13 +13,7 @@ import watchfiles
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
-from declctl.runtime.reloading.files import (
-    FileChanges,
-    FileWatchHealth,
-    FileWatchStatus,
-    Notices,
-    folder_id,
-)
+from declctl.runtime.reloading.files import FileChanges, FileWatchHealth, FileWatchStatus, Notices, folder_id
 from declctl.testing import BundleDir, ConfigMapDir
 from declctl.testing.controller import Logged
 
@@ -148,22 +142,14 @@ class _Script:
         return asyncio.run(scenario())
 
 
-def test_files_that_are_still_written_are_waited_for() -> None:
-    """An editor that writes in pieces: what is told is the last state, after a quiet time."""
+def test_what_is_told_is_the_last_state_after_a_quiet_time() -> None:
+    """Of files that never settle it is told after two seconds; polls are a second apart."""
     script = _Script(["a", "b", "c", "d", "d"])
     assert script.first(settle=0.3) == "d"
     assert script.slept[1:] == [0.3, 0.3, 0.3]
-
-
-def test_files_that_never_settle_are_told_after_two_seconds() -> None:
-    """A file that changes all the time does not keep a reload away for ever."""
     script = _Script([str(n) for n in range(1000)])
     script.first(settle=0.3)
     assert sum(script.slept) <= 2.3
-
-
-def test_polling_looks_once_a_second() -> None:
-    """`watch: Poll` for mounts without notices: the change is found all the same."""
     script = _Script(["a", "a", "a", "b"])
     assert script.first(settle=0.1) == "b"
     assert script.slept == [1.0, 1.0, 1.0, 0.1]
@@ -181,7 +167,7 @@ def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
     assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
 
 
-def test_nothing_is_looked_at_while_watching_is_off() -> None:
+async def test_nothing_is_looked_at_while_watching_is_off() -> None:
     """`watch: Off` costs nothing; turned on by a reload that was asked for, what has changed is told."""
     clock, policy, looks = ManualClock(), [WatchFiles.OFF], []
 
@@ -197,19 +183,15 @@ def test_nothing_is_looked_at_while_watching_is_off() -> None:
         last=lambda: "before",
         watch=lambda: policy[0],
     )
-
-    async def scenario() -> None:
-        async with aclosing(aiter(changes)) as stream:
-            following = asyncio.ensure_future(anext(stream))
-            await clock.advance(3600.0)
-            assert looks == []
-            policy[0] = WatchFiles.POLL
-            while not following.done():
-                await clock.advance(1.0)
-                await asyncio.to_thread(list)
-            assert await following == "changed"
-
-    asyncio.run(scenario())
+    async with aclosing(aiter(changes)) as stream:
+        following = asyncio.ensure_future(anext(stream))
+        await clock.advance(3600.0)
+        assert looks == []
+        policy[0] = WatchFiles.POLL
+        while not following.done():
+            await clock.advance(1.0)
+            await asyncio.to_thread(list)
+        assert await following == "changed"
 
 
 def _made_again(folder: Path, aside: Path) -> None:
@@ -230,7 +212,9 @@ def _linked_elsewhere(folder: Path, aside: Path) -> None:
 
 @pytest.mark.parametrize("named", ["bundle", "{here}/bundle", "../{here.name}/bundle"])
 @pytest.mark.parametrize("replace", [_made_again, _moved_aside, _linked_elsewhere])
-def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Path, monkeypatch) -> None:
+async def test_a_folder_that_was_replaced_is_watched_anew(
+    replace, named, tmp_path: Path, monkeypatch
+) -> None:
     """A checkout or a release puts another folder in the place: edits there are noticed, not only found."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     monkeypatch.chdir(tmp_path)
@@ -240,44 +224,20 @@ def test_a_folder_that_was_replaced_is_watched_anew(replace, named, tmp_path: Pa
         folder.symlink_to("1")
     else:
         folder.mkdir()
-
-    async def scenario() -> None:
-        async with asyncio.timeout(20), aclosing(Notices()) as notices:
-            await notices.next((folder_id(folder),))
-            following = asyncio.ensure_future(notices.next((folder_id(folder),)))
-            await asyncio.sleep(0)
-            replace(folder, tmp_path / "aside")
-            if replace is _linked_elsewhere:
-                following.cancel()  # nobody tells: it is seen at the next look
-            await asyncio.wait([following])
-            await notices.next((folder_id(folder),))
-            following = asyncio.ensure_future(notices.next((folder_id(folder),)))
-            while not following.done():
-                BundleDir(folder, {"h.py": "two"})
-                await asyncio.wait([following], timeout=0.05)
-            await following
-
-    asyncio.run(scenario())
-
-
-def test_a_system_that_has_no_notices_left_is_looked_at(tmp_path: Path, monkeypatch) -> None:
-    """All inotify instances of a node are taken: edits are found all the same, and it is told once."""
-
-    async def none_left(*_: object, **__: object) -> AsyncGenerator[object]:
-        raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
-        yield
-
-    path = BundleDir(tmp_path, {"h.py": "one"}).path / "h.py"
-
-    class Clock(ManualClock):
-        async def sleep(self, seconds: float) -> None:
-            self.set(seconds)
-            path.write_text("two")
-
-    monkeypatch.setattr(watchfiles, "awatch", none_left)
-    told: list[str] = []
-    assert _collect(path, [lambda: None], clock=Clock(), blind=told.append) == [_digest_of(path)()]
-    assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
+    async with asyncio.timeout(20), aclosing(Notices()) as notices:
+        await notices.next((folder_id(folder),))
+        following = asyncio.ensure_future(notices.next((folder_id(folder),)))
+        await asyncio.sleep(0)
+        replace(folder, tmp_path / "aside")
+        if replace is _linked_elsewhere:
+            following.cancel()  # nobody tells: it is seen at the next look
+        await asyncio.wait([following])
+        await notices.next((folder_id(folder),))
+        following = asyncio.ensure_future(notices.next((folder_id(folder),)))
+        while not following.done():
+            BundleDir(folder, {"h.py": "two"})
+            await asyncio.wait([following], timeout=0.05)
+        await following
 
 
 FAULTS = [
@@ -306,7 +266,7 @@ class _Failing:
 
 @pytest.mark.parametrize("error", FAULTS, ids=repr)
 @pytest.mark.parametrize("where", ["digest", "folders", "seen", "thread"])
-def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatch) -> None:
+async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatch) -> None:
     """Whatever a look raises, and wherever: nothing ends, pauses grow to 16 s, and the edit is told."""
     times = 1 if where == "seen" else 7
     failing = _Failing(error, times, then=[] if where == "folders" else None)
@@ -336,12 +296,8 @@ def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatch) -> 
         failed=failed.append,
         succeeded=lambda: succeeded.append(script.clock.monotonic()),
     )
-
-    async def scenario() -> str:
-        async with asyncio.timeout(10), aclosing(aiter(changes)) as stream:
-            return await anext(stream)
-
-    assert asyncio.run(scenario()) == "b"
+    async with asyncio.timeout(10), aclosing(aiter(changes)) as stream:
+        assert (await anext(stream)) == "b"
     assert failed == [error] * times
     assert slept == ([] if where == "seen" else [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]) + [0.25]
     assert len(succeeded) == 1
@@ -373,7 +329,10 @@ def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Pa
             path.write_text("two")
 
     monkeypatch.setattr(watchfiles, "awatch", broken)
-    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
+    told: list[str] = []
+    assert _collect(path, [lambda: None], clock=Clock(), blind=told.append) == [_digest_of(path)()]
+    if isinstance(error, RuntimeError):
+        assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
 
 
 def test_each_fault_is_logged_once_and_so_is_its_end() -> None:
@@ -414,3 +373,12 @@ def test_a_fault_of_ours_is_logged_as_one() -> None:
     (line,) = log.lines
     assert (line.level, "please report it" in line.event) == ("error", True)
     assert "test_a_fault_of_ours_is_logged_as_one" in line.fields["traceback"]
+
+
+def test_a_fault_is_named_by_its_text_and_if_need_be_by_its_class() -> None:
+    """`status` shows it: one of the system, one without a text, and one of Python."""
+    health = FileWatchHealth(clock=ManualClock(), log=Logged())
+    errors = [OSError("no descriptors"), OSError(), RuntimeError("no threads")]
+    for error, words in zip(errors, ["no descriptors", "OSError", "RuntimeError: no threads"], strict=True):
+        health.failed(error)
+        assert health.status().error == words

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from declctl.kit import ManualClock
 from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, until_ready
 from tests.rooms.runtime.moving_caches import MadeUpCache
 
@@ -23,15 +22,6 @@ class _Server(MadeUpCache):
             self.at(int(self._source.last_sync_resource_version))
 
 
-def _run(scenario):
-    async def main():
-        clock = ManualClock()
-        async with asyncio.timeout(30):
-            return await scenario(clock)
-
-    return asyncio.run(main())
-
-
 def _begun(source, target):
     proof = FreshnessProof(["tell"], [source], target)
     proof.begin()
@@ -48,81 +38,61 @@ async def _through(clock, waiting: asyncio.Task, seconds: float, each=lambda: No
     return clock.monotonic() - began
 
 
-def test_a_cache_that_has_not_shown_its_version_is_listed_at_once() -> None:
+async def test_a_cache_that_has_not_shown_its_version_is_listed_at_once(clock) -> None:
     """One list, and the handler may go."""
-
-    async def scenario(clock):
-        source = MadeUpCache(seen=10)
-        target = _Server(source)
-        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=60))
-        assert await _through(clock, waiting, 1) < 0.1
-        assert target.relists_requested == 1
-
-    _run(scenario)
+    source = MadeUpCache(seen=10)
+    target = _Server(source)
+    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=60))
+    assert await _through(clock, waiting, 1) < 0.1
+    assert target.relists_requested == 1
 
 
-def test_a_cache_that_does_not_catch_up_refuses_the_reload_and_is_not_asked_all_the_time() -> None:
-    """A list every two seconds at most; after the time the fault says which cache it is."""
-
-    async def scenario(clock):
-        source = MadeUpCache(seen=10)
-        target = _Server(source, served=False)
-        waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=9))
-        lasted = await _through(clock, waiting, 20)
-        with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
-            await waiting
-        assert 9 <= lasted < 9.1
-        assert target.relists_requested == 5
-
-    _run(scenario)
-
-
-def test_a_chase_ends_by_holding_what_is_followed(record) -> None:
-    """Objects change all the time, and the new cache does not see them: for a moment the old one is held."""
-
-    async def scenario(clock):
-        source = MadeUpCache(seen=9)
-        target = _Server(source, fields="spec.nodeName=a")
-        held = []
-
-        def change() -> None:
-            if source.pauses:
-                held.append(clock.monotonic())
-            else:
-                version = int(source.last_sync_resource_version) + 1
-                source.at(version)
-                source.put(record("a", version=version))
-
-        proof = _begun(source, target)
-        change()
-        waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
-        assert 2 <= await _through(clock, waiting, 10, change) < 4
+async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) -> None:
+    """A list every two seconds at most; the fault says which cache. Handlers that run go on meanwhile."""
+    source = MadeUpCache(seen=10)
+    target = _Server(source, served=False)
+    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=9))
+    lasted = await _through(clock, waiting, 20)
+    with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
         await waiting
-        assert source.pauses == 0
-        assert len(held) <= 2
-        assert target.relists_requested <= 2
+    assert 9 <= lasted < 9.1
+    assert target.relists_requested == 5
+    source = MadeUpCache(seen=9)
+    target = _Server(source, served=False)
+    versions = iter(range(10, 10_000))
 
-    _run(scenario)
+    def change() -> None:
+        version = next(versions)
+        source.at(version)
+        source.put(record("a", version=version))  # which asserts that it is not held
+
+    proof = _begun(source, target)
+    change()
+    waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=10))
+    await _through(clock, waiting, 20, change)
+    with pytest.raises(CacheLags, match="is at version 9"):
+        await waiting
 
 
-def test_what_is_followed_is_not_held_for_a_cache_that_fails(record) -> None:
-    """Handlers that run go on while a reload waits for a watch that gets 503."""
+async def test_a_chase_ends_by_holding_what_is_followed(record, clock) -> None:
+    """Objects change all the time, and the new cache does not see them: for a moment the old one is held."""
+    source = MadeUpCache(seen=9)
+    target = _Server(source, fields="spec.nodeName=a")
+    held = []
 
-    async def scenario(clock):
-        source = MadeUpCache(seen=9)
-        target = _Server(source, served=False)
-        versions = iter(range(10, 10_000))
-
-        def change() -> None:
-            version = next(versions)
+    def change() -> None:
+        if source.pauses:
+            held.append(clock.monotonic())
+        else:
+            version = int(source.last_sync_resource_version) + 1
             source.at(version)
-            source.put(record("a", version=version))  # which asserts that it is not held
+            source.put(record("a", version=version))
 
-        proof = _begun(source, target)
-        change()
-        waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=10))
-        await _through(clock, waiting, 20, change)
-        with pytest.raises(CacheLags, match="is at version 9"):
-            await waiting
-
-    _run(scenario)
+    proof = _begun(source, target)
+    change()
+    waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
+    assert 2 <= await _through(clock, waiting, 10, change) < 4
+    await waiting
+    assert source.pauses == 0
+    assert len(held) <= 2
+    assert target.relists_requested <= 2

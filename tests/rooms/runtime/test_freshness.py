@@ -1,4 +1,4 @@
-"""When a handler may go to another cache: once that has seen all that the handler has heard (G15)."""
+"""A handler moves to another cache: what it hears, and when it may go (G15)."""
 
 import pytest
 from hypothesis import given
@@ -31,18 +31,36 @@ def test_a_target_has_to_reach_what_was_heard_before(heard, seen, version) -> No
     assert gap is None or not gap.key
 
 
-def test_a_target_with_versions_that_are_no_numbers_is_not_waited_for() -> None:
-    """Servers that count otherwise: nothing can be proven, and nothing is refused."""
+def test_what_can_never_be_reached_is_not_waited_for(record) -> None:
+    """Versions that are no numbers, and those of a history that is no more.
+
+    A closed proof listens no more.
+    """
     source, target = MadeUpCache(), MadeUpCache()
     source.indexer.last_store_sync_resource_version = "abc"
     assert _begun(source, target).remaining_gap() is None
     source, target = MadeUpCache(), MadeUpCache()
     target.indexer.last_store_sync_resource_version = "abc"
     assert _begun(source, target).remaining_gap() is None
+    source, target = MadeUpCache(seen=100), MadeUpCache(seen=100)
+    proof = _begun(source, target)
+    source.put(record("x", version=101))
+    target.at(50)
+    assert proof.remaining_gap() is not None
+    source.at(49)
+    assert proof.remaining_gap() is None
+    source = MadeUpCache(seen=9)
+    proof = _begun(source, MadeUpCache(seen=9))
+    proof.close()
+    proof.close()
+    assert source.listeners == []
 
 
 def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
-    """By an event of that object, or by the version that the target is at."""
+    """By an event of the object, or by the version of the target.
+
+    What a list finds gone by that of the list.
+    """
     source, target = MadeUpCache(seen=9), MadeUpCache(seen=9)
     proof = _begun(source, target)
     source.put(record("a", version=10))
@@ -56,10 +74,6 @@ def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
     assert _open_keys(proof) == "default/b"
     target.at(12)
     assert _open_keys(proof) is None
-
-
-def test_an_object_that_a_list_finds_to_be_gone_has_gone_by_the_version_of_the_list(record) -> None:
-    """The version of the last state that was seen is too old."""
     source, target = MadeUpCache(record("a", version=5), seen=9), MadeUpCache(record("a", version=5), seen=9)
     proof = _begun(source, target)
     source.at(20)
@@ -68,10 +82,12 @@ def test_an_object_that_a_list_finds_to_be_gone_has_gone_by_the_version_of_the_l
     assert _open_keys(proof) == "default/a"
     target.at(20)
     assert _open_keys(proof) is None
-
-
-def test_objects_of_other_namespaces_are_not_waited_for(record) -> None:
-    """The target will never hear of them."""
+    source, target = MadeUpCache(seen=9), MadeUpCache(seen=9, fields="spec.nodeName=a")
+    proof = _begun(source, target)
+    source.put(record("x", version=10))
+    assert _open_keys(proof) == "default/x"
+    target.at(10)
+    assert _open_keys(proof) is None
     source, target = MadeUpCache(seen=9), MadeUpCache(seen=9, namespace="a")
     proof = _begun(source, target)
     source.put(record("x", version=10, namespace="b"))
@@ -81,7 +97,7 @@ def test_objects_of_other_namespaces_are_not_waited_for(record) -> None:
 
 
 def test_objects_that_labels_leave_out_are_waited_for_where_the_target_holds_them(record) -> None:
-    """It will be told that they leave; of others it is told nothing, and its version says nothing."""
+    """It will be told that they leave; of others it is told nothing. A gap says which cache lags and why."""
     web, other = {"tier": "web"}, {"tier": "other"}
     held = record("held", version=3, labels=web)
     source, target = MadeUpCache(seen=9), MadeUpCache(held, seen=9, labels="tier=web")
@@ -96,40 +112,6 @@ def test_objects_that_labels_leave_out_are_waited_for_where_the_target_holds_the
     source.put(record("leaves", version=13, labels=other))
     target.at(12)
     assert _open_keys(proof) == "default/leaves"
-
-
-def test_a_field_selector_is_not_judged(record) -> None:
-    """Only the version of the target says that it will not be told."""
-    source, target = MadeUpCache(seen=9), MadeUpCache(seen=9, fields="spec.nodeName=a")
-    proof = _begun(source, target)
-    source.put(record("x", version=10))
-    assert _open_keys(proof) == "default/x"
-    target.at(10)
-    assert _open_keys(proof) is None
-
-
-def test_a_server_that_was_put_back_is_not_waited_for(record) -> None:
-    """The versions of a history that is no more are never reached."""
-    source, target = MadeUpCache(seen=100), MadeUpCache(seen=100)
-    proof = _begun(source, target)
-    source.put(record("x", version=101))
-    target.at(50)
-    assert proof.remaining_gap() is not None
-    source.at(49)
-    assert proof.remaining_gap() is None
-
-
-def test_a_proof_that_is_closed_listens_no_more(record) -> None:
-    """Twice is harmless."""
-    source = MadeUpCache(seen=9)
-    proof = _begun(source, MadeUpCache(seen=9))
-    proof.close()
-    proof.close()
-    assert source.listeners == []
-
-
-def test_a_gap_says_which_cache_lags_and_why(record) -> None:
-    """Which handlers, which cache, and where it is; in the same words, whatever was heard since."""
     gap = _begun(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).remaining_gap()
     assert gap is not None
     assert str(gap.refusal(3)) == (
@@ -264,3 +246,45 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
     while not new.is_done:
         new.advance()
     assert ear.known == {key: record.revision for key, record in new.store.items()}
+
+
+def _told(gone, come):
+    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come, clock=CLOCK)).notifications]
+
+
+def test_only_true_differences_are_told(record) -> None:
+    """New is Added, newer Modified, gone OutOfScope; another uid is two changes.
+
+    Nothing goes back in time.
+    """
+    before = MadeUpCache(record("same", version=1), record("newer", version=2), record("gone", version=3))
+    after = MadeUpCache(record("same", version=1), record("newer", version=5), record("new", version=4))
+    assert _told([before], [after]) == [
+        ("Modified", "default/newer", "Relist"),
+        ("Deleted", "default/gone", "OutOfScope"),
+        ("Added", "default/new", "Initial"),
+    ]
+    notifications = begun(Move([before], [after], clock=CLOCK)).notifications
+    assert [n.received_at for n in notifications] == [CLOCK.now().timestamp()] * 3
+    before, after = MadeUpCache(record("a", uid="1")), MadeUpCache(record("a", uid="2"))
+    assert [row[0] for row in _told([before], [after])] == ["Deleted", "Added"]
+    assert _told([MadeUpCache(record("a", version=9))], [MadeUpCache(record("a", version=8))]) == []
+    stays, goes = MadeUpCache(record("a", version=1)), MadeUpCache(record("b", version=1, namespace="b"))
+    assert _told([stays, goes], [stays]) == [("Deleted", "b/b", "OutOfScope")]
+
+
+def test_what_happens_meanwhile_is_compared_as_it_comes(record) -> None:
+    """Nothing is left to compare when the handler moves; then the caches tell the move no more."""
+    before, after = MadeUpCache(record("a", version=1)), MadeUpCache(record("a", version=1))
+    move = begun(Move([before], [after], clock=CLOCK))
+    assert move.notifications == []
+    after.put(record("a", version=2))
+    assert [n.type for n in move.notifications] == [ChangeType.MODIFIED]
+    before.put(record("a", version=2))
+    assert move.notifications == []
+    before.put(record("b", version=3))
+    assert [(n.type, n.key) for n in move.notifications] == [(ChangeType.DELETED, "default/b")]
+    before.remove("default/b")
+    assert move.notifications == []
+    move.close()
+    assert before.listeners == after.listeners == []

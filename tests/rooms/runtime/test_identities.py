@@ -60,16 +60,12 @@ def test_a_cache_becomes_another_if_it_holds_all_that_the_other_one_would(
     assert can_convert(old, new) is can
 
 
-def test_what_is_wanted_as_it_is_becomes_no_other() -> None:
-    """Two ways to keep one kind, of which one is there: the other one is listed."""
+def test_one_cache_becomes_one_other() -> None:
+    """Whoever comes first has it, unless it is wanted as it is."""
     objects = _identity(cache=OBJECTS)
     assert match_caches([BASE], (BASE, objects)) == {BASE: BASE, objects: None}
     assert match_caches([BASE], (objects, BASE)) == {BASE: BASE, objects: None}
     assert match_caches([BASE], (objects,)) == {objects: BASE}
-
-
-def test_one_cache_becomes_one_other() -> None:
-    """Whoever comes first has it."""
     first, second = _identity("status"), _identity("spec")
     assert match_caches([BASE], (first, second)) == {first: BASE, second: None}
     other = replace(BASE, watch=replace(BASE.watch, cache=OBJECTS))

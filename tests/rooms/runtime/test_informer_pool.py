@@ -1,6 +1,8 @@
 """The caches: shared by what they watch, kept while somebody wants them, gone after that."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -65,20 +67,17 @@ def _wanted(*, index: str | None = None, text: str = TEXT) -> list[ResourceRequi
     ]
 
 
-def _run(scenario) -> None:
-    async def main() -> None:
-        cluster = _Cluster()
-        async with asyncio.TaskGroup() as tasks:
-            await scenario(InformerPool(cluster, tasks=tasks, clock=SystemClock()), cluster)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def _pool() -> AsyncIterator[tuple[InformerPool, _Cluster]]:
+    cluster = _Cluster()
+    async with asyncio.TaskGroup() as tasks:
+        yield InformerPool(cluster, tasks=tasks, clock=SystemClock()), cluster
 
 
 @pytest.mark.client_go(319, "Separate caches")
-def test_resources_with_one_watch_share_a_cache() -> None:
+async def test_resources_with_one_watch_share_a_cache() -> None:
     """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, cluster):
         one, two, other = wanted = _wanted()
         fresh = caches.prepare(wanted)
         assert cluster.made == [None, "a", "b"]
@@ -86,13 +85,14 @@ def test_resources_with_one_watch_share_a_cache() -> None:
         assert caches.of(one) == caches.of(two)
         assert len(caches.of(other)) == 2
 
-    _run(scenario)
 
+@pytest.mark.guarantee("G14")
+async def test_a_cache_is_kept_while_a_generation_wants_it() -> None:
+    """A reload that keeps a resource makes none anew.
 
-def test_a_cache_that_the_next_generation_wants_is_kept() -> None:
-    """A reload that keeps a resource makes no new cache and closes none."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    Released, wanted again, released again: it closes then.
+    """
+    async with _pool() as (caches, _):
         old = _wanted()
         caches.prepare(old)
         before = caches.all()
@@ -101,15 +101,7 @@ def test_a_cache_that_the_next_generation_wants_is_kept() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert caches.all() == before
-
-    _run(scenario)
-
-
-@pytest.mark.guarantee("G14")
-def test_a_cache_that_nobody_wants_lingers_and_closes() -> None:
-    """Released, wanted again within its time, released again: it closes only then."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         old, new = _wanted()[:1], _wanted()[:1]
         caches.prepare(old)
         caches.release(old, linger=60.0)
@@ -120,14 +112,11 @@ def test_a_cache_that_nobody_wants_lingers_and_closes() -> None:
                 await asyncio.sleep(0)
         assert len(caches.prepare(_wanted()[:1])) == 1
 
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G12")
-def test_an_index_is_built_once_and_kept_while_a_generation_reads_it() -> None:
-    """The index of an old generation stays until nobody who reads it is left (G12)."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_an_index_is_built_once_and_kept_while_a_generation_reads_it() -> None:
+    """Until nobody who reads it is left, a staged generation included (G12)."""
+    async with _pool() as (caches, _):
         old, new = _wanted(index="spec.nodeName")[:1], _wanted(index="spec.nodeName")[:1]
         for wanted in (_wanted()[:1], old, new):
             caches.prepare(wanted)
@@ -139,14 +128,27 @@ def test_an_index_is_built_once_and_kept_while_a_generation_reads_it() -> None:
         assert caches.lister(new[0]).by_index("it", "n1") == []
         caches.drop_indexes(new, kept=[])
         assert caches.of(new[0])[0].informer.indexer.get_indexers() == {}
+    async with _pool() as (caches, _):
+        oldest, old, new = (
+            _wanted(index="spec.nodeName")[:1],
+            _keeping(""),
+            _wanted(index="spec.nodeName")[:1],
+        )
+        await _filled(caches, oldest, _RAW)
+        for later in (old, new):
+            caches.prepare(later)
+        assert await caches.build_indexes(new, timeout=60.0) == 0
+        caches.drop_indexes(oldest, kept=old)
+        caches.release(oldest, linger=60.0)
+        caches.commit_staged(new)
+        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
+        caches.drop_indexes(new, kept=old)
+        assert caches.of(old[0])[0].informer.indexer.get_indexers() == {}
 
-    _run(scenario)
 
-
-def test_a_new_index_field_is_decoded_from_then_on() -> None:
-    """An index over another field: the projection of the living source takes it along."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_a_new_index_field_is_decoded_from_then_on() -> None:
+    """The projection of the living source takes it along, and it is at hand before the index is built."""
+    async with _pool() as (caches, _):
         first, same, other = _wanted()[:1], _wanted()[:1], _wanted(index="spec.nodeName")[:1]
         caches.prepare(first)
         (cached,) = caches.of(first[0])
@@ -157,15 +159,21 @@ def test_a_new_index_field_is_decoded_from_then_on() -> None:
         caches.prepare(other)
         await caches.build_indexes(other, timeout=60.0)
         assert cached.informer.source.projection is not before
-
-    _run(scenario)
+    async with _pool() as (caches, _):
+        old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
+        cached = await _filled(caches, old, _RAW)
+        (before,) = cached.informer.indexer.list()
+        caches.prepare(new)
+        assert await caches.build_indexes(new, timeout=60.0) == 1
+        (record,) = cached.informer.indexer.list()
+        assert (record.values, record.frame) == (("n1",), before.frame)
+        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
 
 
 @pytest.mark.client_go("Separate caches")
-def test_each_mode_has_a_cache_of_its_own() -> None:
-    """One kind kept in three ways: three watches, of which one asks for metadata only."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_each_mode_has_a_cache_of_its_own() -> None:
+    """Three watches, of which one asks for metadata; a field that the server never sends costs nothing."""
+    async with _pool() as (caches, cluster):
         wanted = _wanted(text=MODES)
         assert len(caches.prepare(wanted)) == 3
         assert [asked["metadata_only"] for asked in cluster.asked] == [False, False, True]
@@ -176,21 +184,12 @@ def test_each_mode_has_a_cache_of_its_own() -> None:
         read = [cached.informer.source.projection.record(raw).read for cached in (framed, held, partial)]
         assert [each() is each() for each in read] == [False, True, False]
         assert [each()["kind"] for each in read] == ["Pod"] * 3
-
-    _run(scenario)
-
-
-def test_a_field_that_the_server_never_sends_is_not_looked_for() -> None:
-    """`dropFields: [status]` beside MetadataOnly costs nothing: no object is decoded for it."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         wanted = _wanted(text=MODES)
         caches.prepare(wanted)
         projection = caches.of(wanted[2])[0].informer.source.projection
         projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
         assert projection.statistics().decoded_whole == 0
-
-    _run(scenario)
 
 
 def _keeping(rest: str) -> list[ResourceRequirement]:
@@ -221,10 +220,9 @@ async def _taken_over() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
+async def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
     """More dropped fields: staged beside, then the same informer has the new records."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, cluster):
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
@@ -243,13 +241,10 @@ def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
         assert caches.all() == (cached,)
         assert len(cluster.made) == 1
 
-    _run(scenario)
 
-
-def test_what_can_not_be_made_anew_changes_nothing() -> None:
-    """The bytes of an object in memory can't be read: refused, and all is as it was (G6)."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_what_can_not_become_another_cache_stays_as_it_is() -> None:
+    """Bytes that can't be read refuse it (G6); one that a second resource wants as it is has its own."""
+    async with _pool() as (caches, _):
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW, _ODD)
         (odd,) = (record for record in cached.informer.indexer.list() if record.key == "odd")
@@ -266,14 +261,17 @@ def test_what_can_not_be_made_anew_changes_nothing() -> None:
         assert caches.all() == (cached,)
         caches.commit_staged(new)
         assert cached.identity == old[0].identities[0]
+    async with _pool() as (caches, _):
+        old, new = _keeping(""), _keeping(_DROPPING)
+        cached = await _filled(caches, old, _RAW)
+        fresh = caches.prepare([*_keeping(""), *new])
+        assert [one.identity for one in fresh] == [new[0].identities[0]]
+        assert caches.of(old[0]) == (cached,)
 
-    _run(scenario)
 
-
-def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same() -> None:
-    """Nothing is dropped from them: as frames or as objects, they are what they were."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_odd_objects_are_kept_another_way_all_the_same() -> None:
+    """Those that can't be decoded are what they were; one without a name after its transform has its own."""
+    async with _pool() as (caches, _):
         old, new = _keeping(""), _keeping(", cache: {mode: Objects}")
         cached = await _filled(caches, old, _ODD)
         caches.prepare(new)
@@ -283,14 +281,7 @@ def test_objects_that_can_not_be_decoded_are_kept_another_way_all_the_same() -> 
         (record,) = cached.informer.indexer.list()
         assert record.layout.codec.decode(record.frame) == _ODD
         assert cached.mutations is not None
-
-    _run(scenario)
-
-
-def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own() -> None:
-    """A transform may take all metadata away; the cache knows whose frame it is."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         wanted = [_keeping(""), _keeping(", cache: {mode: Objects}")]
         old, new = ([replace(one, transform=lambda obj: {"spec": obj["spec"]})] for (one,) in wanted)
         cached = await _filled(caches, old, _RAW)
@@ -302,37 +293,6 @@ def test_an_object_without_a_name_after_its_transform_is_kept_under_its_own() ->
         assert (record.key, record.uid, record.resource_version) == ("a", "u", "1")
         assert record.read()["spec"] == {"secret": "x", "nodeName": "n1"}
         assert record.read() is record.read()
-
-    _run(scenario)
-
-
-def test_a_cache_that_somebody_else_wants_as_it_is_stays() -> None:
-    """A second resource is kept another way: it has a cache of its own, and is listed."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
-        old, new = _keeping(""), _keeping(_DROPPING)
-        cached = await _filled(caches, old, _RAW)
-        fresh = caches.prepare([*_keeping(""), *new])
-        assert [one.identity for one in fresh] == [new[0].identities[0]]
-        assert caches.of(old[0]) == (cached,)
-
-    _run(scenario)
-
-
-def test_an_index_field_is_at_hand_before_the_index_is_built() -> None:
-    """The frames are kept, and what stands in them is read once for all."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
-        old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
-        cached = await _filled(caches, old, _RAW)
-        (before,) = cached.informer.indexer.list()
-        caches.prepare(new)
-        assert await caches.build_indexes(new, timeout=60.0) == 1
-        (record,) = cached.informer.indexer.list()
-        assert (record.values, record.frame) == (("n1",), before.frame)
-        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
-
-    _run(scenario)
 
 
 def _becoming_again() -> tuple[
@@ -361,10 +321,9 @@ async def _third_is_staged(
 
 
 @pytest.mark.guarantee("G1", "G6")
-def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged() -> None:
-    """The oldest drains until a third is staged that wants just what it wanted: the cache becomes that."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_the_oldest_of_three_generations_drains_while_a_third_is_staged() -> None:
+    """It wants what the third wants: the cache becomes that, or stays if the third is undone."""
+    async with _pool() as (caches, _):
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(oldest, linger=60.0)
@@ -374,14 +333,7 @@ def test_a_generation_that_retires_takes_nothing_from_the_one_that_is_staged() -
         assert cached.mutations is None
         (record,) = cached.informer.indexer.list()
         assert record.read() is not record.read()
-
-    _run(scenario)
-
-
-def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same() -> None:
-    """A staged generation is undone while an older one that drains wants the same cache: it stays."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         oldest, old, new = _becoming_again()
         cached = await _third_is_staged(caches, oldest, old, new)
         caches.release(new, linger=0.0)
@@ -389,38 +341,11 @@ def test_what_is_given_up_turns_nothing_even_if_somebody_else_wants_the_same() -
         assert cached.identity == old[0].identities[0]
         assert caches.all() == (cached,)
 
-    _run(scenario)
-
-
-@pytest.mark.guarantee("G12")
-def test_an_index_that_a_staged_generation_counts_on_stays() -> None:
-    """The index that it found there belongs to one that retires before the commit."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
-        oldest, old, new = (
-            _wanted(index="spec.nodeName")[:1],
-            _keeping(""),
-            _wanted(index="spec.nodeName")[:1],
-        )
-        await _filled(caches, oldest, _RAW)
-        for later in (old, new):
-            caches.prepare(later)
-        assert await caches.build_indexes(new, timeout=60.0) == 0
-        caches.drop_indexes(oldest, kept=old)
-        caches.release(oldest, linger=60.0)
-        caches.commit_staged(new)
-        assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
-        caches.drop_indexes(new, kept=old)
-        assert caches.of(old[0])[0].informer.indexer.get_indexers() == {}
-
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G6", "G14")
-def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it() -> None:
-    """A resource is taken out, then back in by an edit that is refused: its cache keeps its time."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+async def test_what_lingers_lingers_on_after_an_attempt() -> None:
+    """One that wanted it, or alone kept it from lingering; what only an attempt wanted is gone with it."""
+    async with _pool() as (caches, cluster):
         old, refused, new = (_keeping("") for _ in range(3))
         cached = await _filled(caches, old, _RAW)
         caches.commit_staged(old)
@@ -431,15 +356,7 @@ def test_what_lingers_lingers_on_after_an_attempt_that_wanted_it() -> None:
         assert caches.all() == (cached,)
         assert caches.prepare(new) == []
         assert cluster.made == [None]
-
-    _run(scenario)
-
-
-@pytest.mark.guarantee("G6", "G14")
-def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it() -> None:
-    """The last user goes while a generation is staged, which is undone: the time runs from the former."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         old, refused = _keeping(""), _keeping("")
         cached = await _filled(caches, old, _RAW)
         caches.commit_staged(old)
@@ -448,28 +365,18 @@ def test_what_an_attempt_alone_kept_from_lingering_lingers_after_it() -> None:
         caches.release(refused, linger=0.0)
         await _taken_over()
         assert caches.all() == (cached,)
-
-    _run(scenario)
-
-
-def test_what_only_an_attempt_wanted_is_gone_when_it_is_undone() -> None:
-    """A new cache, not filled yet: the next attempt makes another, and does not take it for a synced one."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         refused, new = _keeping(""), _keeping("")
         caches.prepare(refused)
         caches.release(refused, linger=0.0)
         assert caches.all() == ()
         assert len(caches.prepare(new)) == 1
 
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G12")
-def test_a_field_is_brought_to_hand_while_an_old_generation_retires() -> None:
+async def test_a_field_is_brought_to_hand_while_an_old_generation_retires() -> None:
     """Between two slices of it the last that had the cache before goes: what is made is complete."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(350)]
         await _filled(caches, old, *raws)
@@ -484,14 +391,11 @@ def test_a_field_is_brought_to_hand_while_an_old_generation_retires() -> None:
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 350
         assert {record.values for record in caches.of(new[0])[0].informer.indexer.list()} == {("n1",)}
 
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G5", "G22")
-def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
+async def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
     """Index and transform are defined alike in three: when one goes, nothing of its code is kept."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         asked: list[str] = []
 
         def by(who: str) -> list[ResourceRequirement]:
@@ -530,14 +434,11 @@ def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
         caches.release(staged, linger=0.0)
         assert heard() == ["transform of old", "index of old"]
 
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G6", "G12")
-def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
+async def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
     """Some records have the field and others not: readers see each object, and the next attempt all of it."""
-
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    async with _pool() as (caches, _):
         old, given_up, new = _keeping(""), *(_wanted(index="spec.nodeName")[:1] for _ in range(2))
         raws = [_RAW.replace(b'"a"', b'"a%d"' % n) for n in range(600)]
         cached = await _filled(caches, old, *raws)
@@ -559,14 +460,17 @@ def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}
 
-    _run(scenario)
-
 
 @pytest.mark.guarantee("G6")
-def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
+async def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
     """Of two new caches the second can't be had: the first is forgotten, and what lives on is as it was."""
 
-    async def scenario(caches: InformerPool, cluster: _Cluster) -> None:
+    def _refuse_the_last(made, gvk, asked):
+        if asked["namespace"] == "b":
+            raise ValueError("no source")
+        return made(gvk, **asked)
+
+    async with _pool() as (caches, cluster):
         old = _wanted()[:1]
         cached = await _filled(caches, old)
         caches.commit_staged(old)
@@ -576,10 +480,3 @@ def test_a_source_that_cannot_be_made_leaves_nothing_counted() -> None:
         assert (caches.all(), cached.generation_count) == ((cached,), 1)
         caches.release(old, linger=0.0)
         assert caches.all() == ()
-
-    def _refuse_the_last(made, gvk, asked):
-        if asked["namespace"] == "b":
-            raise ValueError("no source")
-        return made(gvk, **asked)
-
-    _run(scenario)

@@ -1,7 +1,9 @@
-"""How an invocation ends: who is told, in which order, and what becomes of its change."""
+"""How an invocation ends: who is told, what becomes of its change, and of calls that run too long."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +13,15 @@ from declctl.kit import LoopThread
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.model import OnFailure, RetrySpec
 from declctl.objects import ChangeType
+from declctl.runtime.handling import invocations
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
+from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.outcomes import Interrupted
 from declctl.runtime.handling.tap import TapFilter, TapOutcome
 from declctl.testing import until
 from declctl.workqueue import Backoff
+from tests.rooms.runtime.conftest import ONCE, SOON, Hanging, fails, rebind
 
-SOON = 10.0
-ONCE = RetrySpec(max_attempts=1)
 TWICE = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
 
 
@@ -78,10 +82,6 @@ def observed(bench, witness: Witness, clock, log, handler, **policy: Any) -> Any
 
     listener.add = tapped
     return slot
-
-
-def fails(change) -> None:
-    raise ValueError("no")
 
 
 def works(change) -> None:
@@ -208,37 +208,28 @@ def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, be
     bench.loop.submit(idle.wait()).result(SOON)
 
 
-def test_a_log_that_is_broken_costs_no_worker(bench, added, log) -> None:
+def test_a_log_that_is_broken_costs_no_worker(bench, log, hanging) -> None:
     """The worker of a call that is given up is replaced, and the breaker told, whatever the log does."""
-    gate, replaced = threading.Event(), threading.Event()
+    replaced = threading.Event()
     bench.log = BrokenLog(log, "warning")
-    slot = bench.slot(lambda: gate.wait(SOON), timeout=0.02, retry=ONCE)
+    slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
     slot.invocations.replace_worker = replaced.set
-    slot.add_all([added("a")])
-    worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
-    worker.start()
+    bench.begin()
     assert replaced.wait(SOON)
-    gate.set()
-    worker.join(SOON)
 
 
-def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, added, log) -> None:
+def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, log, hanging) -> None:
     """Without a thread for another one, the handler would have no worker left."""
-    gate = threading.Event()
 
     def no_thread() -> None:
         raise RuntimeError("can't start new thread")
 
-    slot = bench.slot(lambda: gate.wait(SOON), timeout=0.02, retry=ONCE)
+    slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
     slot.invocations.replace_worker = no_thread
-    slot.add_all([added("a")])
-    item, left = slot.queue.take(), []
-    worker = threading.Thread(target=lambda: left.append(slot.work(item)))
-    worker.start()
+    call = bench.begin()
     until("it is logged", lambda: log.find("no other worker takes the place"))
-    gate.set()
-    worker.join(SOON)
-    assert left == [True]
+    hanging.gate.set()
+    assert call.result(SOON) is True
     assert slot.statistics().zombies == 0
 
 
@@ -257,3 +248,229 @@ def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None
     bench.loop.submit(asyncio.sleep(0)).result(SOON)
     assert not faults
     assert slot.statistics().succeeded == 1
+
+
+@pytest.mark.parametrize(
+    ("retry_in", "shown"), [(1.0, TapOutcome.RETRIED), (None, TapOutcome.FAILED)], ids=["retried", "removed"]
+)
+def test_a_call_that_a_fault_of_declctl_has_ended_is_shown(retry_in: float | None, shown: TapOutcome) -> None:
+    """It is retried, unless its handler was removed."""
+    fault = KeyError("x")
+    assert Interrupted(error="KeyError", fault=fault, retry_in=retry_in).tapped is shown
+
+
+# Calls that run too long, or are given up
+
+
+@pytest.fixture(name="hanging")
+def _hanging() -> Iterator[Hanging]:
+    made = Hanging()
+    yield made
+    made.gate.set()
+
+
+async def _stubborn(hanging: Hanging) -> None:
+    """Swallow each cancellation until the gate is open."""
+    hanging.began.set()
+    while not hanging.gate.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        ("a thread", "it ran longer than"),
+        ("a task with a def", "it ran longer than"),
+        ("a task with an async def", "it goes on, though it was cancelled at"),
+    ],
+)
+def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
+    bench, added, hanging, monkeypatch, worker, words
+) -> None:
+    """`timeout`: it counts once, at that moment, for the probation too; it is a zombie until it returns.
+
+    Another worker takes the place of its own. A `def` that was queued before an edit is worked by a task; an
+    `async def` may swallow its cancellation.
+    """
+    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
+    replaced = threading.Event()
+
+    async def stubborn() -> None:
+        await _stubborn(hanging)
+
+    hook = stubborn if worker.endswith("async def") else hanging.hook
+    slot = bench.slot(hook, adds="a", timeout=0.02, retry=ONCE)
+    slot.add_all([added("a", ChangeType.MODIFIED)])
+    slot.invocations.replace_worker = replaced.set
+    tally = slot.binding.tally
+    call = bench.begin(asynchronous=worker != "a thread")
+    assert replaced.wait(SOON)
+    assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
+    assert (tally.calls, tally.failed) == (1, 1)
+    assert tally.last_error == f"default/a: TimeoutError: {words} its timeout of 0.02 s"
+    assert slot.statistics().last_error == tally.last_error
+    hanging.gate.set()
+    assert call.result(SOON) is False, "its worker was replaced and leaves"
+    figures = slot.statistics()
+    assert (figures.zombies, figures.failed, figures.queued, figures.timeouts) == (0, 1, 1, 1)
+    assert (tally.calls, tally.failed, tally.longest) == (1, 1, 0.0)
+
+
+def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, hanging) -> None:
+    """Other workers came while a call ran: they are complete, and may begin when it is given up."""
+    own, pending, others = threading.Event(), threading.Event(), []
+    slot = bench.slot(hanging.hook, adds="ab", timeout=0.02, retry=ONCE)
+    slot.invocations.replace_worker = own.set
+    call = bench.begin()
+    until("the call has begun", slot.running)
+    slot.invocations.replace_worker, slot.wake = lambda: others.append(1), pending.set
+    assert pending.wait(SOON)
+    assert own.is_set()
+    assert not others
+    assert slot.queue.take().key == "default/b"
+    hanging.gate.set()
+    call.result(SOON)
+
+
+def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log) -> None:
+    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line."""
+    ended = []
+
+    async def hangs(change) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    slot = bench.slot(hangs, adds="a", timeout=0.02, retry=ONCE)
+    assert bench.begin(asynchronous=True).result(SOON) is True
+    assert ended == ["cancelled"]
+    figures = slot.statistics()
+    assert (figures.failed, figures.zombies, figures.timeouts) == (1, 0, 1)
+    assert figures.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
+    assert figures.last_error_type == "TimeoutError"
+    trace = log.find("ran longer than its timeout").fields["traceback"]
+    assert "await asyncio.Event().wait()" in trace
+    assert invocations.__file__ not in trace
+
+
+def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, hanging) -> None:
+    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`."""
+    slot = bench.slot(hanging.hook, adds="a", timeout=60.0)
+    call = bench.begin()
+    assert hanging.began.wait(SOON)
+    ended = rebind(slot, bench.binding(lambda: None, generation=2))
+    assert slot.abandon(ended) == 1
+    assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
+    hanging.gate.set()
+    call.result(SOON)
+    figures = slot.statistics()
+    assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
+
+
+def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first_wait(bench, hanging) -> None:
+    """A drain that ends while a coroutine computes cancels it as soon as it awaits something."""
+
+    async def computes(change) -> None:
+        hanging.hook(change)
+        await asyncio.Event().wait()
+
+    slot = bench.slot(computes, adds="a", retry=ONCE)
+    call = bench.begin(asynchronous=True)
+    assert hanging.began.wait(SOON)
+    ended = rebind(slot, bench.binding(computes, generation=2))
+    assert slot.abandon(ended) == 1
+    hanging.gate.set()
+    assert call.result(SOON) is False, "its worker was replaced and leaves"
+    figures = slot.statistics()
+    assert (figures.failed, figures.zombies, slot.outstanding(ended), figures.timeouts) == (1, 0, 0, 0)
+    assert figures.last_error == "default/a: TimeoutError: it was cancelled at the drain timeout of a reload"
+
+
+def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(
+    bench, added, hanging, monkeypatch
+) -> None:
+    """It swallows its cancellation at the end of a drain: others are let in, and its key is held."""
+    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
+    replaced = threading.Event()
+
+    async def stubborn() -> None:
+        await _stubborn(hanging)
+
+    slot = bench.slot(stubborn, adds="a", retry=ONCE)
+    slot.add_all([added("a", ChangeType.MODIFIED), added("b")])
+    slot.invocations.replace_worker = replaced.set
+    call = bench.begin(asynchronous=True)
+    until("the call has begun", slot.running)
+    assert slot.queue.take() is None
+    assert slot.abandon(rebind(slot, bench.binding(stubborn, generation=2))) == 1
+    assert replaced.wait(SOON)
+    assert slot.statistics().zombies == 1
+    assert slot.queue.take().key == "default/b"
+    hanging.gate.set()
+    assert call.result(SOON) is False, "its worker was replaced and leaves"
+    assert slot.statistics().zombies == 0
+
+
+@pytest.mark.parametrize("given_up_by", ["its timeout", "a drain"])
+def test_a_call_that_is_given_up_before_its_blocked_loop_has_begun_it_never_begins(
+    bench, hanging, given_up_by
+) -> None:
+    """It has failed once, and holds no worker; made later, it would act for a change that has failed."""
+    called = []
+
+    async def block() -> None:
+        hanging.hook(None)
+
+    async def hook() -> None:
+        called.append("async")
+
+    policy = {"timeout": 1.0} if given_up_by == "its timeout" else {}
+    slot = bench.slot(lambda: None, hook, adds="a", retry=ONCE, **policy)
+    bench.loop.submit(block())
+    assert hanging.began.wait(SOON)
+    call, old = bench.begin(), slot.binding
+    until("it is sent", lambda: any(each.sent is not None for each in slot.invocations.of(old)))
+    if given_up_by == "its timeout":
+        for _ in range(10):
+            bench.loop.look()
+        bench.clock.set(10)
+        slot.invocations.time_out_blocked()
+    else:
+        assert slot.abandon(rebind(slot, bench.binding(lambda: None, generation=2))) == 1
+    call.result(SOON)
+    figures = slot.statistics()
+    assert (figures.failed, figures.zombies) == (1, 0)
+    assert ("was not called" in (figures.last_error or "")) or policy
+    hanging.gate.set()
+    bench.loop.submit(asyncio.sleep(0)).result(SOON)
+    assert called == []
+
+
+def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
+    """It is left to the end of the process: calls of others are not looked at for its sake."""
+    loops, gate, looks = HandlerLoops(log=log), threading.Event(), list[int]()
+
+    async def one_look() -> int:
+        """How often calls were looked at in the first of its looks, which comes at once."""
+        looks.clear()
+        watching = asyncio.ensure_future(loops.watch(lambda: looks.append(1)))
+        await asyncio.sleep(0)
+        watching.cancel()
+        return len(looks)
+
+    async def scenario() -> None:
+        loops.start()
+        loops.newest.loop.call_soon_threadsafe(gate.wait)
+        while not loops.newest.is_blocked:
+            loops.newest.look()
+        assert await one_look() == 1
+        loops.keep({await loops.responsive()})
+        assert (await one_look(), loops.blocked()) == (0, [])
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        gate.set()
+        loops.stop()

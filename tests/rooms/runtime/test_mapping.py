@@ -126,10 +126,7 @@ def test_a_function_leads_to_each_key_once_for_both_states():
 
 @pytest.mark.parametrize(
     ("namespaced", "texts", "keys"),
-    [
-        (True, ["web", "b/web", ""], ["a/web", "b/web"]),
-        (False, ["web", "b/web", ""], ["web"]),
-    ],
+    [(True, ["web", "b/web", ""], ["a/web", "b/web"]), (False, ["web", "b/web", ""], ["web"])],
 )
 def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced, texts, keys):
     """As a name in a label or a field: a key without a namespace would be an object that does not exist."""
@@ -221,7 +218,7 @@ def test_a_state_that_fails_hides_no_key_of_the_other_one():
 
 @pytest.mark.client_go(306)
 def test_the_filter_is_asked_before_the_mapping():
-    """What does not pass is not mapped: every part of the filter has to agree."""
+    """What does not pass is not mapped; an object that ceases to pass leads to its keys, as from a delete."""
     mapped = []
 
     def function(obj):
@@ -233,10 +230,6 @@ def test_the_filter_is_asked_before_the_mapping():
     found = [led_to(where, Notification(ADDED, record(labels={"app": app}))) for app in ("web", "api")]
     assert led_to(where, Notification(ADDED, record())) == []
     assert (found, mapped) == ([["a/web"], []], ["web"])
-
-
-def test_an_object_that_ceases_to_pass_the_filter_leads_to_its_keys():
-    """Its owner learns that it has left, as from a delete."""
     judge = Filter(FilterSpec("app=web", ()), ("Added", "Modified", "Deleted"), None)
     before = record(labels={"app": "web"}, ownerReferences=[owner("web")])
     after = record(2, labels={"app": "api"}, ownerReferences=[owner("web")])

@@ -18,27 +18,23 @@ def _clock() -> ManualClock:
     return ManualClock()
 
 
-def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_doubled(clock):
+async def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_doubled(clock):
     """Somebody who reads the log learns what came and that it goes on, in a few lines."""
     told: list[list[str]] = []
-
-    async def scenario():
-        source, notes = FakeControllerSource(), ResourceWarnings()
-        informer = SharedIndexInformer(source, name="pods", clock=clock)
-        task = asyncio.create_task(informer.run())
-        for number in range(1, 5):
-            await clock.settle()
-            told.append(list(notes.of(resource_status("pods", [informer.statistics()]))))
-            source.tell(
-                b'{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":'
-                b'{"name":"a","namespace":"b","resourceVersion":"%d"}}}' % (100 + number)
-            )
+    source, notes = FakeControllerSource(), ResourceWarnings()
+    informer = SharedIndexInformer(source, name="pods", clock=clock)
+    task = asyncio.create_task(informer.run())
+    for number in range(1, 5):
         await clock.settle()
         told.append(list(notes.of(resource_status("pods", [informer.statistics()]))))
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(scenario())
+        source.tell(
+            b'{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":'
+            b'{"name":"a","namespace":"b","resourceVersion":"%d"}}}' % (100 + number)
+        )
+    await clock.settle()
+    told.append(list(notes.of(resource_status("pods", [informer.statistics()]))))
+    task.cancel()
+    await asyncio.wait([task])
     assert [len(lines) for lines in told] == [0, 1, 1, 0, 1]
     assert told[1][0].startswith("pods: 1 object was skipped; the last: ")
     assert "Secret" in told[1][0]
@@ -81,20 +77,16 @@ def test_objects_that_a_transform_fails_on_are_told(clock):
     ]
 
 
-def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):
+async def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):
     """The line says which index, how often, and what its function raised."""
-
-    async def scenario():
-        source = FakeControllerSource()
-        source.add(pod("a"))
-        indexers = {"byOwner@handlers#1234": lambda obj: [obj["nothing"]]}
-        informer = SharedIndexInformer(source, name="pods", clock=clock, indexers=indexers)
-        task = asyncio.create_task(informer.run())
-        await clock.settle()
-        told = list(ResourceWarnings().of(resource_status("pods", [informer.statistics()])))
-        task.cancel()
-        await asyncio.wait([task])
-        return told
-
-    (line,) = asyncio.run(scenario())
+    source = FakeControllerSource()
+    source.add(pod("a"))
+    indexers = {"byOwner@handlers#1234": lambda obj: [obj["nothing"]]}
+    informer = SharedIndexInformer(source, name="pods", clock=clock, indexers=indexers)
+    task = asyncio.create_task(informer.run())
+    await clock.settle()
+    told = list(ResourceWarnings().of(resource_status("pods", [informer.statistics()])))
+    task.cancel()
+    await asyncio.wait([task])
+    (line,) = told
     assert line.startswith("pods: index byOwner failed once; the last: KeyError on demo/a")

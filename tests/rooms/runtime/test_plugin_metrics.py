@@ -152,7 +152,7 @@ def test_what_works_again_is_told() -> None:
     assert scraped.log.events("info") == ["all metrics of handlers are in /metrics again"]
 
 
-def test_a_collector_that_hangs_is_left_out_until_it_returns() -> None:
+async def test_a_collector_that_hangs_is_left_out_until_it_returns() -> None:
     """The loop goes on, other collectors and modules are served, and there is one stuck thread, not many."""
     gate, entered, calls = threading.Event(), threading.Event(), []
 
@@ -166,32 +166,28 @@ def test_a_collector_that_hangs_is_left_out_until_it_returns() -> None:
         code(Made(gauge("before")), Made(hang), Made(gauge("behind")), second=[Made(gauge("other"))]),
         seconds=0.2,
     )
-
-    async def play() -> None:
-        first = asyncio.create_task(scraped.scrape())
-        await asyncio.to_thread(entered.wait, 10)
-        turns = 0
-        while not first.done():  # the loop is free all the time
-            turns += 1
-            await asyncio.sleep(0.01)
-        assert turns > 1
-        text = await first
-        assert "before 1.0" in text
-        assert "other 1.0" in text
-        assert "slow" not in text
-        # The hanging call is not made again, and no other collector waits for it any more.
-        assert "behind 1.0" in await scraped.scrape()
-        assert len(calls) == 1
-        assert scraped.faults() == {"TimedOut": 2}
-        gate.set()
-        while "slow 1.0" not in await scraped.scrape():
-            await asyncio.sleep(0.01)
-
-    asyncio.run(play())
+    first = asyncio.create_task(scraped.scrape())
+    await asyncio.to_thread(entered.wait, 10)
+    turns = 0
+    while not first.done():  # the loop is free all the time
+        turns += 1
+        await asyncio.sleep(0.01)
+    assert turns > 1
+    text = await first
+    assert "before 1.0" in text
+    assert "other 1.0" in text
+    assert "slow" not in text
+    # The hanging call is not made again, and no other collector waits for it any more.
+    assert "behind 1.0" in await scraped.scrape()
+    assert len(calls) == 1
+    assert scraped.faults() == {"TimedOut": 2}
+    gate.set()
+    while "slow 1.0" not in await scraped.scrape():
+        await asyncio.sleep(0.01)
     assert "Made.collect took longer than 0.2 s" in scraped.log.events("warning")[0]
 
 
-def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only() -> None:
+async def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only() -> None:
     """The next scrapes collect it last."""
     gate, slow = threading.Event(), threading.Event()
     slow.set()
@@ -202,21 +198,17 @@ def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only() -> 
         return gauge("slow")
 
     scraped = Scraped(code(Made(linger), Made(gauge("behind"))), seconds=0.5)
-
-    async def play() -> None:
-        for expected in (False, True, True):
-            gate.clear()
-            text = await scraped.scrape()
-            assert ("slow" in text, "behind 1.0" in text) == (False, expected)
-            gate.set()
-            for thread in [each for each in threading.enumerate() if each.name == "declctl-scrape"]:
-                await asyncio.to_thread(thread.join, 10)
-        slow.clear()
-        for _ in range(2):
-            text = await scraped.scrape()
-            assert ("slow 1.0" in text, "behind 1.0" in text) == (True, True)
-
-    asyncio.run(play())
+    for expected in (False, True, True):
+        gate.clear()
+        text = await scraped.scrape()
+        assert ("slow" in text, "behind 1.0" in text) == (False, expected)
+        gate.set()
+        for thread in [each for each in threading.enumerate() if each.name == "declctl-scrape"]:
+            await asyncio.to_thread(thread.join, 10)
+    slow.clear()
+    for _ in range(2):
+        text = await scraped.scrape()
+        assert ("slow 1.0" in text, "behind 1.0" in text) == (True, True)
     assert scraped.faults() == {"TimedOut": 3}
 
 
@@ -236,14 +228,10 @@ def test_a_scrape_without_a_thread_is_counted(monkeypatch: pytest.MonkeyPatch) -
     assert "mine 1.0" in scraped()
 
 
-def test_two_scrapers_at_once_get_all() -> None:
+async def test_two_scrapers_at_once_get_all() -> None:
     """A call that another scrape is making is not one that hangs."""
     scraped = Scraped(code(Made(gauge("mine"))))
-
-    async def play() -> list[str]:
-        return await asyncio.gather(*(scraped.scrape() for _ in range(5)))
-
-    assert all("mine 1.0" in text for text in asyncio.run(play()))
+    assert all("mine 1.0" in text for text in (await asyncio.gather(*(scraped.scrape() for _ in range(5)))))
     assert scraped.faults() == {}
 
 

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,8 +17,9 @@ from declctl.kit import ManualClock
 from declctl.runtime.checking import preflight_pool
 from declctl.runtime.checking import preflight_pool as children_module
 from declctl.runtime.checking.check import check, import_in_child, read_files
+from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.checking.preflight_pool import Ending, PreflightPool
+from declctl.runtime.checking.preflight_pool import Ending, PreflightPool, PreflightProcess
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -101,6 +105,29 @@ def test_two_children_at_a_time(children, bundle) -> None:
     assert ending.closed
 
 
+def test_the_time_limit_is_that_of_the_import() -> None:
+    """What comes before, on a busy machine, is not counted: the limit has long passed when the import begins.
+
+    It waits for the clock, as the limit of a socket does.
+    """
+    (talk, peer), (fate, others) = socket.socketpair(), socket.socketpair()
+
+    def be_late() -> None:
+        with peer, others:
+            assert peer.makefile("rb").read().endswith(b"\n{}")
+            time.sleep(0.5)
+            peer.sendall(b'{"pid": 1}\n{"faults": []}\n')
+            peer.shutdown(socket.SHUT_WR)
+            others.sendall(STATUS.pack(0, False))
+
+    late = threading.Thread(target=be_late)
+    late.start()
+    reports, ending = PreflightProcess(talk, fate).ask(b"{}", limit=0.2)
+    late.join()
+    assert reports == [b'{"pid": 1}', b'{"faults": []}']
+    assert ending == Ending(0, closed=False)
+
+
 def test_a_process_that_nobody_uses_is_ended(children) -> None:
     """The controller ends, or wants none."""
     children.warm()
@@ -109,31 +136,27 @@ def test_a_process_that_nobody_uses_is_ended(children) -> None:
     children.close()
 
 
-def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
+async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
     """Between two edits of a day nothing is kept; between two of a minute everything is."""
     before = child_processes()
     checked = _checked(bundle)
-
-    async def scenario() -> None:
-        clock = ManualClock()
-        lingering = asyncio.create_task(children.linger(clock))
-        await import_in_child(checked, children)
-        for _ in range(3):
-            await clock.advance(60)
-            assert child_processes() != before
-            await import_in_child(checked, children)
+    clock = ManualClock()
+    lingering = asyncio.create_task(children.linger(clock))
+    await import_in_child(checked, children)
+    for _ in range(3):
         await clock.advance(60)
         assert child_processes() != before
-        await clock.advance(60)
-        await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
-        assert (await import_in_child(checked, children)).errors == ()
-        lingering.cancel()
-
-    asyncio.run(scenario())
+        await import_in_child(checked, children)
+    await clock.advance(60)
+    assert child_processes() != before
+    await clock.advance(60)
+    await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
+    assert (await import_in_child(checked, children)).errors == ()
+    lingering.cancel()
     assert len(begun) == 2
 
 
-def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
+async def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
     """An import may take its time."""
     sign = tmp_path / "sign"
     bundle.write(
@@ -142,38 +165,34 @@ def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, t
         f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\ndef notify(change): ...\n",
     )
     checked = _checked(bundle)
-
-    async def scenario() -> None:
-        clock = ManualClock()
-        lingering = asyncio.create_task(children.linger(clock))
-        work = asyncio.create_task(import_in_child(checked, children))
-        await asyncio.to_thread(until, "it imports", sign.exists)
-        for _ in range(3):
-            await clock.advance(60)
-        sign.unlink()
-        assert (await work).errors == ()
-        lingering.cancel()
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    lingering = asyncio.create_task(children.linger(clock))
+    work = asyncio.create_task(import_in_child(checked, children))
+    await asyncio.to_thread(until, "it imports", sign.exists)
+    for _ in range(3):
+        await clock.advance(60)
+    sign.unlink()
+    assert (await work).errors == ()
+    lingering.cancel()
 
 
-def test_children_leave_the_processors_to_the_controller(children, bundle) -> None:
-    """An import runs with a lower priority than what began it, and never with none."""
+def test_children_have_the_environment_of_now_and_a_low_priority(children, bundle, monkeypatch) -> None:
+    """Handler code changes it after the process was begun; the processors are for the controller.
+
+    No signal writes into a file of the server, whose number may be that of another file by now.
+    """
+    own = "import os, signal\nassert signal.set_wakeup_fd(-1) == -1\n"
+    bundle.write("handlers.py", f"{own}os.environ['NEWS']\ndef notify(change): ...\n")
+    checked = _checked(bundle)
+    assert _import(children, checked).errors
+    monkeypatch.setenv("NEWS", "good")
+    assert _import(children, checked).errors == ()
     nice = os.nice(0) + 5
     bundle.write(
         "handlers.py",
         f"import os\nassert os.nice(0) == {nice} and not os.sched_getscheduler(0)\ndef notify(change): ...\n",
     )
     assert _import(children, _checked(bundle)).errors == ()
-
-
-def test_children_have_the_environment_of_now(children, bundle, monkeypatch) -> None:
-    """Handler code has changed it after the process was begun."""
-    bundle.write("handlers.py", "import os; os.environ['NEWS']\ndef notify(change): ...\n")
-    checked = _checked(bundle)
-    assert _import(children, checked).errors
-    monkeypatch.setenv("NEWS", "good")
-    assert _import(children, checked).errors == ()
 
 
 def test_what_it_comes_from_was_killed_while_it_waited(children, bundle, begun) -> None:
@@ -201,16 +220,12 @@ def test_a_child_that_dies_before_it_begins_is_replaced(children, bundle, begun)
     assert len(begun) == 2
 
 
-def test_a_child_that_is_killed_takes_the_blame(children, bundle) -> None:
-    """A bundle that eats all memory: killed by the kernel is killed by what it imports."""
+def test_a_child_that_is_killed_takes_the_blame(children, bundle, begun) -> None:
+    """A bundle that eats all memory; or that kills the server, too: the next one has another."""
     bundle.write("handlers.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     (fault,) = _import(children, _checked(bundle)).errors
     assert fault.code == "DCL044"
     assert "(signal 9)" in fault.message
-
-
-def test_a_child_that_kills_what_it_comes_from(children, bundle, begun) -> None:
-    """Nobody knows how it ended; the next one has another server."""
     bundle.write(
         "handlers.py",
         "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
@@ -247,7 +262,7 @@ def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None
     assert child_processes() == before
 
 
-def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
+async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
     """A newer edit comes while the import hangs: the child and its own children are killed."""
     sign = tmp_path / "sign"
     bundle.write(
@@ -259,15 +274,11 @@ def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundl
         "while True: pass\n",
     )
     checked = _checked(bundle)
-
-    async def scenario() -> None:
-        work = asyncio.create_task(import_in_child(checked, children))
-        await asyncio.to_thread(lambda: until("it hangs", Path(f"{sign}.pid").exists))
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-
-    asyncio.run(scenario())
+    work = asyncio.create_task(import_in_child(checked, children))
+    await asyncio.to_thread(lambda: until("it hangs", Path(f"{sign}.pid").exists))
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
     until("its child is gone", lambda: _is_gone(int(Path(f"{sign}.pid").read_text())))
 
 

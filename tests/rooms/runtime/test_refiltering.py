@@ -16,7 +16,7 @@ from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
 from declctl.manifest.model import FilterSpec, filters_differ
 from declctl.manifest.values import EntryPoint
-from declctl.objects import ChangeType
+from declctl.objects import ChangeType, ObjectView
 from declctl.runtime.caching.managed_informer import call_for_last_objects
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler_slot import EventSlot
@@ -79,31 +79,21 @@ def told(old, new, before, after=None):
 
 
 def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
-    """As when a resource's scope changes: Initial, and OutOfScope; others hear nothing."""
+    """As when a scope changes, which may happen at once; without a filter all are in it.
+
+    `events` narrow it.
+    """
     store = [pod("a", "web"), pod("b", "api"), pod("c", "db")]
     assert told(labels("app in (web,db)"), labels("app in (api,db)"), store) == [
         ("Deleted", "a", "OutOfScope", False),
         ("Added", "b", "Initial", True),
     ]
-
-
-def test_a_filter_that_comes_or_goes() -> None:
-    """Without one, every object is in it."""
     store = [pod("a", "web"), pod("b", "api")]
     assert told(None, labels("app=web"), store) == [("Deleted", "b", "OutOfScope", False)]
     assert told(labels("app=web"), None, store) == [("Added", "b", "Initial", True)]
-
-
-def test_events_narrow_this_too() -> None:
-    """A handler that hears no deletes hears none of these."""
-    store = [pod("a", "web"), pod("b", "api")]
     assert told(labels("app=web"), Filter(FilterSpec("app=api"), ("Added",)), store) == [
         ("Added", "b", "Initial", True)
     ]
-
-
-def test_scope_and_filter_may_change_at_once() -> None:
-    """What counts is what the handler knew, and what it shall know."""
     both, newer = pod("both", "web"), pod("newer", "web")
     before = [both, newer, pod("gone", "web"), pod("never", "api"), pod("out", "db")]
     after = [both, pod("newer", "web"), pod("new", "web"), pod("out", "db"), pod("other", "api")]
@@ -149,16 +139,15 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
     assert [str(n.type) for n in refilter.notifications] == ["Deleted"]
 
 
-def test_a_new_filter_that_raises_refuses_the_reload() -> None:
-    """It would fail on every change of that object; nothing has been touched yet."""
+def test_what_a_filter_fails_on() -> None:
+    """A new one that raises refuses the reload.
+
+    What the old one failed on is not told: nobody knows of it.
+    """
     with pytest.raises(ReloadRefused) as refused:
         told(labels("app=web"), broken(), [pod("a", "web")])
     assert refused.value.reason == "FilterFailed"
     assert refused.value.message == "notify: the filter m:f raised KeyError: 'x' on a"
-
-
-def test_what_the_old_filter_failed_on_is_not_told() -> None:
-    """Nobody knows whether the handler knows it: its next change is judged by the mended filter."""
     store = [pod("a", "web", 5), pod("b", "web", 0)]
     assert told(broken(), at_least(3), store) == []
 
@@ -231,8 +220,6 @@ class World:
 
     def expected(self) -> dict[str, str]:
         """What a handler knows that has always had the present filter."""
-        from declctl.objects import ObjectView
-
         passes = self.filter.passes if self.filter is not None else lambda obj: True
         return {key: r.resource_version for key, r in self.store.items() if passes(ObjectView(r))}
 
@@ -287,7 +274,7 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
             differences = asked(refilter).notifications
             refilter.close()
             binding = world.bench.binding(world.hear, generation=2)
-            rebind(world.handler, _with(binding, new))
+            rebind(world.handler, replace(binding, filter=new))
             world.handler.queue.keyed = keyed
             world.handler.add_all(differences)
             world.filter = new
@@ -298,9 +285,3 @@ def test_a_handler_knows_what_the_newest_filter_lets_pass(first, start, reloads,
         assert world.known == world.expected()
     finally:
         world.loop.close()
-
-
-def _with(binding, judge):
-    from dataclasses import replace
-
-    return replace(binding, filter=judge)

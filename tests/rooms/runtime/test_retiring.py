@@ -63,7 +63,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
+async def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
     retired: Retirement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another generation is retired while old code is looked for, and the first one's code goes."""
@@ -81,23 +81,19 @@ def test_a_sweep_that_takes_long_does_not_say_what_a_later_one_knows_better(
         return found
 
     monkeypatch.setattr(retirement, "in_thread", in_thread)
-
-    async def scenario() -> None:
-        await _end(retired, first)
-        await _turns()
-        assert at_once == 1
-        first.is_alive = second.is_alive = False
-        await _end(retired, second)
-        await _turns()
-        gate.set()
-        await _turns()
-        assert (list(retired.retained), most) == ([], 1)
-        await retired.cancel()
-
-    asyncio.run(scenario())
+    await _end(retired, first)
+    await _turns()
+    assert at_once == 1
+    first.is_alive = second.is_alive = False
+    await _end(retired, second)
+    await _turns()
+    gate.set()
+    await _turns()
+    assert (list(retired.retained), most) == ([], 1)
+    await retired.cancel()
 
 
-def test_a_sweep_that_fails_is_told_and_made_again(
+async def test_a_sweep_that_fails_is_told_and_made_again(
     retired: Retirement, log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system has no thread left at that moment: old code is found out a minute later."""
@@ -109,12 +105,8 @@ def test_a_sweep_that_fails_is_told_and_made_again(
         return call()
 
     monkeypatch.setattr(retirement, "in_thread", in_thread)
-
-    async def scenario() -> None:
-        await _end(retired, _Code(1))
-        await _turns()
-        assert [(old.generation, old.held_by) for old in retired.retained] == [(1, ("a thread",))]
-        await retired.cancel()
-
-    asyncio.run(scenario())
+    await _end(retired, _Code(1))
+    await _turns()
+    assert [(old.generation, old.held_by) for old in retired.retained] == [(1, ("a thread",))]
+    await retired.cancel()
     assert "RuntimeError: can't start new thread; it is tried again" in log.events("warning")[0]

@@ -195,6 +195,25 @@ def test_a_call_that_runs_keeps_the_next_one_away(play, log):
     assert lines[0] == "job: 1 time was skipped: the call for 2026-01-01T00:01:00+00:00 has not returned"
 
 
+def test_each_line_about_skipped_times_counts_those_since_the_last_line(play, log):
+    """After a quiet time, a line has the times that no line has had."""
+    go = threading.Event()
+
+    async def test(desk: Desk) -> None:
+        desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
+        for _ in range(20):
+            desk.after(60)
+        go.set()
+        await desk.ended()
+
+    figures = play(test).of()
+    lines = [line for line in log.events("warning") if "skipped" in line]
+    counts = [int(line.split()[1]) for line in lines]
+    assert len(counts) > 1
+    assert counts[0] == 1
+    assert sum(counts) <= figures.skipped
+
+
 def test_what_was_due_in_a_long_call_is_made_up_for_once(play):
     """RunOnce, which is the default."""
     go = threading.Event()

@@ -1,10 +1,9 @@
 """The namespaces that a selector matches: one informer for all that follow them, and how a namespace left."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
-
-import pytest
 
 from declctl.errors import Forbidden
 from declctl.informer import FakeControllerSource
@@ -52,26 +51,18 @@ class Follower:
         self.selected.leave(self)
 
 
-@pytest.fixture
-def play() -> Callable[[Callable[[Cluster, NamespaceSelectors], Awaitable[None]]], None]:
-    """Run a scenario with a cluster and the selectors of a process."""
-
-    def run(scenario: Callable[[Cluster, NamespaceSelectors], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            cluster = Cluster()
-            async with asyncio.TaskGroup() as tasks:
-                await scenario(cluster, NamespaceSelectors(cluster, tasks=tasks, clock=cluster.clock))  # type: ignore[arg-type]
-            assert cluster.server.open_watches == 0
-
-        asyncio.run(whole())
-
-    return run
+@asynccontextmanager
+async def playing() -> AsyncIterator[tuple[Cluster, NamespaceSelectors]]:
+    """A cluster and the selectors of a process, which leave no watch behind."""
+    cluster = Cluster()
+    async with asyncio.TaskGroup() as tasks:
+        yield cluster, NamespaceSelectors(cluster, tasks=tasks, clock=cluster.clock)  # type: ignore[arg-type]
+    assert cluster.server.open_watches == 0
 
 
-def test_all_that_follow_a_selector_share_one_watch_of_metadata(play) -> None:
+async def test_all_that_follow_a_selector_share_one_watch_of_metadata() -> None:
     """It begins with the first of them, and ends with the last one."""
-
-    async def scenario(cluster: Cluster, selectors: NamespaceSelectors) -> None:
+    async with playing() as (cluster, selectors):
         cluster.server.add(space("a"))
         selected = selectors.of("team=web")
         assert selectors.of("team=web") is selected
@@ -103,13 +94,13 @@ def test_all_that_follow_a_selector_share_one_watch_of_metadata(play) -> None:
         first.leave()
         await rest(cluster.clock)
 
-    play(scenario)
 
+async def test_how_a_namespace_left() -> None:
+    """Deleted ones had a deletion time, relabelled ones none.
 
-def test_how_a_namespace_left(play) -> None:
-    """Deleted ones had a deletion time; one that was relabelled had none, and may come back."""
-
-    async def scenario(cluster: Cluster, selectors: NamespaceSelectors) -> None:
+    What a list does not find may have been deleted.
+    """
+    async with playing() as (cluster, selectors):
         for name in ("relabelled", "deleted"):
             cluster.server.add(space(name))
         follower = Follower(selected := selectors.of("team=web"))
@@ -128,14 +119,7 @@ def test_how_a_namespace_left(play) -> None:
         assert (selected.names, selected.was_deleted("deleted")) == ({"deleted"}, False)
         follower.leave()
         await rest(cluster.clock)
-
-    play(scenario)
-
-
-def test_what_a_list_does_not_find_any_more_may_have_been_deleted(play) -> None:
-    """Nobody saw how it left, so it leaves as a deleted one does: when its objects are gone."""
-
-    async def scenario(cluster: Cluster, selectors: NamespaceSelectors) -> None:
+    async with playing() as (cluster, selectors):
         cluster.server.add(space("a"))
         follower = Follower(selected := selectors.of("team=web"))
         follower.join()
@@ -149,13 +133,10 @@ def test_what_a_list_does_not_find_any_more_may_have_been_deleted(play) -> None:
         follower.leave()
         await rest(cluster.clock)
 
-    play(scenario)
 
-
-def test_a_fault_is_told_and_the_known_names_stay(play) -> None:
+async def test_a_fault_is_told_and_the_known_names_stay() -> None:
     """Until the first list the names are not known; later they are those of the last one."""
-
-    async def scenario(cluster: Cluster, selectors: NamespaceSelectors) -> None:
+    async with playing() as (cluster, selectors):
         cluster.server.streams = False
         cluster.server.add(space("a"))
         cluster.server.fail_next(FORBIDDEN, verb="list", times=1000)
@@ -176,13 +157,10 @@ def test_a_fault_is_told_and_the_known_names_stay(play) -> None:
         await rest(cluster.clock)
         assert selected.fault is None
 
-    play(scenario)
 
-
-def test_of_many_deleted_namespaces_the_oldest_are_forgotten(play) -> None:
+async def test_of_many_deleted_namespaces_the_oldest_are_forgotten() -> None:
     """A process that sees namespaces come and go for years does not keep all their names."""
-
-    async def scenario(cluster: Cluster, selectors: NamespaceSelectors) -> None:
+    async with playing() as (cluster, selectors):
         follower = Follower(selected := selectors.of("team=web"))
         follower.join()
         await rest(cluster.clock)
@@ -195,5 +173,3 @@ def test_of_many_deleted_namespaces_the_oldest_are_forgotten(play) -> None:
         assert [selected.was_deleted(f"n{number}") for number in (0, 1, 1000)] == [False, True, True]
         follower.leave()
         await rest(cluster.clock)
-
-    play(scenario)

@@ -1,18 +1,22 @@
 """The status document, the conditions, and what a log keeps: the contract of `GET /status`."""
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.manifest import Diagnostic
 from declctl.runtime.handling.binding import HandlerCounts
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
-from declctl.runtime.reporting.reporter import ReloadHistory
-from declctl.runtime.reporting.status import Conditions
+from declctl.runtime.reporting.reporter import ReloadHistory, resource_status
+from declctl.runtime.reporting.status import Conditions, DecodingStatus, decoding_status
 from declctl.testing import BundleDir, running
+from tests.rooms.informer.shapes import fresh_projection, pod
 
 TEXT = """
 apiVersion: declctl.dev/v1alpha1
@@ -26,30 +30,22 @@ spec:
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.client_go("Informer identity / metrics")
 def test_the_status_of_a_running_controller_has_what_the_contract_names() -> None:
-    """Every key that scripts may rely on is there, with values that JSON can write."""
+    """Every key that scripts may rely on, and the figures of every station of a watch.
+
+    As JSON can write them.
+    """
     with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
         controller.wait_idle()
         controller.wait_ready()
         document = controller.status().document()
     assert json.loads(json.dumps(document)) == document
-    assert {
-        "name",
-        "generation",
-        "bundleHash",
-        "ready",
-        "leader",
-        "conditions",
-        "resources",
-        "handlers",
-    } < set(document)
+    assert {"name", "generation", "bundleHash", "ready", "leader"} < set(document)
+    assert {"conditions", "resources", "handlers"} < set(document)
     assert (document["name"], document["generation"], document["ready"]) == ("guard", 1, True)
-    assert [c["type"] for c in document["conditions"]] == [
-        "Ready",
-        "Reloaded",
-        "Degraded",
-        "HandlersHealthy",
-    ]
+    types = [c["type"] for c in document["conditions"]]
+    assert types == ["Ready", "Reloaded", "Degraded", "HandlersHealthy"]
     assert set(document["conditions"][0]) == {"type", "status", "reason", "message", "lastTransitionTime"}
     (maps,) = document["resources"]
     assert set(maps) >= {
@@ -57,15 +53,6 @@ def test_the_status_of_a_running_controller_has_what_the_contract_names() -> Non
         "lastEventAge", "error",
     }  # fmt: skip
     assert (maps["synced"], maps["objects"], maps["relists"], maps["error"]) == (True, 2, 0, None)
-
-
-@pytest.mark.client_go("Informer identity / metrics")
-def test_the_status_has_the_figures_of_every_station_of_a_watch() -> None:
-    """What came, what waits, how long processing took and what was told; nothing has to be registered."""
-    with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
-        controller.wait_idle()
-        controller.wait_ready()
-        (maps,) = controller.status().document()["resources"]
     assert (maps["queued"], maps["skipped"], maps["slow"]) == (0, 0, 0)
     (watch,) = maps["informers"]
     assert "ConfigMap" in watch["name"]
@@ -94,13 +81,35 @@ def test_a_condition_keeps_its_time_while_it_holds(clock) -> None:
     assert conditions.get("Ready").last_transition_time > first
 
 
-@pytest.mark.guarantee("G25")
+def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
+    """A hundred calls, the five slowest are left out."""
+    counts = HandlerCounts()
+    assert counts.percentiles(0.95) == [0.0]
+    counts.durations.extend(range(1, 101))
+    assert counts.percentiles(0.5, 0.95, 0.99) == [51, 96, 100]
+
+
+@pytest.mark.guarantee("G25", "G21")
 def test_an_outcome_is_one_line_and_one_document() -> None:
-    """What `declctl reload` prints, for people and as JSON."""
+    """What `declctl reload` prints.
+
+    A refused rollback is no refused reload, and a process that stops says so.
+    """
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="SyntaxError", message="handlers.py:1: no")
     assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
     assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"
     assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
+    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
+    assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
+    assert refused.advice is not None
+    assert refused.advice.endswith("; `declctl rollback` tries it again")
+    line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line
+    assert line == "generation 6: the process is stopping, and reads its files no more"
+    for result in (Result.APPLIED, Result.UNCHANGED, Result.SUPERSEDED):
+        assert Outcome(result, 6, "4f2c", reason=str(result)).advice is None
+    fault = Diagnostic("h.py", 1, 1, "DCL043", "importing it raises", suggestion="install it")
+    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="ImportFailed", diagnostics=(fault,))
+    assert refused.advice is None
 
 
 def test_a_reload_has_its_own_time_and_a_condition_that_of_its_status(tmp_path: Path) -> None:
@@ -170,25 +179,6 @@ def test_an_outcome_says_what_to_do(outcome: Outcome, words: str) -> None:
     assert outcome.document()["suggestion"] == outcome.advice
 
 
-@pytest.mark.guarantee("G21", "G25")
-def test_a_refused_rollback_is_no_refused_reload() -> None:
-    """It says what was refused, and with which order it is tried again."""
-    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
-    assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
-    assert refused.advice is not None
-    assert refused.advice.endswith("; `declctl rollback` tries it again")
-
-
-@pytest.mark.guarantee("G25")
-def test_nothing_is_advised_where_nothing_is_wrong() -> None:
-    """What was applied, or given up for newer files, needs nobody; faults bring their own advice."""
-    for result in (Result.APPLIED, Result.UNCHANGED, Result.SUPERSEDED):
-        assert Outcome(result, 6, "4f2c", reason=str(result)).advice is None
-    fault = Diagnostic("h.py", 1, 1, "DCL043", "importing it raises", suggestion="install it")
-    refused = Outcome(Result.REFUSED, 6, "4f2c", reason="ImportFailed", diagnostics=(fault,))
-    assert refused.advice is None
-
-
 @pytest.mark.guarantee("G25")
 def test_the_history_keeps_the_suggestion_of_a_fault_that_it_leaves_out() -> None:
     """A refused attempt says what to do, also if only a fault of the files knows it."""
@@ -219,15 +209,45 @@ def test_a_bundle_hash_is_a_digest_or_nothing(digest: str, told: str) -> None:
     assert Outcome(Result.REFUSED, 6, digest).document()["bundleHash"] == told
 
 
-def test_a_process_that_stops_says_so() -> None:
-    """An order that came too late is not taken for one that had nothing to do."""
-    line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line
-    assert line == "generation 6: the process is stopping, and reads its files no more"
+DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"spec":%b}' % (
+    b"[" * 1_000_000 + b"]" * 1_000_000
+)
 
 
-def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
-    """A hundred calls, the five slowest are left out."""
-    counts = HandlerCounts()
-    assert counts.percentiles(0.95) == [0.0]
-    counts.durations.extend(range(1, 101))
-    assert counts.percentiles(0.5, 0.95, 0.99) == [51, 96, 100]
+def _watched(*objects: dict, deep: bool = False) -> InformerStatistics:
+    """The figures of an informer that has synced."""
+
+    async def scenario() -> InformerStatistics:
+        clock, source = ManualClock(), FakeControllerSource(projection=fresh_projection())
+        for obj in objects:
+            source.add(obj)
+        if deep:
+            source.add(pod("deep"))
+            source.corrupt("demo/deep", DEEP)
+        informer = SharedIndexInformer(source, name="pods", clock=clock)
+        task = asyncio.create_task(informer.run())
+        await clock.settle()
+        assert informer.has_synced
+        task.cancel()
+        await asyncio.wait([task])
+        return informer.statistics()
+
+    return asyncio.run(scenario())
+
+
+@pytest.fixture(name="parts")
+def _parts() -> list[InformerStatistics]:
+    """Two watches, with one object that has a field of another type, and one that nobody can decode."""
+    return [_watched(pod("a"), pod("b"), deep=True), _watched(pod("odd") | {"spec": 7})]
+
+
+def test_the_watches_of_a_resource_are_added_up(parts):
+    """A transform is given whole objects; a resource without a watch has zeros."""
+    found = decoding_status(parts, transformed=False)
+    assert (found.objects, found.projected, found.whole, found.unexpected) == (4, 3, 1, 1)
+    assert found.unread == 1
+    document = replace(resource_status("pods", parts), decoding=found).document()["decoding"]
+    assert json.loads(json.dumps(document)) == document
+    assert document["frameRatio"] > 0
+    assert decoding_status(parts, transformed=True).unexpected == 0
+    assert decoding_status([], transformed=False) == resource_status("pods", []).decoding == DecodingStatus()

@@ -1,4 +1,4 @@
-"""User code in threads of its own: awaited, bounded, and never waited for at the end."""
+"""User code in threads: awaited, bounded, never waited for at the end; and what blocks the machinery."""
 
 import asyncio
 import contextlib
@@ -8,58 +8,66 @@ import pytest
 
 from declctl.hooks.calls import Implementation
 from declctl.kit import LoopThread
+from declctl.runtime.caching.managed_informer import StagedTransform
 from declctl.runtime.reloading.generation import Lifecycle
 from declctl.runtime.threads import AbandonedCall, UserCall, abandoned_calls, in_thread
+from declctl.runtime.watchdog import Watchdog
 from declctl.testing import until
 
 
-def test_what_a_call_returns_or_raises_comes_back() -> None:
-    """A result is a result, and even SystemExit is only an exception for who awaits."""
+async def test_what_a_call_returns_or_raises_comes_back() -> None:
+    """Even SystemExit is only an exception, and StopIteration keeps nobody waiting for ever."""
 
     def leaves() -> None:
         raise SystemExit(3)
 
-    async def scenario() -> int:
-        with pytest.raises(SystemExit):
-            await in_thread(leaves, name="t")
-        return await in_thread(lambda: 5, name="t")
-
-    assert asyncio.run(scenario()) == 5
-
-
-def test_stop_iteration_is_heard_of_too() -> None:
-    """No future takes it: `next` of something empty must not keep anybody waiting for ever."""
-
-    async def scenario() -> None:
+    with pytest.raises(SystemExit):
+        await in_thread(leaves, name="t")
+    assert (await in_thread(lambda: 5, name="t")) == 5
+    with pytest.raises(RuntimeError, match="the import raised StopIteration") as raised:
         async with asyncio.timeout(20):
             await in_thread(lambda: next(iter(())), name="t", what="the import")
-
-    with pytest.raises(RuntimeError, match="the import raised StopIteration") as raised:
-        asyncio.run(scenario())
     assert isinstance(raised.value.__cause__, StopIteration)
 
 
-def test_a_call_that_never_returns_is_left_behind_as_a_daemon() -> None:
-    """A hook hangs: whoever waits goes on, and the process can end."""
+async def test_a_call_that_never_returns_is_left_behind_and_known_until_it_does() -> None:
+    """A daemon, so that the process can end; with the line of user code that it is at."""
     gate, threads = threading.Event(), []
 
     def hangs() -> None:
         threads.append(threading.current_thread())
         gate.wait(30)
 
-    async def scenario() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await in_thread(hangs, name="t")
-
-    asyncio.run(scenario())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await in_thread(hangs, name="t")
     assert threads[0].daemon
     gate.set()
     threads[0].join(10)
+    gate, asked = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        asked.set()
+        gate.wait(30)
+
+    def here() -> list[AbandonedCall]:
+        return [call for call in abandoned_calls() if call.place.startswith(f"{__file__}:")]
+
+    waiting = asyncio.ensure_future(in_thread(hangs, name="t", what="the index byNode"))
+    await asyncio.to_thread(asked.wait, 10)
+    assert not here()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    (call,) = here()
+    assert call.name == "the index byNode"
+    assert call.place.endswith(" in hangs")
+    gate.set()
+    until("it has returned", lambda: not here())
 
 
 @pytest.mark.client_go(334)
-def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
+async def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
     """One hook raises, one hangs: the others are called all the same, and both are told."""
     called, gate = [], threading.Event()
 
@@ -75,12 +83,8 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
         hook("stuck", lambda: gate.wait(30)),
         hook("last", lambda: called.append("last")),
     ]
-
-    async def scenario():
-        lifecycle = Lifecycle(log)
-        return await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.5)
-
-    failed = asyncio.run(scenario())
+    lifecycle = Lifecycle(log)
+    failed = await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.5)
     gate.set()
     assert called == ["first", "last"]
     assert [failure.plugin for failure in failed] == ["bad", "stuck"]
@@ -88,31 +92,37 @@ def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
     assert len(log.events("error")) == 2
 
 
-def test_what_is_left_behind_is_known_until_it_returns() -> None:
-    """What was called, and the line of user code that its thread is at; a call that is awaited is none."""
-    gate, asked = threading.Event(), threading.Event()
+async def test_a_life_cycle_hook_that_is_given_up_does_not_run_beside_its_undoing(log) -> None:
+    """The end of a thread is waited for, as it can't be stopped; an `async def` is cancelled."""
+    begun, gate, ended = threading.Event(), threading.Event(), []
 
-    def hangs() -> None:
-        asked.set()
+    def prepare() -> None:
+        begun.set()
         gate.wait(30)
+        ended.append("def")
 
-    def here() -> list[AbandonedCall]:
-        return [call for call in abandoned_calls() if call.place.startswith(f"{__file__}:")]
+    async def prepare_async() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("async def")
 
-    async def scenario() -> None:
-        waiting = asyncio.ensure_future(in_thread(hangs, name="t", what="the index byNode"))
-        await asyncio.to_thread(asked.wait, 10)
-        assert not here()
-        waiting.cancel()
+    loop, lifecycle = LoopThread("hooks").start(), Lifecycle(log)
+    for function, is_async in ((prepare, False), (prepare_async, True)):
+        begun.clear()
+        hook = Implementation("declctl_prepare", "p", function, (), is_async=is_async)
+        call = asyncio.ensure_future(lifecycle.call(hook, {}, loop=loop, timeout=60.0))
+        await asyncio.to_thread(begun.wait, 30)
+        call.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert call.done() is is_async
+        gate.set()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(scenario())
-    (call,) = here()
-    assert call.name == "the index byNode"
-    assert call.place.endswith(" in hangs")
-    gate.set()
-    until("it has returned", lambda: not here())
+            await call
+    until("both have ended", lambda: ended == ["def", "async def"])
+    assert loop.stop()
 
 
 def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +154,7 @@ def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.Mon
     assert not [call for call in abandoned_calls() if call.name == "the index"]
 
 
-def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None:
+async def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None:
     """Its fault names the object and the line; the objects after it are not touched any more."""
     gate, touched, ended = threading.Event(), [], threading.Event()
 
@@ -155,15 +165,105 @@ def test_a_foreign_call_that_is_given_up_ends_after_the_object_at_hand() -> None
                 gate.wait(10)
         ended.set()
 
-    async def main() -> str:
-        call = UserCall(name="test", what="the filter of notify")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await call.run(lambda: ask(call))
-        gate.set()
-        return call.fault("took longer than 0.05 s")
-
-    fault = asyncio.run(main())
+    call = UserCall(name="test", what="the filter of notify")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await call.run(lambda: ask(call))
+    gate.set()
+    fault = call.fault("took longer than 0.05 s")
     assert ended.wait(10)
     assert touched == ["a", "b"]
     assert "the filter of notify took longer than 0.05 s; it was asked about b last, at " in fault
+
+
+def _staged() -> StagedTransform:
+    return StagedTransform(lambda obj: obj, what="the transform of pods")
+
+
+async def test_a_staged_turn_that_never_began_does_not_end_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No thread was left, or the list is begun anew at that moment: the next turn comes."""
+    staged = _staged()
+    await in_thread(lambda: None, name="t")  # the thread that starts others runs
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await staged.run(lambda: 1)
+    assert not staged.is_running
+    async with asyncio.timeout(20):
+        assert await staged.run(lambda: 2) == 2
+    done: list[int] = []
+    staged = _staged()
+    first = asyncio.ensure_future(staged.run(lambda: done.append(1)))
+    await asyncio.sleep(0)  # it has the turn, and asks for a thread, which may have begun by chance
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    async with asyncio.timeout(20):
+        await staged.run(lambda: done.append(2))
+    assert done[-1] == 2
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> None:
+    """The line of user code, how often, and for how long; a loop that answers late is not blocked."""
+    machinery = LoopThread("declctl-machinery").start()
+    watchdog = Watchdog(machinery, log)
+    gate, asked = threading.Event(), threading.Event()
+
+    def index_function() -> None:
+        asked.set()
+        gate.wait(30)
+
+    machinery.loop.call_soon_threadsafe(index_function)
+    assert asked.wait(20)
+    for _ in range(5):
+        watchdog.look()
+    assert (watchdog.seconds, log.events("error")) == (0.0, [])
+    for _ in range(3):
+        watchdog.look()
+    (told,) = log.events("error")
+    assert told.startswith(f"the machinery has been blocked for 5 s at {__file__}:")
+    assert " in index_function" in told
+    assert (watchdog.status.blocked, watchdog.status.last_seconds) == (1, 7.0)
+    gate.set()
+    until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
+    assert "goes on: it was blocked for" in log.events("warning")[0]
+    assert watchdog.status.last_place.endswith(" in index_function")
+    assert machinery.stop()
+
+
+def test_a_machinery_that_answers_is_not_mentioned(log) -> None:
+    """Nothing is counted or told."""
+    machinery = LoopThread("declctl-machinery").start()
+    watchdog = Watchdog(machinery, log)
+    for _ in range(20):
+        watchdog.look()
+        answered = threading.Event()
+        machinery.loop.call_soon_threadsafe(answered.set)
+        assert answered.wait(20)
+    assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
+    assert machinery.stop()
+
+
+def test_what_blocked_it_the_last_time_is_not_blamed_for_the_next(log) -> None:
+    """Nothing of anybody's code can be seen: then no line is named, and not that of the time before."""
+    machinery = LoopThread("declctl-machinery").start()
+    watchdog = Watchdog(machinery, log)
+    gates = [threading.Event(), threading.Event()]
+
+    def index_function() -> None:
+        gates[0].wait(30)
+
+    for gate, blocks in zip(gates, (index_function, gates[1].wait), strict=True):
+        machinery.loop.call_soon_threadsafe(blocks)
+        until("it is blocked", lambda: (watchdog.look(), watchdog.seconds)[1])
+        gate.set()
+        until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
+    assert (watchdog.status.blocked, watchdog.status.last_place) == (2, "")
+    assert [" at " in told.partition(":")[0] for told in log.events("error")] == [True, False]
+    assert machinery.stop()

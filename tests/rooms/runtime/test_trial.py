@@ -100,32 +100,20 @@ TIMED_OUT = (BEGAN, False)
     [
         (CallComparison(Tally(), Tally(9, 0), [STUCK]), 30.0, Verdict.UNDECIDED),
         (CallComparison(Tally(), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),
-        (
-            CallComparison(Tally(900, 0), Tally(9, 0), [STUCK]),
-            30.1,
-            Verdict.BREACHED,
-        ),  # it came to nothing more
+        # it came to nothing more
+        (CallComparison(Tally(900, 0), Tally(9, 0), [STUCK]), 30.1, Verdict.BREACHED),
         (CallComparison(Tally(9, 0), Tally(9, 0), [STUCK], concurrency=2), 30.1, Verdict.UNDECIDED),
         (CallComparison(Tally(9, 0), Tally(9, 0), [STUCK] * 2, concurrency=2), 30.1, Verdict.BREACHED),
         (CallComparison(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.0, Verdict.UNDECIDED),  # usually slow
         (CallComparison(Tally(), Tally(9, 0, longest=4.0), [STUCK]), 40.1, Verdict.BREACHED),
         (CallComparison(Tally(), Tally(9, 0), [STUCK], timeout=35.0), 35.0, Verdict.UNDECIDED),
-        (
-            CallComparison(Tally(), Tally(9, 0), [STUCK], [STUCK]),
-            45.0,
-            Verdict.UNDECIDED,
-        ),  # the old code hangs, too
+        # the old code hangs, too
+        (CallComparison(Tally(), Tally(9, 0), [STUCK], [STUCK]), 45.0, Verdict.UNDECIDED),
         (CallComparison(Tally(), None, [STUCK]), 45.0, Verdict.UNDECIDED),  # there was no such handler
-        (
-            CallComparison(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2),
-            30.1,
-            Verdict.BREACHED,
-        ),  # few, and all hang
-        (
-            CallComparison(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2),
-            30.1,
-            Verdict.UNDECIDED,
-        ),  # others get through
+        # few, and all hang
+        (CallComparison(Tally(2, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.BREACHED),
+        # others get through
+        (CallComparison(Tally(3, 2), Tally(9, 0), [TIMED_OUT] * 2), 30.1, Verdict.UNDECIDED),
     ],
 )
 @pytest.mark.guarantee("G21")
@@ -136,7 +124,7 @@ def test_a_handler_that_hangs_is_taken_back(one: CallComparison, seconds: float,
 
 @pytest.mark.guarantee("G21")
 def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
-    """A call that began within it returns, or hangs; one that began later has passed."""
+    """A call that began within it; for half of a short probation, and never more than 30 s."""
     late = CallComparison(Tally(9, 0), Tally(9, 0), [(159.0, True)])
     assert _verdict(_trial(), 160.0, late) is Verdict.UNDECIDED
     assert _verdict(_trial(), 189.0, late) is Verdict.UNDECIDED
@@ -146,34 +134,43 @@ def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
         is Verdict.PASSED
     )
     assert _verdict(_trial(), 160.0, CallComparison(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
-
-
-@pytest.mark.guarantee("G21")
-def test_a_short_probation_waits_half_of_its_time_for_a_call():
-    """Of 60 s that is 30 s, and never more."""
     stuck = CallComparison(Tally(), Tally(9, 0), [(100.0, True)])
     assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
     assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
     assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
 
 
-def test_a_ratio_of_one_judges_nothing():
-    """`maxErrorRatio: 1`: no share of calls is greater."""
+def test_some_probations_only_end():
+    """With `maxErrorRatio: 1` no share is greater; once going back was refused, it is not tried for ever."""
     trial = _trial(replace(POLICY, max_error_ratio=1.0))
     bad = CallComparison(Tally(90, 90), Tally(90, 0), [STUCK])
     assert _verdict(trial, 159.0, bad) is Verdict.UNDECIDED
     assert _verdict(trial, 200.0, bad) is Verdict.PASSED
+    trial = _trial()
+    trial.refused = True
+    assert _verdict(trial, 101.0, CallComparison(Tally(20, 20), Tally())) is Verdict.UNDECIDED
+    assert _verdict(trial, 160.0, CallComparison(Tally(20, 20), Tally())) is Verdict.PASSED
 
 
 def test_what_had_failed_before_is_not_the_fault_of_new_code():
-    """A retry of what failed on the old code counts if it succeeds; if it fails again, it says nothing."""
+    """A retry counts if it succeeds; workers count in their threads while the tally is read."""
     tally = Tally(10, 6, inherited={1: 2, 3: 1, 4: 2})
     without = tally.without_inherited(3)
     assert (without.calls, without.failed) == (7, 3)
+    tally = Tally(3, 3, inherited={1: 1})
+
+    class Growing(int):
+        def __ge__(self, other: int) -> bool:
+            tally.inherited[len(tally.inherited) + 1] = 1
+            return int(self) >= other
+
+    assert tally.without_inherited(Growing(1)) == Tally(2, 2)
 
 
-def test_the_reason_names_handler_figures_and_what_was_before():
-    """For the log, the status and the history."""
+def test_what_failed_is_told_worst_first():
+    """Handler, figures and last error, and what was before: for the log, the status and the history."""
+    each = {"ok": Tally(9, 0), "some": Tally(9, 1, "a: no"), "all": Tally(4, 4, "b: never")}
+    assert what_failed(each) == "all 4 of 4 calls (b: never); some 1 of 9 calls (a: no)"
     failing = CallComparison(Tally(6, 6, "default/a: KeyError: 'x'"), Tally(50, 1))
     _, why = _trial().verdict({"well": WELL, "notify": failing}, now=101.0)
     assert why == "notify 6 of 6 calls (default/a: KeyError: 'x'); of generation 1 1 of 50 calls"
@@ -183,29 +180,3 @@ def test_the_reason_names_handler_figures_and_what_was_before():
         "notify: 1 call hangs for more than 30 s, and nothing else gets through; of generation 1 none took "
         "longer than 0.2 s"
     )
-
-
-def test_what_could_not_be_taken_back_is_not_tried_for_ever():
-    """Once going back was refused, the period goes on to its end."""
-    trial = _trial()
-    trial.refused = True
-    assert _verdict(trial, 101.0, CallComparison(Tally(20, 20), Tally())) is Verdict.UNDECIDED
-    assert _verdict(trial, 160.0, CallComparison(Tally(20, 20), Tally())) is Verdict.PASSED
-
-
-def test_what_failed_is_told_worst_first():
-    """By handler, with its last error; those without failures are not named."""
-    each = {"ok": Tally(9, 0), "some": Tally(9, 1, "a: no"), "all": Tally(4, 4, "b: never")}
-    assert what_failed(each) == "all 4 of 4 calls (b: never); some 1 of 9 calls (a: no)"
-
-
-def test_a_failure_that_comes_while_the_tally_is_read_does_not_end_the_reader():
-    """Workers count in their threads, and the loop that judges has no lock of theirs."""
-    tally = Tally(3, 3, inherited={1: 1})
-
-    class Growing(int):
-        def __ge__(self, other: int) -> bool:
-            tally.inherited[len(tally.inherited) + 1] = 1
-            return int(self) >= other
-
-    assert tally.without_inherited(Growing(1)) == Tally(2, 2)

@@ -127,6 +127,7 @@ def test_a_key_waits_until_the_cache_has_what_it_wrote(keys) -> None:
     keys.wrote("a/web", applied("a/settings", 7), cache)
     keys.add("a/web")
     assert keys.take() is None
+    assert len(keys.queue.unseen.before("a/web")) == 1  # however often it is asked
     assert not keys.queue.idle
     assert keys.queue.statistics().waiting == 1
     assert 0 < keys.queue.next_due() <= 0.25

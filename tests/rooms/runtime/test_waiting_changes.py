@@ -51,59 +51,47 @@ class Judged:
         self.changes.end(change)
 
 
-def test_each_change_is_judged_at_its_own_time():
+async def test_each_change_is_judged_at_its_own_time():
     """One that waits for an hour delays no other, and no time is missed."""
-
-    async def scenario() -> None:
-        rig = Judged()
-        rig.again["a/web-0"] = 2.0
-        rig.changes.wait(waiting(Notification(ADDED, record(1, "slow"))), 3600.0)
-        await rig.clock.advance(10.0)
-        rig.changes.wait(waiting(Notification(ADDED, record(1))), 1.0)
-        await rig.clock.advance(1.0)
-        await rig.clock.advance(2.0)
-        assert rig.judged == [(11.0, "a/web-0"), (13.0, "a/web-0")]
-        assert len(rig.changes) == 1
-        await rig.clock.advance(3600.0)
-        assert rig.judged[-1] == (3600.0, "a/slow")
-        assert len(rig.changes) == 0
-
-    asyncio.run(scenario())
+    rig = Judged()
+    rig.again["a/web-0"] = 2.0
+    rig.changes.wait(waiting(Notification(ADDED, record(1, "slow"))), 3600.0)
+    await rig.clock.advance(10.0)
+    rig.changes.wait(waiting(Notification(ADDED, record(1))), 1.0)
+    await rig.clock.advance(1.0)
+    await rig.clock.advance(2.0)
+    assert rig.judged == [(11.0, "a/web-0"), (13.0, "a/web-0")]
+    assert len(rig.changes) == 1
+    await rig.clock.advance(3600.0)
+    assert rig.judged[-1] == (3600.0, "a/slow")
+    assert len(rig.changes) == 0
 
 
-def test_new_code_judges_everything_at_once_and_forgets_caches_that_it_does_not_watch():
+async def test_new_code_judges_everything_at_once_and_forgets_caches_that_it_does_not_watch():
     """An edit that mends a mapping takes effect at once; what no handler watches any more is dropped."""
-
-    async def scenario() -> None:
-        rig = Judged()
-        change = waiting(Notification(ADDED, record(1)))
-        rig.changes.wait(change, 3600.0)
-        rig.changes.wait(waiting(Notification(ADDED, record(1)), cache=OTHER), 3600.0)
-        rig.changes.use({CACHE: [NEW_SOURCE]})
-        assert change.sources == [NEW_SOURCE]
-        await rig.clock.settle()
-        assert rig.judged == [(0.0, "a/web-0")]
-        assert len(rig.changes) == 0
-
-    asyncio.run(scenario())
+    rig = Judged()
+    change = waiting(Notification(ADDED, record(1)))
+    rig.changes.wait(change, 3600.0)
+    rig.changes.wait(waiting(Notification(ADDED, record(1)), cache=OTHER), 3600.0)
+    rig.changes.use({CACHE: [NEW_SOURCE]})
+    assert change.sources == [NEW_SOURCE]
+    await rig.clock.settle()
+    assert rig.judged == [(0.0, "a/web-0")]
+    assert len(rig.changes) == 0
 
 
-def test_objects_that_are_gone_wait_in_a_limited_number(monkeypatch):
+async def test_objects_that_are_gone_wait_in_a_limited_number(monkeypatch):
     """A mapping that fails for days does not fill the memory with objects that no cache has any more."""
-
-    async def scenario() -> None:
-        monkeypatch.setattr("declctl.runtime.reconciling.waiting_changes.MOST_GONE", 2)
-        rig = Judged()
-        for name in ("one", "two", "three"):
-            rig.changes.wait(waiting(Notification(ADDED, record(1, f"{name}-lives"))), 60.0)
-            rig.changes.wait(waiting(Notification(DELETED, record(1, name))), 60.0)
-        assert rig.given_up == ["a/one"]
-        assert len(rig.changes) == 5
-        assert rig.changes.clear() == 5
-        await rig.clock.advance(60.0)
-        assert rig.judged == []
-
-    asyncio.run(scenario())
+    monkeypatch.setattr("declctl.runtime.reconciling.waiting_changes.MOST_GONE", 2)
+    rig = Judged()
+    for name in ("one", "two", "three"):
+        rig.changes.wait(waiting(Notification(ADDED, record(1, f"{name}-lives"))), 60.0)
+        rig.changes.wait(waiting(Notification(DELETED, record(1, name))), 60.0)
+    assert rig.given_up == ["a/one"]
+    assert len(rig.changes) == 5
+    assert rig.changes.clear() == 5
+    await rig.clock.advance(60.0)
+    assert rig.judged == []
 
 
 @pytest.mark.parametrize(

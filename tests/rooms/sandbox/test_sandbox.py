@@ -28,14 +28,6 @@ async def running(**options):
         yield sandbox, session
 
 
-def over_http(scenario, **options):
-    async def run():
-        async with running(**options) as (sandbox, session):
-            await scenario(sandbox, session)
-
-    asyncio.run(run())
-
-
 async def event(response):
     return json.loads(await response.content.readline())
 
@@ -45,10 +37,9 @@ async def answer(session, method, path, **options):
         return response.status, json.loads(await response.read())
 
 
-def test_objects_are_written_and_read():
+async def test_objects_are_written_and_read():
     """Create, get, list, replace, patch and delete work over HTTP with the right codes."""
-
-    async def scenario(_, session):
+    async with running() as (_, session):
         code, created = await answer(session, "POST", PODS, json=pod("a"))
         assert (code, created["metadata"]["name"]) == (201, "a")
         assert (await answer(session, "POST", PODS, json=pod("a")))[0] == 409
@@ -65,48 +56,36 @@ def test_objects_are_written_and_read():
         assert (code, gone["metadata"]["name"]) == (200, "a")
         assert (await answer(session, "GET", f"{PODS}/a"))[0] == 404
 
-    over_http(scenario)
 
-
-def test_a_deleted_config_map_is_a_success():
+async def test_a_deleted_config_map_is_a_success():
     """Kinds whose delete answers with a Status do so, with the uid that kubectl waits for."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         created = sandbox.store.create(config_map("a"))
         _, status = await answer(session, "DELETE", "/api/v1/namespaces/default/configmaps/a")
         assert status["status"] == "Success"
         assert status["details"]["uid"] == created["metadata"]["uid"]
 
-    over_http(scenario)
 
-
-def test_a_collection_is_deleted():
+async def test_a_collection_is_deleted():
     """DELETE of a collection deletes what is selected, and lists it."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.load([pod("a"), pod("b", labels={"app": "db"})])
         _, deleted = await answer(session, "DELETE", PODS, params={"labelSelector": "app=db"})
         assert [item["metadata"]["name"] for item in deleted["items"]] == ["b"]
         assert [obj["metadata"]["name"] for obj in sandbox.store.objects("Pod")] == ["a"]
 
-    over_http(scenario)
 
-
-def test_items_of_custom_lists_say_what_they_are():
+async def test_items_of_custom_lists_say_what_they_are():
     """As in the real server, items of custom kinds carry apiVersion and kind, in the version of the URL."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.load([definition(), widget("w")])
         _, listed = await answer(session, "GET", "/apis/example.com/v1beta1/widgets")
         assert listed["items"][0]["apiVersion"] == "example.com/v1beta1"
 
-    over_http(scenario)
 
-
-def test_scale_reads_and_writes_replicas():
+async def test_scale_reads_and_writes_replicas():
     """/scale of a Deployment and of a custom kind shows and changes the replicas."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         deployment = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -125,13 +104,10 @@ def test_scale_reads_and_writes_replicas():
             _, obj = await answer(session, "GET", url.removesuffix("/scale"))
             assert (code, obj["spec"][field]) == (200, scale["spec"]["replicas"])
 
-    over_http(scenario)
 
-
-def test_tables_and_metadata_on_demand():
+async def test_tables_and_metadata_on_demand():
     """The Accept header decides whether a list is objects, a table, or metadata only."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.load([pod("a", phase="Running")])
         table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
         _, shown = await answer(session, "GET", PODS, headers=table)
@@ -141,13 +117,10 @@ def test_tables_and_metadata_on_demand():
         assert set(listed["items"][0]) == {"kind", "apiVersion", "metadata"}
         assert (await answer(session, "GET", PODS, headers={"Accept": "text/html"}))[0] == 406
 
-    over_http(scenario)
 
-
-def test_a_watch_streams_lines():
+async def test_a_watch_streams_lines():
     """Changes come as they happen, one JSON object per line; the request is in the ledger once."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         async with session.get(PODS, params={"watch": "1"}) as response:
             sandbox.store.create(pod("a"))
             sandbox.store.delete("Pod", "a")
@@ -156,13 +129,10 @@ def test_a_watch_streams_lines():
         assert sandbox.ledger.count("watch", resource="pods", namespace="default") == 1
         assert sandbox.ledger.count("list") == 0
 
-    over_http(scenario)
 
-
-def test_a_watch_list_streams_and_goes_on():
+async def test_a_watch_list_streams_and_goes_on():
     """Initial events, their end, then the live changes, all on one request."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.store.create(pod("a"))
         async with session.get(PODS, params=WATCH_LIST) as response:
             assert (await event(response))["type"] == "ADDED"
@@ -171,31 +141,23 @@ def test_a_watch_list_streams_and_goes_on():
             sandbox.store.create(pod("b"))
             assert (await event(response))["object"]["metadata"]["name"] == "b"
 
-    over_http(scenario)
 
-
-def test_a_watch_ends_after_its_timeout():
+async def test_a_watch_ends_after_its_timeout():
     """A timeoutSeconds ends the answer politely, so that the client watches again."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         clock = sandbox.clock
         async with session.get(PODS, params={"watch": "1", "timeoutSeconds": "5"}) as response:
             await clock.advance(5)
             assert await response.content.read() == b""
 
-    over_http(scenario)
 
-
-def test_bookmarks_come_by_themselves():
+async def test_bookmarks_come_by_themselves():
     """Every interval, each watch that allows them gets a bookmark."""
-
-    async def scenario(sandbox, session):
+    async with running(bookmark_interval=10) as (sandbox, session):
         clock = sandbox.clock
         async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
             await clock.advance(10)
             assert (await event(response))["type"] == "BOOKMARK"
-
-    over_http(scenario, bookmark_interval=10)
 
 
 @pytest.mark.parametrize(
@@ -207,25 +169,20 @@ def test_bookmarks_come_by_themselves():
     ],
     ids=["clean", "hard", "mid line"],
 )
-def test_watches_can_be_cut(order, ends_cleanly):
+async def test_watches_can_be_cut(order, ends_cleanly):
     """A cut ends the stream: politely, by the socket, or in the middle of a line (client-go 63)."""
-
-    async def scenario(sandbox, session):
-        async with session.get(PODS, params={"watch": "1"}) as response:
-            assert order(sandbox.faults) == 1
-            if ends_cleanly:
-                assert await response.content.read() == b""
-            else:
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await response.content.read()
-
-    over_http(scenario)
+    async with running() as (sandbox, session), session.get(PODS, params={"watch": "1"}) as response:
+        assert order(sandbox.faults) == 1
+        if ends_cleanly:
+            assert await response.content.read() == b""
+        else:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.content.read()
 
 
-def test_a_silent_watch_says_nothing_until_it_speaks():
+async def test_a_silent_watch_says_nothing_until_it_speaks():
     """Nothing comes through, not even a bookmark; then everything that was held back."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.faults.silence("pods")
         async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
             sandbox.store.create(pod("a"))
@@ -236,13 +193,10 @@ def test_a_silent_watch_says_nothing_until_it_speaks():
             sandbox.faults.speak()
             assert [(await event(response))["type"] for _ in range(2)] == ["ADDED", "BOOKMARK"]
 
-    over_http(scenario)
 
-
-def test_the_end_of_initial_events_can_be_withheld():
+async def test_the_end_of_initial_events_can_be_withheld():
     """Then a WatchList never completes: a client needs a deadline (client-go 62)."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.faults.withhold_initial_events_end = True
         sandbox.store.create(pod("a"))
         async with session.get(PODS, params=WATCH_LIST) as response:
@@ -250,14 +204,11 @@ def test_the_end_of_initial_events_can_be_withheld():
             assert (await event(response))["type"] == "ADDED"
             assert "annotations" not in (await event(response))["object"]["metadata"]
 
-    over_http(scenario)
-
 
 @pytest.mark.parametrize(("mode", "code"), [("invalid", 422), ("ignored", 200)])
-def test_old_servers_know_no_watch_list(mode, code):
+async def test_old_servers_know_no_watch_list(mode, code):
     """They refuse sendInitialEvents with 422, or don't see it and send no end (client-go 150)."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.faults.watch_list = mode
         sandbox.store.create(pod("a"))
         async with session.get(PODS, params=WATCH_LIST) as response:
@@ -267,13 +218,10 @@ def test_old_servers_know_no_watch_list(mode, code):
                 sandbox.faults.cut_watches(clean=True)
                 assert await response.content.read() == b""
 
-    over_http(scenario)
 
-
-def test_a_compacted_watch_is_an_error_event():
+async def test_a_compacted_watch_is_an_error_event():
     """410 comes as ERROR in the stream, or as the HTTP status if ordered (client-go 55)."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.store.create(pod("a"))
         sandbox.store.create(pod("b"))
         sandbox.faults.compact()
@@ -289,28 +237,24 @@ def test_a_compacted_watch_is_an_error_event():
         sandbox.faults.expired_watch = "status"
         assert (await answer(session, "GET", PODS, params=params))[0] == 410
 
-    over_http(scenario)
 
-
-def test_broken_and_huge_lines():
+async def test_broken_and_huge_lines():
     """A line that is no JSON, and one of a megabyte, arrive as they are ordered."""
+    async with (
+        running() as (sandbox, session),
+        session.get(PODS, params={"watch": "1"}, read_bufsize=4 << 20) as response,
+    ):
+        sandbox.faults.malformed_line()
+        with pytest.raises(json.JSONDecodeError):
+            await event(response)
+        sandbox.faults.huge_line(1 << 20)
+        huge = await event(response)
+        assert len(huge["object"]["metadata"]["annotations"]["huge"]) == 1 << 20
 
-    async def scenario(sandbox, session):
-        async with session.get(PODS, params={"watch": "1"}, read_bufsize=4 << 20) as response:
-            sandbox.faults.malformed_line()
-            with pytest.raises(json.JSONDecodeError):
-                await event(response)
-            sandbox.faults.huge_line(1 << 20)
-            huge = await event(response)
-            assert len(huge["object"]["metadata"]["annotations"]["huge"]) == 1 << 20
 
-    over_http(scenario)
-
-
-def test_refusals_reach_the_client():
+async def test_refusals_reach_the_client():
     """A 429 has its Retry-After header, and only the matching requests are refused."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.faults.refuse(429, Match(verb="list"), times=1, retry_after=3)
         async with session.get(PODS) as response:
             assert (response.status, response.headers["Retry-After"]) == (429, "3")
@@ -318,13 +262,10 @@ def test_refusals_reach_the_client():
         assert (await answer(session, "GET", PODS))[0] == 200
         assert sandbox.ledger.count("list") == 2
 
-    over_http(scenario)
 
-
-def test_latency_delays_the_answer():
+async def test_latency_delays_the_answer():
     """A delayed answer comes when the clock says so."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         clock = sandbox.clock
         sandbox.faults.delay(60, Match(resource="pods"))
         waiting = asyncio.create_task(answer(session, "GET", PODS))
@@ -334,13 +275,10 @@ def test_latency_delays_the_answer():
         await clock.advance(60)
         assert (await waiting)[0] == 200
 
-    over_http(scenario)
 
-
-def test_faults_and_ledger_over_http():
+async def test_faults_and_ledger_over_http():
     """Another process can order faults and read the ledger."""
-
-    async def scenario(_, session):
+    async with running() as (_, session):
         order = {"fault": "refuse", "status": 503, "verb": "list", "resource": "pods"}
         assert (await answer(session, "POST", "/sandbox/faults", json=order))[1]["rules"][0]["status"] == 503
         assert (await answer(session, "GET", PODS))[0] == 503
@@ -351,13 +289,10 @@ def test_faults_and_ledger_over_http():
         assert (await answer(session, "POST", "/sandbox/faults", data=b"{"))[0] == 400
         assert (await answer(session, "GET", "/sandbox/nope"))[0] == 404
 
-    over_http(scenario)
 
-
-def test_it_comes_back_on_the_same_port_with_its_objects():
+async def test_it_comes_back_on_the_same_port_with_its_objects():
     """Stopped, it refuses connections; started again, it has the same URL and the same objects."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         sandbox.store.create(pod("a"))
         url = sandbox.url
         async with session.get(PODS, params={"watch": "1"}) as response:
@@ -370,13 +305,10 @@ def test_it_comes_back_on_the_same_port_with_its_objects():
         assert await sandbox.start() == url
         assert len((await answer(session, "GET", PODS))[1]["items"]) == 1
 
-    over_http(scenario)
 
-
-def test_an_outage_ends_by_itself():
+async def test_an_outage_ends_by_itself():
     """Ordered over HTTP, the server goes away and comes back after so many seconds."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         clock = sandbox.clock
         await answer(session, "POST", "/sandbox/faults", json={"fault": "outage", "seconds": 5})
         while sandbox.is_listening:
@@ -390,38 +322,29 @@ def test_an_outage_ends_by_itself():
             await asyncio.sleep(0.001)
         assert (await answer(session, "GET", PODS))[0] == 200
 
-    over_http(scenario)
 
-
-def test_a_client_that_leaves_is_forgotten():
+async def test_a_client_that_leaves_is_forgotten():
     """A watch whose client went away costs nothing any more."""
-
-    async def scenario(sandbox, session):
+    async with running() as (sandbox, session):
         async with session.get(PODS, params={"watch": "1"}):
             assert sandbox.faults.document()["openWatches"] == 1
         while sandbox.faults.document()["openWatches"]:
             await asyncio.sleep(0.001)
 
-    over_http(scenario)
 
-
-def test_a_taken_port_is_a_sentence():
+async def test_a_taken_port_is_a_sentence():
     """Starting on a port that is in use says which one."""
-
-    async def scenario(sandbox, _):
+    async with running() as (sandbox, _):
         port = int(sandbox.url.rpartition(":")[2])
         with pytest.raises(SandboxError, match=f"can't listen on 127.0.0.1:{port}"):
             await Sandbox().start(port=port)
         with pytest.raises(SandboxError, match="listens already"):
             await sandbox.start()
 
-    over_http(scenario)
 
-
-def test_churn_keeps_its_rate():
+async def test_churn_keeps_its_rate():
     """A churn of 10 makes ten changes a second by the clock."""
-
-    async def scenario(sandbox, _):
+    async with running() as (sandbox, _):
         clock = sandbox.clock
         living = asyncio.create_task(sandbox.churn(10))
         await clock.settle()
@@ -430,13 +353,10 @@ def test_churn_keeps_its_rate():
         living.cancel()
         assert 20 <= sandbox.store.version - before <= 40  # a graceful deletion is two events
 
-    over_http(scenario)
 
-
-def test_writes_over_http_say_who_wrote():
+async def test_writes_over_http_say_who_wrote():
     """Bodies that are no objects, and options that don't exist, are refused in the real server's words."""
-
-    async def scenario(_, session):
+    async with running() as (_, session):
         maps = "/api/v1/namespaces/default/configmaps"
         assert (
             await answer(session, "POST", maps, data=b"{broken", headers={"Content-Type": "application/json"})
@@ -456,5 +376,3 @@ def test_writes_over_http_say_who_wrote():
         body = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: z}\ndata: {a: b}"
         assert (await answer(session, "PATCH", url, data=body, headers=apply))[0] == 201
         assert (await answer(session, "PATCH", url, data=body, headers=apply))[0] == 200
-
-    over_http(scenario)

@@ -48,11 +48,12 @@ def test_hours_pass_at_once(bundle_dir: BundleDir, controller: Callable) -> None
     """A retry after an hour and a daily schedule come as soon as the test says so, and not before."""
     bundle_dir.write("handlers.py", HANDLERS)
     runs = controller(bundle_dir.write("manifest.yaml", MANIFEST), objects=[MAP])
-    until("the first attempt", lambda: len(runs.log.of("flaky")) == 1)
+    until("the first attempt has failed", lambda: runs.handler("flaky").retried == 1)
     runs.advance(1800)
     assert len(runs.log.of("flaky")) == 1
     runs.advance(1801)
-    until("the second attempt", lambda: len(runs.log.of("flaky")) == 2)
+    until("the second attempt has failed", lambda: runs.handler("flaky").retried == 2)
+    assert len(runs.log.of("flaky")) == 2
     runs.advance(3601)
     until("the third succeeds", lambda: runs.handler("flaky").succeeded == 1)
     assert runs.log.of("daily") == []
@@ -101,23 +102,19 @@ async def _sleep(clock: AdvancingClock, seconds: float) -> str:
     return "awake"
 
 
-def test_a_step_wakes_who_is_due_and_no_other() -> None:
+async def test_a_step_wakes_who_is_due_and_no_other() -> None:
     """From any thread; what sleeps longer goes on with what is left."""
-
-    async def play() -> None:
-        clock = AdvancingClock()
-        before = clock.monotonic()
-        short, long = (asyncio.create_task(_sleep(clock, seconds)) for seconds in (60.0, 7200.0))
-        await asyncio.sleep(0)
-        await asyncio.to_thread(clock.advance, 61.0)
-        assert await asyncio.wait_for(short, 5) == "awake"
-        assert not long.done()
-        assert 61.0 <= clock.monotonic() - before < 120.0
-        clock.advance(7200.0)
-        assert await asyncio.wait_for(long, 5) == "awake"
-        assert await asyncio.wait_for(_sleep(clock, 0.01), 5) == "awake"  # it runs by itself, too
-
-    asyncio.run(play())
+    clock = AdvancingClock()
+    before = clock.monotonic()
+    short, long = (asyncio.create_task(_sleep(clock, seconds)) for seconds in (60.0, 7200.0))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(clock.advance, 61.0)
+    assert await asyncio.wait_for(short, 5) == "awake"
+    assert not long.done()
+    assert 61.0 <= clock.monotonic() - before < 120.0
+    clock.advance(7200.0)
+    assert await asyncio.wait_for(long, 5) == "awake"
+    assert await asyncio.wait_for(_sleep(clock, 0.01), 5) == "awake"  # it runs by itself, too
 
 
 def test_time_never_goes_back() -> None:

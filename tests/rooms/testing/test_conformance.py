@@ -120,6 +120,7 @@ def failure(check: str, **given: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "given"),
     [

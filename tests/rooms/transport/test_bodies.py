@@ -535,6 +535,7 @@ def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
         (gzip.compress(b"x") + b"y", "something follows the end"),
         (gzip.compress(b"x") + gzip.compress(b"y"), "something follows the end"),
     ],
+    ids=["cut", "plain", "text behind", "gzip behind"],
 )
 def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
     """Half a list is no list, and neither is one with something behind it."""

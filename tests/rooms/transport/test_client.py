@@ -21,7 +21,7 @@ def item(name):
     return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "5"}}
 
 
-def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
+async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
     """From a kind in a manifest to its events, with the three requests that it takes."""
 
     async def answer(request):
@@ -34,24 +34,21 @@ def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
         await response.write(json.dumps({"type": "DELETED", "object": item("a")}).encode() + b"\n")
         return response
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            pods = client.source(POD, projection=Projection(api_version="v1", kind="Pod"))
-            found = await pods.list(ListOptions(limit=500))
-            async with contextlib.aclosing(pods.watch(WatchOptions(resource_version="5"))) as events:
-                deleted = [event async for batch in events for event in batch]
-            await client.close()
-            return found, deleted, client.statistics()
-
-    found, deleted, figures = asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        pods = client.source(POD, projection=Projection(api_version="v1", kind="Pod"))
+        found = await pods.list(ListOptions(limit=500))
+        async with contextlib.aclosing(pods.watch(WatchOptions(resource_version="5"))) as events:
+            deleted = [event async for batch in events for event in batch]
+        await client.close()
+        figures = client.statistics()
     assert [record.key for record in found.records] == ["default/a", "default/b"]
     assert [event.record.key for event in deleted] == ["default/a"]
     assert figures.requests == {("GET", 200): 1, ("LIST", 200): 1, ("WATCH", 200): 1}
     assert (figures.open_watches, figures.last_error) == (0, None)
 
 
-def test_a_request_carries_its_body_and_type(serving, kubeconfig):
+async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
     """Patches, leases and events go through the same gate, each with its content type."""
     seen = []
 
@@ -59,21 +56,18 @@ def test_a_request_carries_its_body_and_type(serving, kubeconfig):
         seen.append((request.method, request.path_qs, request.content_type, await request.json()))
         return web.json_response({"done": True})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            for content_type, body in (
-                ("application/merge-patch+json", {"a": 1}),
-                ("application/apply-patch+yaml", {"b": 2}),
-                ("application/json-patch+json", [{"op": "remove", "path": "/c"}]),
-            ):
-                answered = await client.request_json(
-                    "patch", "/api/v1/x", params={"fieldManager": "a b"}, body=body, content_type=content_type
-                )
-                assert answered == {"done": True}
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        for content_type, body in (
+            ("application/merge-patch+json", {"a": 1}),
+            ("application/apply-patch+yaml", {"b": 2}),
+            ("application/json-patch+json", [{"op": "remove", "path": "/c"}]),
+        ):
+            answered = await client.request_json(
+                "patch", "/api/v1/x", params={"fieldManager": "a b"}, body=body, content_type=content_type
+            )
+            assert answered == {"done": True}
+        await client.close()
     assert seen == [
         ("PATCH", "/api/v1/x?fieldManager=a+b", "application/merge-patch+json", {"a": 1}),
         ("PATCH", "/api/v1/x?fieldManager=a+b", "application/apply-patch+yaml", {"b": 2}),
@@ -86,7 +80,7 @@ def test_a_request_carries_its_body_and_type(serving, kubeconfig):
     ]
 
 
-def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
+async def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
     """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
 
     async def answer(request):
@@ -94,16 +88,13 @@ def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         return web.Response(text="<html>Log in to the WiFi")
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            with pytest.raises(Conflict):
-                await client.request_json("PUT", "/x", body={})
-            with pytest.raises(MalformedAnswer, match="Log in to the WiFi"):
-                await client.version()
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        with pytest.raises(Conflict):
+            await client.request_json("PUT", "/x", body={})
+        with pytest.raises(MalformedAnswer, match="Log in to the WiFi"):
+            await client.version()
+        await client.close()
 
 
 def test_importing_the_room_loads_no_client():
@@ -115,7 +106,7 @@ def test_importing_the_room_loads_no_client():
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_server_on_this_machine_needs_no_proxy(serving, kubeconfig, monkeypatch, name, host):
+async def test_a_server_on_this_machine_needs_no_proxy(serving, kubeconfig, monkeypatch, name, host):
     """Behind a company's proxy the sandbox, and kind on loopback, work as with kubectl: asked directly."""
     from kubernetes.aio.client import VersionApi
     from kubernetes.client import VersionApi as SyncVersionApi
@@ -125,22 +116,19 @@ def test_a_server_on_this_machine_needs_no_proxy(serving, kubeconfig, monkeypatc
     async def answer(_):
         return web.json_response({"gitVersion": "v1"} | dict.fromkeys(_VERSION, "1"))
 
-    async def go():
-        async with serving(answer) as url:
-            config = kubeconfig(url.replace("127.0.0.1", host))
-            client = await Client.from_kubeconfig_dict(config)
-            try:
-                assert await client.version() == "v1"
-                assert (await VersionApi(client.api_client()).get_code()).git_version == "v1"
-                synchronous = SyncVersionApi(client.sync_api_client())
-                assert (await asyncio.to_thread(synchronous.get_code)).git_version == "v1"
-            finally:
-                await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        config = kubeconfig(url.replace("127.0.0.1", host))
+        client = await Client.from_kubeconfig_dict(config)
+        try:
+            assert await client.version() == "v1"
+            assert (await VersionApi(client.api_client()).get_code()).git_version == "v1"
+            synchronous = SyncVersionApi(client.sync_api_client())
+            assert (await asyncio.to_thread(synchronous.get_code)).git_version == "v1"
+        finally:
+            await client.close()
 
 
-def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kubeconfig):
+async def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kubeconfig):
     """Who writes proxy-url means it."""
     asked = []
 
@@ -148,15 +136,12 @@ def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kube
         asked.append(request.raw_path)
         return web.json_response({"gitVersion": "v1"})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1", **{"proxy-url": url}))
-            try:
-                assert await client.version() == "v1"
-            finally:
-                await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1", **{"proxy-url": url}))
+        try:
+            assert await client.version() == "v1"
+        finally:
+            await client.close()
     assert asked == ["http://127.0.0.1:1/version"]
 
 
@@ -167,18 +152,14 @@ _VERSION = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "
     ("date", "expected"),
     [("Wed, 21 Oct 2026 07:28:00 GMT", "2026-10-21T07:28:00+00:00"), ("yesterday", None)],
 )
-def test_the_clock_of_the_server_is_read_from_its_answer(serving, kubeconfig, date, expected):
+async def test_the_clock_of_the_server_is_read_from_its_answer(serving, kubeconfig, date, expected):
     """`declctl doctor` compares it with the own clock; an unreadable date is no time."""
 
     async def answer(_):
         return web.json_response({"gitVersion": "v1.36.3"}, headers={"Date": date})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            found = await client.server_time()
-            await client.close()
-            return found
-
-    found = asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        found = await client.server_time()
+        await client.close()
     assert (found and found.isoformat()) == expected

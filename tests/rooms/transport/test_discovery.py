@@ -65,34 +65,26 @@ def test_a_kind_that_is_not_served_gets_a_suggestion(core):
         found(Server(**{"/api/v1": core}), GroupVersionKind.of("v1", "Pot"))
 
 
-def test_what_was_found_is_remembered_until_it_is_forgotten(core):
+async def test_what_was_found_is_remembered_until_it_is_forgotten(core):
     """Discovery costs one request for each kind, not one for each watch."""
     server = Server(**{"/api/v1": core})
     discovery = Discovery(server.get, server="https://one")
-
-    async def go():
-        await discovery.find(POD)
-        await discovery.find(POD)
-        assert server.asked == ["/api/v1"]
-        discovery.forget(POD)
-        await discovery.find(POD)
-        assert server.asked == ["/api/v1", "/api/v1"]
-
-    asyncio.run(go())
+    await discovery.find(POD)
+    await discovery.find(POD)
+    assert server.asked == ["/api/v1"]
+    discovery.forget(POD)
+    await discovery.find(POD)
+    assert server.asked == ["/api/v1", "/api/v1"]
 
 
-def test_a_kind_that_was_missing_is_asked_for_again(core):
+async def test_a_kind_that_was_missing_is_asked_for_again(core):
     """A CRD that is installed later is found, without a restart."""
     server = Server()
     discovery = Discovery(server.get, server="https://one")
-
-    async def go():
-        with pytest.raises(NotFound):
-            await discovery.find(POD)
-        server.groups["/api/v1"] = core
-        assert (await discovery.find(POD)).plural == "pods"
-
-    asyncio.run(go())
+    with pytest.raises(NotFound):
+        await discovery.find(POD)
+    server.groups["/api/v1"] = core
+    assert (await discovery.find(POD)).plural == "pods"
 
 
 APPS = {
@@ -168,17 +160,13 @@ def test_a_resource_of_another_version_than_the_preferred_one_is_found():
     assert called(Server(**served), "deployments.apps").gvk.version == "v2beta1"
 
 
-def test_what_was_found_by_its_name_is_known_by_its_kind():
+async def test_what_was_found_by_its_name_is_known_by_its_kind():
     """The watch that follows asks the server for nothing that it has told already."""
     server = Server(**SERVED)
     discovery = Discovery(server.get, server="https://one")
-
-    async def go():
-        by_name = await discovery.find_resource("deployments.apps")
-        asked = len(server.asked)
-        return by_name is await discovery.find(by_name.gvk), len(server.asked) - asked
-
-    assert asyncio.run(go()) == (True, 0)
+    by_name = await discovery.find_resource("deployments.apps")
+    asked = len(server.asked)
+    assert (by_name is await discovery.find(by_name.gvk), len(server.asked) - asked) == (True, 0)
 
 
 @pytest.mark.parametrize(

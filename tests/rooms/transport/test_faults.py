@@ -59,22 +59,19 @@ def test_a_proxy_that_is_not_there_is_told_apart_from_the_server(kubeconfig):
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "is no HTTP"),
     ],
 )
-def test_a_broken_answer_is_no_answer(talking, kubeconfig, written, said):
+async def test_a_broken_answer_is_no_answer(talking, kubeconfig, written, said):
     """Servers that hang up, speak something else or stop in the middle are told apart in the log."""
 
     async def write(writer):
         writer.write(written)
         await writer.drain()
 
-    async def ask():
-        async with talking(write) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            with pytest.raises(Unreachable, match=said) as caught:
-                await client.version()
-            await client.close()
-            assert url in str(caught.value)
-
-    asyncio.run(ask())
+    async with talking(write) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        with pytest.raises(Unreachable, match=said) as caught:
+            await client.version()
+        await client.close()
+        assert url in str(caught.value)
 
 
 def tls(certificates):
@@ -133,18 +130,15 @@ def test_insecure_skip_tls_verify_is_honoured(serving, certificates, kubeconfig)
     )
 
 
-def test_https_to_a_server_without_tls_is_told(serving, kubeconfig):
+async def test_https_to_a_server_without_tls_is_told(serving, kubeconfig):
     """A server address with https for a plain port is reported as a TLS fault."""
     from aiohttp import web
 
     async def answer(_):
         return web.json_response({})
 
-    async def ask():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url.replace("http", "https")))
-            with pytest.raises(Unreachable, match=r"TLS with https://127.0.0.1"):
-                await client.version()
-            await client.close()
-
-    asyncio.run(ask())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url.replace("http", "https")))
+        with pytest.raises(Unreachable, match=r"TLS with https://127.0.0.1"):
+            await client.version()
+        await client.close()

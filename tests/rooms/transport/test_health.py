@@ -40,174 +40,136 @@ REFUSED = Unreachable("https://there can't be reached: connection refused.")
 
 @pytest.mark.client_go("Run loop", "Connection refused / 429 at watch")
 @pytest.mark.parametrize("fault", [REFUSED, ServerError(503, "ServiceUnavailable", "no healthy upstream")])
-def test_after_an_outage_of_minutes_all_watches_go_on_within_two_seconds(fault):
+async def test_after_an_outage_of_minutes_all_watches_go_on_within_two_seconds(fault):
     """180 of them, whatever they had still to wait; while the server was away it was asked by one."""
-
-    async def scenario():
-        clock, server, health = bench()
-        server.fault = fault
-        ended, began = [], clock.now()
-        health.suspect()
-        tasks = [
-            asyncio.create_task(waiting(health, clock, 0.8 + number / 3, ended)) for number in range(180)
-        ]
-        await clock.advance(150)
-        assert ended == []
-        status = health.status()
-        assert (status.unreachable_since, status.error, status.outages) == (began, str(fault), 1)
-        assert len(server.asked) == 101, "once every second and a half"
-        server.fault = None
-        back = clock.monotonic()
-        await clock.advance(4)
-        await asyncio.gather(*tasks)
-        moments = [moment - back for moment, _ in ended]
-        assert max(moments) <= 1.5 + 2.0
-        assert all(returned for _, returned in ended)
-        for second in range(4):
-            assert sum(second <= moment < second + 1 for moment in moments) <= 100
-        assert (health.status().unreachable_since, health.status().error) == (None, None)
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    server.fault = fault
+    ended, began = [], clock.now()
+    health.suspect()
+    tasks = [asyncio.create_task(waiting(health, clock, 0.8 + number / 3, ended)) for number in range(180)]
+    await clock.advance(150)
+    assert ended == []
+    status = health.status()
+    assert (status.unreachable_since, status.error, status.outages) == (began, str(fault), 1)
+    assert len(server.asked) == 101, "once every second and a half"
+    server.fault = None
+    back = clock.monotonic()
+    await clock.advance(4)
+    await asyncio.gather(*tasks)
+    moments = [moment - back for moment, _ in ended]
+    assert max(moments) <= 1.5 + 2.0
+    assert all(returned for _, returned in ended)
+    for second in range(4):
+        assert sum(second <= moment < second + 1 for moment in moments) <= 100
+    assert (health.status().unreachable_since, health.status().error) == (None, None)
 
 
-def test_a_server_that_is_there_leaves_everybody_to_their_own_wait():
+async def test_a_server_that_is_there_leaves_everybody_to_their_own_wait():
     """One request of somebody fails: the others are not held up, and it waits as long as it would."""
-
-    async def scenario():
-        clock, server, health = bench()
-        ended = []
-        health.suspect()
-        tasks = [asyncio.create_task(waiting(health, clock, wait, ended)) for wait in (0, 0.8, 30)]
-        await clock.advance(60)
-        await asyncio.gather(*tasks)
-        assert ended == [(1000.0, False), (1000.8, False), (1030.0, False)]
-        assert (len(server.asked), health.status().outages) == (1, 0)
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    ended = []
+    health.suspect()
+    tasks = [asyncio.create_task(waiting(health, clock, wait, ended)) for wait in (0, 0.8, 30)]
+    await clock.advance(60)
+    await asyncio.gather(*tasks)
+    assert ended == [(1000.0, False), (1000.8, False), (1030.0, False)]
+    assert (len(server.asked), health.status().outages) == (1, 0)
 
 
-def test_a_refusal_shows_that_the_server_is_there():
+async def test_a_refusal_shows_that_the_server_is_there():
     """Who may not ask for the version is answered all the same."""
-
-    async def scenario():
-        clock, server, health = bench()
-        server.fault = Forbidden(403, "Forbidden", "no")
-        health.suspect()
-        await clock.advance(1)
-        assert (await health.wait(0), health.status().outages) == (False, 0)
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    server.fault = Forbidden(403, "Forbidden", "no")
+    health.suspect()
+    await clock.advance(1)
+    assert (await health.wait(0), health.status().outages) == (False, 0)
 
 
-def test_a_server_is_asked_once_a_second_at_most_however_many_suspect_it():
+async def test_a_server_is_asked_once_a_second_at_most_however_many_suspect_it():
     """Faults that come in a flood are one question."""
-
-    async def scenario():
-        clock, server, health = bench()
-        for _ in range(100):
-            health.suspect()
-            await clock.advance(0.1)
-        assert all(later - earlier >= 1 for earlier, later in pairwise(server.asked))
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    for _ in range(100):
+        health.suspect()
+        await clock.advance(0.1)
+    assert all(later - earlier >= 1 for earlier, later in pairwise(server.asked))
 
 
-def test_one_watch_alone_does_not_wait_for_its_turn():
+async def test_one_watch_alone_does_not_wait_for_its_turn():
     """The spread grows with those who wait."""
-
-    async def scenario():
-        clock, server, health = bench(jitter=0.0)
-        server.fault = REFUSED
-        ended = []
-        health.suspect()
-        task = asyncio.create_task(waiting(health, clock, 50, ended))
-        await clock.advance(10.5)
-        server.fault = None
-        await clock.advance(0.5)
-        await task
-        assert ended == [(1011.0, True)]
-
-    asyncio.run(scenario())
+    clock, server, health = bench(jitter=0.0)
+    server.fault = REFUSED
+    ended = []
+    health.suspect()
+    task = asyncio.create_task(waiting(health, clock, 50, ended))
+    await clock.advance(10.5)
+    server.fault = None
+    await clock.advance(0.5)
+    await task
+    assert ended == [(1011.0, True)]
 
 
-def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
+async def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
     """A server that comes and goes is not asked by those whose turn comes when it is gone again."""
-
-    async def scenario():
-        clock, server, health = bench()
-        server.fault = REFUSED
-        ended = []
-        health.suspect()
-        tasks = [asyncio.create_task(waiting(health, clock, 1, ended)) for _ in range(100)]
-        await clock.advance(3.1)
-        server.fault = None
-        await clock.advance(2.0)
-        first = len(ended)
-        assert 0 < first < 100
-        server.fault = REFUSED
-        health.suspect()
-        await clock.advance(60)
-        assert len(ended) == first
-        assert health.status().outages == 2
-        server.fault = None
-        await clock.advance(4)
-        await asyncio.gather(*tasks)
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    server.fault = REFUSED
+    ended = []
+    health.suspect()
+    tasks = [asyncio.create_task(waiting(health, clock, 1, ended)) for _ in range(100)]
+    await clock.advance(3.1)
+    server.fault = None
+    await clock.advance(2.0)
+    first = len(ended)
+    assert 0 < first < 100
+    server.fault = REFUSED
+    health.suspect()
+    await clock.advance(60)
+    assert len(ended) == first
+    assert health.status().outages == 2
+    server.fault = None
+    await clock.advance(4)
+    await asyncio.gather(*tasks)
 
 
-def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
+async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
     """A question without an answer is none: it does not keep everybody waiting for ever."""
+    clock, server, health = bench()
 
-    async def scenario():
-        clock, server, health = bench()
+    async def hang():
+        server.asked.append(clock.monotonic())
+        raise TimeoutError
 
-        async def hang():
-            server.asked.append(clock.monotonic())
-            raise TimeoutError
-
-        server.answer = hang
-        health = ServerHealth(hang, url="https://there", clock=clock)
-        health.suspect()
-        await clock.advance(3)
-        assert health.status().error == "https://there did not answer within 5 s."
-        assert len(server.asked) == 3
-        await health.close()
-
-    asyncio.run(scenario())
+    server.answer = hang
+    health = ServerHealth(hang, url="https://there", clock=clock)
+    health.suspect()
+    await clock.advance(3)
+    assert health.status().error == "https://there did not answer within 5 s."
+    assert len(server.asked) == 3
+    await health.close()
 
 
-def test_closing_leaves_nobody_waiting_and_no_task():
+async def test_closing_leaves_nobody_waiting_and_no_task():
     """The end of a client is the end of its questions."""
-
-    async def scenario():
-        clock, server, health = bench()
-        server.fault = REFUSED
-        health.suspect()
-        ended = []
-        task = asyncio.create_task(waiting(health, clock, 1, ended))
-        await clock.advance(5)
-        await health.close()
-        await task
-        health.suspect()
-        await clock.settle()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    server.fault = REFUSED
+    health.suspect()
+    ended = []
+    task = asyncio.create_task(waiting(health, clock, 1, ended))
+    await clock.advance(5)
+    await health.close()
+    await task
+    health.suspect()
+    await clock.settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_stray_cancellation_in_the_question_keeps_nobody_waiting():
+async def test_a_stray_cancellation_in_the_question_keeps_nobody_waiting():
     """The login of somebody else's configuration may raise what it likes: watches go on all the same."""
-
-    async def scenario():
-        clock, server, health = bench()
-        server.fault = asyncio.CancelledError()
-        ended = []
-        health.suspect()
-        task = asyncio.create_task(waiting(health, clock, 0, ended))
-        await clock.advance(2)
-        assert [returned for _, returned in ended] == [False]
-        await task
-        await health.close()
-
-    asyncio.run(scenario())
+    clock, server, health = bench()
+    server.fault = asyncio.CancelledError()
+    ended = []
+    health.suspect()
+    task = asyncio.create_task(waiting(health, clock, 0, ended))
+    await clock.advance(2)
+    assert [returned for _, returned in ended] == [False]
+    await task
+    await health.close()

@@ -68,32 +68,24 @@ def exec_login(kubeconfig, user):
     return login, Configuration()
 
 
-def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
+async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
     """An exec plugin is not started for every request, and its token is due shortly before it expires."""
     user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
     login, configuration = exec_login(kubeconfig, user)
-
-    async def twice():
-        await login.load(configuration, afresh=False)
-        await login.load(configuration, afresh=False)
-
-    asyncio.run(twice())
+    await login.load(configuration, afresh=False)
+    await login.load(configuration, afresh=False)
     assert (configuration.api_key["BearerToken"], runs()) == ("Bearer run-1", 1)
     expiry = datetime(2999, 1, 1, tzinfo=UTC)
     assert login.good_for(expiry - timedelta(hours=1)) == timedelta(minutes=55)
     assert login.good_for(expiry - timedelta(minutes=10)) == timedelta(minutes=8)
 
 
-def test_a_refused_token_makes_the_plugin_run_again(kubeconfig, plugin):
+async def test_a_refused_token_makes_the_plugin_run_again(kubeconfig, plugin):
     """A token that was revoked before its time is replaced."""
     user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
     login, configuration = exec_login(kubeconfig, user)
-
-    async def again():
-        await login.load(configuration, afresh=False)
-        await login.load(configuration, afresh=True)
-
-    asyncio.run(again())
+    await login.load(configuration, afresh=False)
+    await login.load(configuration, afresh=True)
     assert (configuration.api_key["BearerToken"], runs()) == ("Bearer run-2", 2)
 
 
@@ -143,32 +135,24 @@ def test_a_plugin_that_is_not_installed_is_named(kubeconfig):
         logged_in(kubeconfig("https://one", user))
 
 
-def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubeconfig):
+async def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubeconfig):
     """A cache of one cluster is never filled up from another because somebody rewrote the file."""
     configs = [kubeconfig("https://one"), kubeconfig("http://two")]
     login = KubeconfigLogin(Kubeconfig.of(configs[0]), read=lambda: Kubeconfig.of(configs[1]))
     configuration = Configuration()
-
-    async def move():
+    await login.load(configuration, afresh=True)
+    with pytest.raises(UsageError, match="points to http://two now, no longer to https://one"):
         await login.load(configuration, afresh=True)
-        with pytest.raises(UsageError, match="points to http://two now, no longer to https://one"):
-            await login.load(configuration, afresh=True)
-
-    asyncio.run(move())
     assert configuration.host == "https://one"
 
 
-def test_a_token_file_is_read_again(kubeconfig, tmp_path):
+async def test_a_token_file_is_read_again(kubeconfig, tmp_path):
     """A token that is rotated in its file is noticed within a minute."""
     (tmp_path / "token").write_text("one")
     login, configuration = exec_login(kubeconfig, {"tokenFile": str(tmp_path / "token")})
-
-    async def rotate():
-        await login.load(configuration, afresh=False)
-        (tmp_path / "token").write_text("two\n")
-        await login.load(configuration, afresh=False)
-
-    asyncio.run(rotate())
+    await login.load(configuration, afresh=False)
+    (tmp_path / "token").write_text("two\n")
+    await login.load(configuration, afresh=False)
     assert configuration.api_key["BearerToken"] == "Bearer two"
     assert login.good_for(NOW) == timedelta(minutes=1)
 
@@ -178,19 +162,15 @@ def id_token(expires):
     return f"head.{claims}.tail"
 
 
-def test_an_oidc_user_shows_its_id_token_and_keeps_its_loader(kubeconfig):
+async def test_an_oidc_user_shows_its_id_token_and_keeps_its_loader(kubeconfig):
     """OIDC logins work, and a refresh token that may be used once only is never read from the file again."""
     token = id_token(32503680000)
     config = kubeconfig("https://one", {"auth-provider": {"name": "oidc", "config": {"id-token": token}}})
     read_again = []
     login = KubeconfigLogin(Kubeconfig.of(config), read=lambda: read_again.append(1) or Kubeconfig.of(config))
     configuration = Configuration()
-
-    async def twice():
-        await login.load(configuration, afresh=False)
-        await login.load(configuration, afresh=True)
-
-    asyncio.run(twice())
+    await login.load(configuration, afresh=False)
+    await login.load(configuration, afresh=True)
     assert configuration.api_key["BearerToken"] == f"Bearer {token}"
     assert read_again == []
     assert login.good_for(NOW) == timedelta(minutes=1)
@@ -369,21 +349,17 @@ def oidc(kubeconfig, issuer, **changes):
     return kubeconfig("https://one", {"auth-provider": {"name": "oidc", "config": config}})
 
 
-def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, provider, certificates):
+async def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, provider, certificates):
     """With an authority of the kubeconfig; a provider that goes on with the same refresh token works, too."""
     start, seen = provider
     authority = (certificates / "ca.crt").read_bytes()
-
-    async def go():
-        async with start() as url:
-            for trust in (
-                {"idp-certificate-authority-data": base64.b64encode(authority).decode()},
-                {"idp-certificate-authority": str(certificates / "ca.crt")},
-            ):
-                cluster = await cluster_of(oidc(kubeconfig, url, **trust))
-                assert cluster.configuration.api_key == {"BearerToken": f"Bearer {id_token(32503680000)}"}
-
-    asyncio.run(go())
+    async with start() as url:
+        for trust in (
+            {"idp-certificate-authority-data": base64.b64encode(authority).decode()},
+            {"idp-certificate-authority": str(certificates / "ca.crt")},
+        ):
+            cluster = await cluster_of(oidc(kubeconfig, url, **trust))
+            assert cluster.configuration.api_key == {"BearerToken": f"Bearer {id_token(32503680000)}"}
     secret = "Basic " + base64.b64encode(b"me:a%3Ab").decode()
     assert seen[1] == ("/token", secret, {"grant_type": "refresh_token", "refresh_token": "old"})
     # The client's secret is for the token endpoint alone.
@@ -391,22 +367,18 @@ def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, provider, 
     assert [each[:2] for each in seen] == [discovery, ("/token", secret)] * 2
 
 
-def test_an_identity_provider_is_checked(kubeconfig, provider, certificates):
+async def test_an_identity_provider_is_checked(kubeconfig, provider, certificates):
     """Who stands in between gets neither the client's secret nor the refresh token, with a CA or without."""
     start, seen = provider
     stranger = base64.b64encode((certificates / "stranger.crt").read_bytes()).decode()
-
-    async def go():
-        async with start() as url:
-            for trust in ({}, {"idp-certificate-authority-data": stranger}):
-                with pytest.raises(UsageError, match=r"gave no id-token: .*certificate verify failed"):
-                    await cluster_of(oidc(kubeconfig, url, **trust))
-
-    asyncio.run(go())
+    async with start() as url:
+        for trust in ({}, {"idp-certificate-authority-data": stranger}):
+            with pytest.raises(UsageError, match=r"gave no id-token: .*certificate verify failed"):
+                await cluster_of(oidc(kubeconfig, url, **trust))
     assert seen == []
 
 
-def test_data_of_an_identity_providers_authority_replace_its_file(
+async def test_data_of_an_identity_providers_authority_replace_its_file(
     kubeconfig, provider, certificates, tmp_path
 ):
     """As in client-go: the file is neither trusted nor read. A bundle's comments may be in any language."""
@@ -418,17 +390,13 @@ def test_data_of_an_identity_providers_authority_replace_its_file(
 
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes("# Főtanúsítvány\n".encode() + (certificates / "ca.crt").read_bytes())
-
-    async def go():
-        async with start() as url:
-            stranger = trust(certificates / "stranger.crt", certificates / "ca.crt")
-            with pytest.raises(UsageError, match="certificate verify failed"):
-                await cluster_of(oidc(kubeconfig, url, **stranger))
-            assert seen == []
-            for good in (trust(bundle, "/no/such/file"), {"idp-certificate-authority": str(bundle)}):
-                await cluster_of(oidc(kubeconfig, url, **good))
-
-    asyncio.run(go())
+    async with start() as url:
+        stranger = trust(certificates / "stranger.crt", certificates / "ca.crt")
+        with pytest.raises(UsageError, match="certificate verify failed"):
+            await cluster_of(oidc(kubeconfig, url, **stranger))
+        assert seen == []
+        for good in (trust(bundle, "/no/such/file"), {"idp-certificate-authority": str(bundle)}):
+            await cluster_of(oidc(kubeconfig, url, **good))
     assert len(seen) == 4
 
 
@@ -463,19 +431,15 @@ def test_an_authority_of_an_identity_provider_that_can_not_be_read_is_a_sentence
     )
 
 
-def test_a_refresh_token_is_not_sent_in_the_clear(kubeconfig, provider, certificates):
+async def test_a_refresh_token_is_not_sent_in_the_clear(kubeconfig, provider, certificates):
     """Neither to an issuer without TLS, nor to where such an issuer points."""
     start, seen = provider
-
-    async def go():
-        with pytest.raises(UsageError, match=r"http://issuer\.example/.* is not https"):
-            await cluster_of(oidc(kubeconfig, "http://issuer.example"))
-        async with start(token_endpoint="http://issuer.example/token") as url:
-            trust = {"idp-certificate-authority": str(certificates / "ca.crt")}
-            with pytest.raises(UsageError, match=r"http://issuer\.example/token is not https"):
-                await cluster_of(oidc(kubeconfig, url, **trust))
-
-    asyncio.run(go())
+    with pytest.raises(UsageError, match=r"http://issuer\.example/.* is not https"):
+        await cluster_of(oidc(kubeconfig, "http://issuer.example"))
+    async with start(token_endpoint="http://issuer.example/token") as url:
+        trust = {"idp-certificate-authority": str(certificates / "ca.crt")}
+        with pytest.raises(UsageError, match=r"http://issuer\.example/token is not https"):
+            await cluster_of(oidc(kubeconfig, url, **trust))
     assert len(seen) == 1
 
 
@@ -491,7 +455,7 @@ def test_a_refresh_token_is_not_sent_in_the_clear(kubeconfig, provider, certific
         ({"body": b"[" * 1_000_000}, "gave no id-token: .*recursion"),
     ],
 )
-def test_what_an_identity_provider_may_answer(kubeconfig, serving, answer, said):
+async def test_what_an_identity_provider_may_answer(kubeconfig, serving, answer, said):
     """Nonsense is a sentence, and costs no memory."""
 
     async def respond(request):
@@ -499,12 +463,9 @@ def test_what_an_identity_provider_may_answer(kubeconfig, serving, answer, said)
             return web.Response(status=404)
         return web.Response(**answer)
 
-    async def go():
-        async with serving(respond) as url:
-            with pytest.raises(UsageError, match=said):
-                await cluster_of(oidc(kubeconfig, url))
-
-    asyncio.run(go())
+    async with serving(respond) as url:
+        with pytest.raises(UsageError, match=said):
+            await cluster_of(oidc(kubeconfig, url))
 
 
 @pytest.mark.parametrize(
@@ -517,7 +478,7 @@ def test_what_an_identity_provider_may_answer(kubeconfig, serving, answer, said)
         (503, "answers 503"),
     ],
 )
-def test_a_token_endpoint_that_refuses_is_a_sentence(kubeconfig, serving, status, said):
+async def test_a_token_endpoint_that_refuses_is_a_sentence(kubeconfig, serving, status, said):
     """A provider that has a bad day is no reason to doubt the refresh token."""
 
     async def respond(request):
@@ -526,13 +487,10 @@ def test_a_token_endpoint_that_refuses_is_a_sentence(kubeconfig, serving, status
             status=200 if request.method == "GET" else status,
         )
 
-    async def go():
-        async with serving(respond) as url:
-            with pytest.raises(UsageError) as caught:
-                await cluster_of(oidc(kubeconfig, url))
-            assert str(caught.value).endswith(f"oidc: {url}/token {said}")
-
-    asyncio.run(go())
+    async with serving(respond) as url:
+        with pytest.raises(UsageError) as caught:
+            await cluster_of(oidc(kubeconfig, url))
+        assert str(caught.value).endswith(f"oidc: {url}/token {said}")
 
 
 def test_an_identity_provider_that_says_nothing_is_a_sentence(kubeconfig, monkeypatch):

@@ -38,34 +38,30 @@ def token_file(tmp_path):
     return file
 
 
-def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeconfig, token_file):
+async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeconfig, token_file):
     """A handler that keeps its client for days never shows an expired token, sync or async."""
     server, seen = answering
+    from kubernetes.client import VersionApi as SyncVersionApi
 
-    async def go():
-        from kubernetes.client import VersionApi as SyncVersionApi
-
-        clock = ManualClock()
-        async with server() as url:
-            client = await Client.from_kubeconfig_dict(
-                kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
-            )
-            asynchronous = VersionApi(client.api_client())
-            synchronous = SyncVersionApi(client.sync_api_client())
-            assert (await asynchronous.get_code()).git_version == "1"
-            token_file.write_text("two")
-            clock.set(61)
-            await asyncio.to_thread(synchronous.get_code)
-            token_file.write_text("three")
-            clock.set(61)
-            await asynchronous.get_code()
-            await client.close()
-
-    asyncio.run(go())
+    clock = ManualClock()
+    async with server() as url:
+        client = await Client.from_kubeconfig_dict(
+            kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
+        )
+        asynchronous = VersionApi(client.api_client())
+        synchronous = SyncVersionApi(client.sync_api_client())
+        assert (await asynchronous.get_code()).git_version == "1"
+        token_file.write_text("two")
+        clock.set(61)
+        await asyncio.to_thread(synchronous.get_code)
+        token_file.write_text("three")
+        clock.set(61)
+        await asynchronous.get_code()
+        await client.close()
     assert seen == ["Bearer one", "Bearer two", "Bearer three"]
 
 
-def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, monkeypatch):
+async def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, monkeypatch):
     """Async handlers run on another loop than the machinery, and their client works there, token and all."""
     server, seen = answering
     renewed_on = set()
@@ -83,51 +79,44 @@ def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, mo
         await VersionApi(api).get_code()
         return api
 
-    async def go():
-        clock = ManualClock()
-        async with server() as url:
-            client = await Client.from_kubeconfig_dict(
-                kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
-            )
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever)
-            thread.start()
-            token_file.write_text("two")
-            clock.set(61)
-            future = asyncio.run_coroutine_threadsafe(on_the_other_loop(client), loop)
-            assert await asyncio.wrap_future(future) is not client.api_client()
-            await client.close()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-            assert renewed_on == {asyncio.get_running_loop()}  # one loop logs in, whoever asks
-
-    asyncio.run(go())
+    clock = ManualClock()
+    async with server() as url:
+        client = await Client.from_kubeconfig_dict(
+            kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
+        )
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        token_file.write_text("two")
+        clock.set(61)
+        future = asyncio.run_coroutine_threadsafe(on_the_other_loop(client), loop)
+        assert await asyncio.wrap_future(future) is not client.api_client()
+        await client.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        assert renewed_on == {asyncio.get_running_loop()}  # one loop logs in, whoever asks
     assert seen == ["Bearer two"]
 
 
-def test_an_official_client_that_was_given_stays_its_owners(answering):
+async def test_an_official_client_that_was_given_stays_its_owners(answering):
     """Who uses the machinery as a library hands over an ApiClient, and it is not closed or replaced."""
     server, seen = answering
-
-    async def go():
-        async with (
-            server() as url,
-            ApiClient(Configuration(host=url, api_key={"BearerToken": "Bearer own"})) as given,
-        ):
-            client = Client.from_api_client(given)
-            assert client.identity.server == url
-            assert await client.version() == "1"
-            assert client.api_client() is given
-            await client.close()
-            await VersionApi(given).get_code()
-
-    asyncio.run(go())
+    async with (
+        server() as url,
+        ApiClient(Configuration(host=url, api_key={"BearerToken": "Bearer own"})) as given,
+    ):
+        client = Client.from_api_client(given)
+        assert client.identity.server == url
+        assert await client.version() == "1"
+        assert client.api_client() is given
+        await client.close()
+        await VersionApi(given).get_code()
     assert seen == ["Bearer own", "Bearer own"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
+async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
     """An answer that points elsewhere is an ApiException with its status; nothing is sent to that place."""
     from kubernetes.aio.client import ApiException
     from kubernetes.aio.stream import WsApiClient
@@ -136,35 +125,32 @@ def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
 
     asked, strayed = [], []
 
-    async def go():
-        async def stray(request):
-            strayed.append(request)
-            return web.json_response(VERSION)
+    async def stray(request):
+        strayed.append(request)
+        return web.json_response(VERSION)
 
-        async with serving(stray) as elsewhere:
+    async with serving(stray) as elsewhere:
 
-            async def point(request):
-                asked.append(request.method)
-                return web.Response(status=status, headers={"Location": f"{elsewhere}{request.path}"})
+        async def point(request):
+            asked.append(request.method)
+            return web.Response(status=status, headers={"Location": f"{elsewhere}{request.path}"})
 
-            async with serving(point) as url:
-                client = await Client.from_kubeconfig_dict(
-                    kubeconfig(url, {"token": "own", "as": "jane", "as-groups": ["ops"]})
-                )
-                for method in ("GET", "POST"):
-                    with pytest.raises(ApiException, match=f"{url} redirects to '{elsewhere}") as caught:
-                        await client.api_client().call_api(method, f"{url}/a", {}, body={})
-                    assert caught.value.status == status
-                async with WsApiClient(client.api_client().configuration) as streaming:
-                    with pytest.raises(ApiException, match="redirects to"):
-                        await streaming.call_api("GET", f"{url}/exec", {})
-                with pytest.raises(SyncApiException) as refused:
-                    await asyncio.to_thread(SyncVersionApi(client.sync_api_client()).get_code)
-                assert refused.value.status == status
-                assert refused.value.headers["Location"].startswith(elsewhere)
-                await client.close()
-
-    asyncio.run(go())
+        async with serving(point) as url:
+            client = await Client.from_kubeconfig_dict(
+                kubeconfig(url, {"token": "own", "as": "jane", "as-groups": ["ops"]})
+            )
+            for method in ("GET", "POST"):
+                with pytest.raises(ApiException, match=f"{url} redirects to '{elsewhere}") as caught:
+                    await client.api_client().call_api(method, f"{url}/a", {}, body={})
+                assert caught.value.status == status
+            async with WsApiClient(client.api_client().configuration) as streaming:
+                with pytest.raises(ApiException, match="redirects to"):
+                    await streaming.call_api("GET", f"{url}/exec", {})
+            with pytest.raises(SyncApiException) as refused:
+                await asyncio.to_thread(SyncVersionApi(client.sync_api_client()).get_code)
+            assert refused.value.status == status
+            assert refused.value.headers["Location"].startswith(elsewhere)
+            await client.close()
     assert asked == ["GET", "POST", "GET", "GET"]
     assert strayed == []
 
@@ -250,7 +236,9 @@ def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
 
 
 @pytest.mark.parametrize("copies", [lambda configuration: configuration, copy.copy, copy.deepcopy])
-def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(serving, kubeconfig, copies):
+async def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(
+    serving, kubeconfig, copies
+):
     """In a dry run it stores nothing, without the lease it writes nothing, and it acts as the same user."""
     from kubernetes.client import ApiClient as SyncApiClient
     from kubernetes.client import CoreV1Api
@@ -261,27 +249,24 @@ def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(ser
         got.append((request.method, request.query.get("dryRun"), request.headers.get("Impersonate-User")))
         return web.json_response({})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
-            leads = [True]
-            client.guard_writes(lambda: leads[0], dry_run=True)
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
+        leads = [True]
+        client.guard_writes(lambda: leads[0], dry_run=True)
 
-            def handle():
-                made = CoreV1Api(SyncApiClient(configuration=copies(client.sync_api_client().configuration)))
+        def handle():
+            made = CoreV1Api(SyncApiClient(configuration=copies(client.sync_api_client().configuration)))
+            made.create_namespaced_config_map("a", {})
+            leads[0] = False
+            with pytest.raises(NotLeader):
                 made.create_namespaced_config_map("a", {})
-                leads[0] = False
-                with pytest.raises(NotLeader):
-                    made.create_namespaced_config_map("a", {})
 
-            await asyncio.to_thread(handle)
-            await client.close()
-
-    asyncio.run(go())
+        await asyncio.to_thread(handle)
+        await client.close()
     assert got == [("POST", "All", "jane")]
 
 
-def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
+async def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
     """A program that talks to a second cluster writes there as it likes."""
     from kubernetes.client import ApiClient as SyncApiClient
     from kubernetes.client import Configuration as SyncConfiguration
@@ -293,20 +278,17 @@ def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
         got.append(request.query.get("dryRun"))
         return web.json_response({})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
-            client.guard_writes(lambda: False, dry_run=True)
-            client.sync_api_client()
-            other = CoreV1Api(SyncApiClient(configuration=SyncConfiguration(host=url)))
-            await asyncio.to_thread(other.create_namespaced_config_map, "a", {})
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+        client.guard_writes(lambda: False, dry_run=True)
+        client.sync_api_client()
+        other = CoreV1Api(SyncApiClient(configuration=SyncConfiguration(host=url)))
+        await asyncio.to_thread(other.create_namespaced_config_map, "a", {})
+        await client.close()
     assert got == [None]
 
 
-def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubeconfig):
+async def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubeconfig):
     """A server says when to send a write again, or has no connection: by then another process may lead."""
     from kubernetes.client import CoreV1Api
 
@@ -321,24 +303,21 @@ def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubeconfig)
         had, leads[0] = leads[0], False
         return had
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
-            api = CoreV1Api(client.sync_api_client())
-            client.guard_writes(lambda: leads[0], dry_run=False)
-            with pytest.raises(NotLeader):
-                await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-        leads[0] = True
-        client.guard_writes(is_asked_once, dry_run=False)
-        with pytest.raises(NotLeader):  # the server is gone
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
+        api = CoreV1Api(client.sync_api_client())
+        client.guard_writes(lambda: leads[0], dry_run=False)
+        with pytest.raises(NotLeader):
             await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-        await client.close()
-
-    asyncio.run(go())
+    leads[0] = True
+    client.guard_writes(is_asked_once, dry_run=False)
+    with pytest.raises(NotLeader):  # the server is gone
+        await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+    await client.close()
     assert got == ["DELETE"]
 
 
-def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
+async def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
     """Each attempt of a dry run is one, and acts as the same user."""
     from kubernetes.client import CoreV1Api
 
@@ -351,16 +330,13 @@ def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
             return web.json_response({}, status=429, headers={"Retry-After": "0"})
         return web.json_response({})
 
-    async def go():
-        async with serving(answer) as url:
-            user = {"token": "own", "as": "jane", "as-groups": ["ops", "dev"]}
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
-            client.guard_writes(lambda: True, dry_run=True)
-            api = CoreV1Api(client.sync_api_client())
-            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        user = {"token": "own", "as": "jane", "as-groups": ["ops", "dev"]}
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+        client.guard_writes(lambda: True, dry_run=True)
+        api = CoreV1Api(client.sync_api_client())
+        await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+        await client.close()
     assert got == [("dryRun=All", '{"dryRun": ["All"]}', ["ops", "dev"])] * 2
 
 
@@ -385,7 +361,7 @@ class Gate:
         self.passed.append((write.method, write.body, write.status, failure, write.dry_run, began))
 
 
-def test_each_write_passes_the_gate_once(serving, kubeconfig):
+async def test_each_write_passes_the_gate_once(serving, kubeconfig):
     """It counts once for the rate and in the ledger, also if it is sent twice; a read does not count."""
     from kubernetes.client import CoreV1Api
     from kubernetes.client.exceptions import ApiException
@@ -398,26 +374,23 @@ def test_each_write_passes_the_gate_once(serving, kubeconfig):
         status = 429 if busy else 403 if request.method == "POST" else 200
         return web.json_response({}, status=status, headers={"Retry-After": "0"} if busy else {})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
-            client.guard_writes(lambda: leads[0], dry_run=True, gate=gate)
-            api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
-            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-            with pytest.raises(ApiException):
-                await asyncio.to_thread(api.create_namespaced_config_map, "a", {"data": {}})
-            await asyncio.to_thread(api.read_namespaced_config_map, "b", "a")
-            headers = {"Content-Type": "application/json"}
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+        client.guard_writes(lambda: leads[0], dry_run=True, gate=gate)
+        api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
+        await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+        with pytest.raises(ApiException):
+            await asyncio.to_thread(api.create_namespaced_config_map, "a", {"data": {}})
+        await asyncio.to_thread(api.read_namespaced_config_map, "b", "a")
+        headers = {"Content-Type": "application/json"}
+        await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
+        await asynchronous.call_api("GET", f"{url}/a", headers)
+        leads[0] = False
+        with pytest.raises(NotLeader):
             await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
-            await asynchronous.call_api("GET", f"{url}/a", headers)
-            leads[0] = False
-            with pytest.raises(NotLeader):
-                await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
-            with pytest.raises(NotLeader):
-                await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-            await client.close()
-
-    asyncio.run(go())
+        with pytest.raises(NotLeader):
+            await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
+        await client.close()
     assert got == ["DELETE", "DELETE", "POST", "GET", "PATCH", "GET"]
     assert gate.waited == 3  # a write that is refused here takes no token
     assert gate.passed == [
@@ -430,39 +403,35 @@ def test_each_write_passes_the_gate_once(serving, kubeconfig):
 
 
 @pytest.mark.client_go("Probes & metrics")
-def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
+async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
     """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
 
     async def answer(request):
         return web.json_response({}, status=404 if request.path == "/none" else 200)
 
-    async def go():
-        from kubernetes.aio.client import ApiException
-        from kubernetes.client import ApiException as SyncApiException
+    from kubernetes.aio.client import ApiException
+    from kubernetes.client import ApiException as SyncApiException
 
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
-            await client.version()
-            headers = {"Content-Type": "application/json"}
-            for method, path in (("GET", "/"), ("PATCH", "/"), ("GET", "/none")):
-                call = (method, f"{url}{path}", headers)
-                with suppress(ApiException, SyncApiException):
-                    await client.api_client().call_api(*call, body={})
-                with suppress(ApiException, SyncApiException):
-                    await asyncio.to_thread(client.sync_api_client().call_api, *call, body={})
-            client.guard_writes(lambda: False, dry_run=False)
-            with pytest.raises(NotLeader):
-                await client.api_client().call_api("DELETE", f"{url}/", headers)
-            with pytest.raises(NotLeader):
-                client.sync_api_client().call_api("DELETE", f"{url}/", headers)
-            counted = {(each.method, each.code): each.count for each in client.statistics().totals}
-        # The server is gone.
-        with pytest.raises(Unreachable):
-            await client.version()
-        after = {(each.method, each.code): each.count for each in client.statistics().totals}
-        await client.close()
-        return counted, after
-
-    counted, after = asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+        await client.version()
+        headers = {"Content-Type": "application/json"}
+        for method, path in (("GET", "/"), ("PATCH", "/"), ("GET", "/none")):
+            call = (method, f"{url}{path}", headers)
+            with suppress(ApiException, SyncApiException):
+                await client.api_client().call_api(*call, body={})
+            with suppress(ApiException, SyncApiException):
+                await asyncio.to_thread(client.sync_api_client().call_api, *call, body={})
+        client.guard_writes(lambda: False, dry_run=False)
+        with pytest.raises(NotLeader):
+            await client.api_client().call_api("DELETE", f"{url}/", headers)
+        with pytest.raises(NotLeader):
+            client.sync_api_client().call_api("DELETE", f"{url}/", headers)
+        counted = {(each.method, each.code): each.count for each in client.statistics().totals}
+    # The server is gone.
+    with pytest.raises(Unreachable):
+        await client.version()
+    after = {(each.method, each.code): each.count for each in client.statistics().totals}
+    await client.close()
     assert counted == {("GET", "200"): 3, ("GET", "404"): 2, ("PATCH", "200"): 2}
     assert after == {**counted, ("GET", "<error>"): 1}

@@ -77,89 +77,61 @@ def shown(heads: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("user", [{}, {"token": "own"}])
-def test_a_password_of_netrc_is_not_sent_to_the_server(recording, netrc, kubeconfig, user):
+async def test_a_password_of_netrc_is_not_sent_to_the_server(recording, netrc, kubeconfig, user):
     """Not where nothing else is shown, and a request with a token is not refused because of it."""
-
-    async def go():
-        async with recording() as (port, heads):
-            await ask_with_each_client(
-                await Client.from_kubeconfig_dict(kubeconfig(f"http://127.0.0.1:{port}", user))
-            )
-            return heads
-
-    heads = asyncio.run(go())
+    async with recording() as (port, heads):
+        await ask_with_each_client(
+            await Client.from_kubeconfig_dict(kubeconfig(f"http://127.0.0.1:{port}", user))
+        )
     assert len(heads) == 3
     assert shown(heads) == ({"authorization: bearer own"} if user else set())
 
 
 @pytest.mark.parametrize("key", [{}, {"BearerToken": "Bearer own"}])
-def test_a_password_of_netrc_is_not_sent_for_a_given_client(recording, netrc, key):
+async def test_a_password_of_netrc_is_not_sent_for_a_given_client(recording, netrc, key):
     """The ApiClient of a library does as it likes; declctl, with its configuration, sends no password."""
-
-    async def go():
-        async with recording() as (port, heads):
-            async with ApiClient(Configuration(host=f"http://127.0.0.1:{port}", api_key=key)) as given:
-                client = Client.from_api_client(given)
-                assert await client.version() == "v1"
-                await client.close()
-            return heads
-
-    heads = asyncio.run(go())
+    async with (
+        recording() as (port, heads),
+        ApiClient(Configuration(host=f"http://127.0.0.1:{port}", api_key=key)) as given,
+    ):
+        client = Client.from_api_client(given)
+        assert await client.version() == "v1"
+        await client.close()
     assert shown(heads) == ({"authorization: bearer own"} if key else set())
 
 
-def test_a_proxy_of_the_environment_is_used_and_gets_no_password_of_netrc(
+async def test_a_proxy_of_the_environment_is_used_and_gets_no_password_of_netrc(
     recording, netrc, kubeconfig, monkeypatch
 ):
     """All three clients ask through it; neither the proxy nor the server behind it is shown `.netrc`."""
-
-    async def go():
-        async with recording() as (port, heads):
-            monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
-            await ask_with_each_client(
-                await Client.from_kubeconfig_dict(kubeconfig("http://cluster.example"))
-            )
-            return heads
-
-    heads = asyncio.run(go())
+    async with recording() as (port, heads):
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        await ask_with_each_client(await Client.from_kubeconfig_dict(kubeconfig("http://cluster.example")))
     assert [head.split()[1].rstrip("/") for head in heads] == ["http://cluster.example/version"] * 3
     assert shown(heads) == set()
 
 
-def test_no_proxy_is_not_about_the_proxy_of_a_kubeconfig(recording, kubeconfig, monkeypatch):
+async def test_no_proxy_is_not_about_the_proxy_of_a_kubeconfig(recording, kubeconfig, monkeypatch):
     """As in client-go: all three clients ask through `proxy-url`, whatever NO_PROXY exempts."""
     monkeypatch.setenv("NO_PROXY", "cluster.example")
     monkeypatch.setenv("no_proxy", "*")
-
-    async def go():
-        async with recording() as (port, heads):
-            config = kubeconfig("http://cluster.example", **{"proxy-url": f"http://127.0.0.1:{port}"})
-            await ask_with_each_client(await Client.from_kubeconfig_dict(config))
-            return heads
-
-    heads = asyncio.run(go())
+    async with recording() as (port, heads):
+        config = kubeconfig("http://cluster.example", **{"proxy-url": f"http://127.0.0.1:{port}"})
+        await ask_with_each_client(await Client.from_kubeconfig_dict(config))
     assert [head.split()[1].rstrip("/") for head in heads] == ["http://cluster.example/version"] * 3
 
 
-def test_a_proxy_of_the_environment_gets_the_password_that_stands_in_it(
+async def test_a_proxy_of_the_environment_gets_the_password_that_stands_in_it(
     recording, netrc, kubeconfig, monkeypatch
 ):
     """HTTPS_PROXY=http://name:password@proxy works with TLS behind it; the proxy does not see the token."""
-
-    async def go():
-        async with recording() as (port, heads):
-            monkeypatch.setenv("HTTPS_PROXY", f"http://name:password@127.0.0.1:{port}")
-            client = await Client.from_kubeconfig_dict(
-                kubeconfig("https://cluster.example", {"token": "own"})
-            )
-            with pytest.raises(
-                Unreachable, match=r"The proxy on the way to https://cluster\.example refused"
-            ):
-                await client.version()
-            await client.close()
-            return heads
-
-    (head,) = asyncio.run(go())
+    async with recording() as (port, heads):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://name:password@127.0.0.1:{port}")
+        client = await Client.from_kubeconfig_dict(kubeconfig("https://cluster.example", {"token": "own"}))
+        with pytest.raises(Unreachable, match=r"The proxy on the way to https://cluster\.example refused"):
+            await client.version()
+        await client.close()
+        (head,) = heads
     assert head.startswith("CONNECT cluster.example:443 ")
     assert shown([head]) == {"proxy-authorization: basic bmftztpwyxnzd29yza=="}
 

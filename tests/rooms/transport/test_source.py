@@ -103,17 +103,13 @@ def test_a_page_is_given_as_records_with_how_to_go_on():
     assert (found.resource_version, found.continue_token, found.remaining) == ("7", "next", 40)
 
 
-def test_whoever_waits_for_a_page_hears_that_it_is_coming():
+async def test_whoever_waits_for_a_page_hears_that_it_is_coming():
     """Once for each part, so that a long answer over a slow network is not taken for a silent one."""
     body = page(pod("a", 1), pod("b", 2)).parts[0]
     heard = []
-
-    async def scenario():
-        pods = source(Gate(Channel([body[:40], body[40:60], body[60:]])))
-        found = await pods.list(ListOptions(), progress=lambda: heard.append("more"))
-        assert [record.key for record in found.records] == ["team-a/a", "team-a/b"]
-
-    asyncio.run(scenario())
+    pods = source(Gate(Channel([body[:40], body[40:60], body[60:]])))
+    found = await pods.list(ListOptions(), progress=lambda: heard.append("more"))
+    assert [record.key for record in found.records] == ["team-a/a", "team-a/b"]
     assert len(heard) == 3
 
 
@@ -150,85 +146,64 @@ def test_namespace_and_selectors_are_the_servers_work():
 
 
 @pytest.mark.client_go(230)
-def test_selectors_are_sent_with_lists_and_with_watches():
+async def test_selectors_are_sent_with_lists_and_with_watches():
     """What is not listed is not told later either."""
     gate = Gate(page(), Channel([]))
-
-    async def both():
-        pods = source(gate, label_selector="app=web", field_selector="spec.nodeName=n1")
-        await pods.list(ListOptions())
-        await watched(pods)
-
-    asyncio.run(both())
+    pods = source(gate, label_selector="app=web", field_selector="spec.nodeName=n1")
+    await pods.list(ListOptions())
+    await watched(pods)
     assert [request.verb for request in gate.requests] == ["LIST", "WATCH"]
     for request in gate.requests:
         assert request.params["labelSelector"] == "app=web"
         assert request.params["fieldSelector"] == "spec.nodeName=n1"
 
 
-def test_what_the_options_select_is_left_of_what_the_source_does():
+async def test_what_the_options_select_is_left_of_what_the_source_does():
     """A tweak narrows what was declared; it never opens it."""
     gate = Gate(page(), Channel([]))
     options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
-
-    async def both():
-        pods = source(gate, label_selector="app=web")
-        await pods.list(ListOptions(**options))
-        await watched(pods, WatchOptions(**options))
-
-    asyncio.run(both())
+    pods = source(gate, label_selector="app=web")
+    await pods.list(ListOptions(**options))
+    await watched(pods, WatchOptions(**options))
     for request in gate.requests:
         assert request.params["labelSelector"] == "app=web,team=a"
         assert request.params["fieldSelector"] == "metadata.name=x"
 
 
-def test_what_a_streaming_list_brings_again_is_given_back():
+async def test_what_a_streaming_list_brings_again_is_given_back():
     """As with a list, unchanged objects that come through a watch make no second copy."""
     same = event("ADDED", "a", 3)
     gate = Gate(page(pod("a", 3)), Channel([same]))
-
-    async def twice():
-        pods = source(gate)
-        first = (await pods.list()).records[0]
-        known = {"team-a/a": first}.get
-        watch = pods.watch(WatchOptions(send_initial_events=True), known=known)
-        async with contextlib.aclosing(watch) as batches:
-            again = [each.record async for batch in batches for each in batch]
-        return first, again
-
-    first, again = asyncio.run(twice())
+    pods = source(gate)
+    first = (await pods.list()).records[0]
+    known = {"team-a/a": first}.get
+    watch = pods.watch(WatchOptions(send_initial_events=True), known=known)
+    async with contextlib.aclosing(watch) as batches:
+        again = [each.record async for batch in batches for each in batch]
     assert again == [first]
     assert again[0] is first
 
 
 @pytest.mark.client_go("Metadata factory")
-def test_metadata_alone_is_asked_for_by_the_accept_header():
+async def test_metadata_alone_is_asked_for_by_the_accept_header():
     """A server sends PartialObjectMetadata only to those who take nothing else, in two words for it."""
     gate = Gate(page(), Channel([]))
-
-    async def both():
-        pods = source(gate, metadata_only=True)
-        await pods.list(ListOptions())
-        await watched(pods)
-
-    asyncio.run(both())
+    pods = source(gate, metadata_only=True)
+    await pods.list(ListOptions())
+    await watched(pods)
     assert [request.accept for request in gate.requests] == [
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     ]
 
 
-def test_what_the_cache_holds_is_given_back():
+async def test_what_the_cache_holds_is_given_back():
     """A relist of unchanged objects makes no second copy of them."""
     gate = Gate(page(pod("a", 3)), page(pod("a", 3)))
     pods = source(gate)
-
-    async def twice():
-        first = (await pods.list(ListOptions())).records[0]
-        again = (await pods.list(ListOptions(), known={"team-a/a": first}.get)).records[0]
-        assert again is first
-
-    asyncio.run(twice())
+    first = (await pods.list(ListOptions())).records[0]
+    again = (await pods.list(ListOptions(), known={"team-a/a": first}.get)).records[0]
+    assert again is first
 
 
 def test_a_watch_asks_for_bookmarks_and_names_its_end():
@@ -270,7 +245,7 @@ def test_events_come_in_the_batches_of_the_socket():
     assert channel.closed
 
 
-def test_a_flood_is_cut_so_that_others_get_their_turn():
+async def test_a_flood_is_cut_so_that_others_get_their_turn():
     """While ten thousand objects stream in, leases are still renewed: batches are bounded."""
     count = 3 * MOST_EVENTS + 1
     channel = Channel([b"".join(event("ADDED", f"p{i}", i) for i in range(count))])
@@ -281,31 +256,23 @@ def test_a_flood_is_cut_so_that_others_get_their_turn():
             turns.append(1)
             await asyncio.sleep(0)
 
-    async def both():
-        task = asyncio.create_task(other())
-        batches = await watched(source(Gate(channel)))
-        await task
-        return batches
-
-    batches = asyncio.run(both())
+    task = asyncio.create_task(other())
+    batches = await watched(source(Gate(channel)))
+    await task
     assert [len(batch) for batch in batches] == [0] + [MOST_EVENTS] * 3 + [1]
     assert len(turns) >= 3
 
 
-def test_events_before_a_fault_are_delivered_before_it():
+async def test_events_before_a_fault_are_delivered_before_it():
     """A 410 in the stream takes nothing away that was already told (client-go 55)."""
     gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
     error = json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
     channel = Channel([event("ADDED", "a", 2) + error + event("ADDED", "b", 3)])
     seen = []
-
-    async def go():
+    with pytest.raises(Expired, match="too old"):
         async with contextlib.aclosing(source(Gate(channel)).watch(WatchOptions())) as events:
             async for batch in events:
                 seen.extend(e.record.key for e in batch)
-
-    with pytest.raises(Expired, match="too old"):
-        asyncio.run(go())
     assert seen == ["team-a/a"]
     assert channel.closed
 
@@ -326,30 +293,22 @@ def test_a_stream_that_breaks_is_closed_and_told(last, kind):
     assert channel.closed
 
 
-def test_leaving_a_watch_closes_its_connection():
+async def test_leaving_a_watch_closes_its_connection():
     """A resource that is removed from the manifest leaves no watch behind on the server."""
     channel = Channel([event("ADDED", "a", 2), event("ADDED", "b", 3)])
-
-    async def leave():
-        async with contextlib.aclosing(source(Gate(channel)).watch(WatchOptions())) as events:
-            await anext(events)
-        assert channel.closed
-
-    asyncio.run(leave())
+    async with contextlib.aclosing(source(Gate(channel)).watch(WatchOptions())) as events:
+        await anext(events)
+    assert channel.closed
 
 
-def test_a_collection_that_is_gone_is_discovered_anew():
+async def test_a_collection_that_is_gone_is_discovered_anew():
     """A CRD that vanishes and comes back, perhaps under another plural, is followed."""
     gate = Gate(NotFound(404, "NotFound", "no"), NotFound(404, "NotFound", "no"))
     pods = source(gate)
-
-    async def go():
-        with pytest.raises(NotFound):
-            await pods.list(ListOptions())
-        with pytest.raises(NotFound):
-            await watched(pods)
-
-    asyncio.run(go())
+    with pytest.raises(NotFound):
+        await pods.list(ListOptions())
+    with pytest.raises(NotFound):
+        await watched(pods)
     assert gate.forgotten == 2
 
 

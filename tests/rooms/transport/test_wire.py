@@ -21,7 +21,7 @@ TOKEN = """cat <<EOF
 EOF"""
 
 
-def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
+async def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
     """Access logs and audit show declctl, and answers are asked for as plain JSON."""
     seen = {}
 
@@ -29,19 +29,16 @@ def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
         seen.update(request.headers)
         return web.json_response({"gitVersion": "v1.36.3"})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "secret"}))
-            assert await client.version() == "v1.36.3"
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "secret"}))
+        assert await client.version() == "v1.36.3"
+        await client.close()
     assert seen["User-Agent"].startswith("declctl/")
     assert seen["Authorization"] == "Bearer secret"
     assert (seen["Accept"], seen["Accept-Encoding"]) == ("application/json", "identity")
 
 
-def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kubeconfig, plugin):
+async def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kubeconfig, plugin):
     """A token that the server has revoked is replaced, and nobody above notices."""
     user, runs = plugin(TOKEN % "")
 
@@ -50,18 +47,15 @@ def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kubeconfig
             return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
         return web.json_response({"gitVersion": "v1"})
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
-            assert await client.version() == "v1"
-            assert client.statistics().requests == {("GET", 401): 1, ("GET", 200): 1}
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+        assert await client.version() == "v1"
+        assert client.statistics().requests == {("GET", 401): 1, ("GET", 200): 1}
+        await client.close()
     assert runs() == 2
 
 
-def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig, plugin):
+async def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig, plugin):
     """An account without rights ends in one error, not in an endless series of logins."""
     user, runs = plugin(TOKEN % "")
     asked = []
@@ -70,19 +64,16 @@ def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig, plugi
         asked.append(1)
         return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=ManualClock())
-            for _ in range(2):
-                with pytest.raises(Unauthorized):
-                    await client.version()
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=ManualClock())
+        for _ in range(2):
+            with pytest.raises(Unauthorized):
+                await client.version()
+        await client.close()
     assert (len(asked), runs()) == (3, 2)
 
 
-def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfig, plugin):
+async def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfig, plugin):
     """With an exec plugin whose tokens last ten minutes, the server never sees an expired one."""
     user, _ = plugin(TOKEN % ', "expirationTimestamp": "2026-01-01T00:10:00Z"')
     seen = []
@@ -91,40 +82,34 @@ def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfig, plu
         seen.append(request.headers["Authorization"])
         return web.json_response({})
 
-    async def go():
-        clock = ManualClock()
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
-            await client.version()
-            clock.set(7 * 60 + 59)
-            await client.version()
-            clock.set(2)
-            await client.version()
-            await client.close()
-
-    asyncio.run(go())
+    clock = ManualClock()
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
+        await client.version()
+        clock.set(7 * 60 + 59)
+        await client.version()
+        clock.set(2)
+        await client.version()
+        await client.close()
     assert seen == ["Bearer run-1", "Bearer run-1", "Bearer run-2"]
 
 
-def test_an_overloaded_server_says_when_to_come_back(serving, kubeconfig):
+async def test_an_overloaded_server_says_when_to_come_back(serving, kubeconfig):
     """The Retry-After of a 429 reaches whoever backs off."""
 
     async def answer(_):
         return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            with pytest.raises(TooManyRequests, match="slow down") as caught:
-                await client.version()
-            await client.close()
-            assert caught.value.retry_after == 7
-            assert "429" in client.statistics().last_error
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        with pytest.raises(TooManyRequests, match="slow down") as caught:
+            await client.version()
+        await client.close()
+        assert caught.value.retry_after == 7
+        assert "429" in client.statistics().last_error
 
 
-def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
+async def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
     """An API server that accepts connections and says nothing does not hang a list for ever."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
     gone = asyncio.Event()
@@ -132,15 +117,12 @@ def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch
     async def silent(_):
         await gone.wait()
 
-    async def go():
-        async with talking(silent) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            with pytest.raises(Unreachable, match="did not answer in time"):
-                await client.version()
-            await client.close()
-            gone.set()
-
-    asyncio.run(go())
+    async with talking(silent) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        with pytest.raises(Unreachable, match="did not answer in time"):
+            await client.version()
+        await client.close()
+        gone.set()
 
 
 class Parts(list):
@@ -219,26 +201,23 @@ def test_closing_a_watch_closes_its_connection_at_once(serving, kubeconfig):
     watching(serving, kubeconfig, stream, use)
 
 
-def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
+async def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
     """When the API server is killed in the middle of a stream, the watch ends in an error with a sentence."""
 
     async def die(writer):
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
         await writer.drain()
 
-    async def go():
-        async with talking(die) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            parts = Parts()
-            channel = await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=1), parts)
-            assert await channel.read()
-            assert parts == [b"one\n"]
-            with pytest.raises(Unreachable, match="was cut off"):
-                await channel.read()
-            channel.close()
-            await client.close()
-
-    asyncio.run(go())
+    async with talking(die) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        parts = Parts()
+        channel = await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=1), parts)
+        assert await channel.read()
+        assert parts == [b"one\n"]
+        with pytest.raises(Unreachable, match="was cut off"):
+            await channel.read()
+        channel.close()
+        await client.close()
 
 
 def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
@@ -259,7 +238,7 @@ def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
     watching(serving, kubeconfig, stream, use)
 
 
-def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
+async def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
     """A manifest with many resources is not stalled by the official pool of a hundred connections."""
     done = asyncio.Event()
 
@@ -269,24 +248,20 @@ def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
         await done.wait()
         return response
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            async with asyncio.timeout(20):
-                channels = [
-                    await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts())
-                    for _ in range(101)
-                ]
-            assert client.statistics().open_watches == 101
-            done.set()
-            for channel in channels:
-                channel.close()
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        async with asyncio.timeout(20):
+            channels = [
+                await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts()) for _ in range(101)
+            ]
+        assert client.statistics().open_watches == 101
+        done.set()
+        for channel in channels:
+            channel.close()
+        await client.close()
 
 
-def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, certificates, tmp_path):
+async def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, certificates, tmp_path):
     """When a mounted CA is replaced, connections are made with the new one, without a restart."""
     ca = tmp_path / "ca.crt"
     ca.write_bytes((certificates / "stranger.crt").read_bytes())
@@ -296,39 +271,30 @@ def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, c
     async def answer(_):
         return web.json_response({"gitVersion": "v1"})
 
-    async def go():
-        asyncio.get_running_loop().set_exception_handler(
-            lambda *_: None
-        )  # the server's side of what we refuse
-        clock = ManualClock()
-        cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
-        async with serving(answer, ssl_context=context) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster), clock=clock)
-            with pytest.raises(Unreachable, match="is not accepted"):
-                await client.version()
-            ca.write_bytes((certificates / "ca.crt").read_bytes())
-            clock.set(61)
-            assert await client.version() == "v1"
-            await client.close()
-
-    asyncio.run(go())
-
-
-def test_a_closed_client_says_so(kubeconfig):
-    """A request after the end is an error with a sentence, and closing twice is harmless."""
-
-    async def go():
-        client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1"))
-        await client.close()
-        await client.close()
-        with pytest.raises(Unreachable, match="is closed"):
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of what we refuse
+    clock = ManualClock()
+    cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
+    async with serving(answer, ssl_context=context) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster), clock=clock)
+        with pytest.raises(Unreachable, match="is not accepted"):
             await client.version()
+        ca.write_bytes((certificates / "ca.crt").read_bytes())
+        clock.set(61)
+        assert await client.version() == "v1"
+        await client.close()
 
-    asyncio.run(go())
+
+async def test_a_closed_client_says_so(kubeconfig):
+    """A request after the end is an error with a sentence, and closing twice is harmless."""
+    client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1"))
+    await client.close()
+    await client.close()
+    with pytest.raises(Unreachable, match="is closed"):
+        await client.version()
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
-def test_nothing_is_left_open(serving, kubeconfig):
+async def test_nothing_is_left_open(serving, kubeconfig):
     """A client that was closed leaves no connection behind, also after errors."""
     with warnings.catch_warnings(action="ignore"):
         gc.collect()  # what other tests have left is not judged here
@@ -336,18 +302,15 @@ def test_nothing_is_left_open(serving, kubeconfig):
     async def answer(_):
         return web.Response(status=500, text="no")
 
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            with pytest.raises(Exception, match="500"):
-                await client.version()
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(answer) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+        with pytest.raises(Exception, match="500"):
+            await client.version()
+        await client.close()
     gc.collect()
 
 
-def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates):
+async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates):
     """Certificates given as base64 in the kubeconfig log in, as the admin's of most clusters do."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.crt")
     context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
@@ -360,32 +323,26 @@ def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, ce
         subject = dict(field for (field,) in request.transport.get_extra_info("peercert")["subject"])
         return web.json_response({"gitVersion": subject["commonName"]})
 
-    async def go():
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of a refusal
-        cluster = {"certificate-authority-data": data("ca.crt"), "tls-server-name": "localhost"}
-        user = {"client-certificate-data": data("server.crt"), "client-key-data": data("server.key")}
-        async with serving(answer, ssl_context=context) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster))
-            assert await client.version() == "localhost"
-            await client.close()
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "t"}, **cluster))
-            with pytest.raises(Unreachable):
-                await client.version()
-            await client.close()
-
-    asyncio.run(go())
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of a refusal
+    cluster = {"certificate-authority-data": data("ca.crt"), "tls-server-name": "localhost"}
+    user = {"client-certificate-data": data("server.crt"), "client-key-data": data("server.key")}
+    async with serving(answer, ssl_context=context) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster))
+        assert await client.version() == "localhost"
+        await client.close()
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "t"}, **cluster))
+        with pytest.raises(Unreachable):
+            await client.version()
+        await client.close()
 
 
-def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
+async def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
     """A cluster that is only reachable through proxy-url is reached through it."""
 
     async def proxy(request):
         return web.json_response({"gitVersion": f"{request.host} through the proxy"})
 
-    async def go():
-        async with serving(proxy) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig("http://far.invalid", **{"proxy-url": url}))
-            assert await client.version() == "far.invalid through the proxy"
-            await client.close()
-
-    asyncio.run(go())
+    async with serving(proxy) as url:
+        client = await Client.from_kubeconfig_dict(kubeconfig("http://far.invalid", **{"proxy-url": url}))
+        assert await client.version() == "far.invalid through the proxy"
+        await client.close()

@@ -34,58 +34,46 @@ async def running(delaying, clock):
 
 
 @pytest.mark.client_go(249, "Delaying")
-def test_an_item_comes_when_it_is_due_and_once(queue, clock):
+async def test_an_item_comes_when_it_is_due_and_once(queue, clock):
     """Absent before, present after, and never again (client-go 249)."""
-
-    async def scene():
-        delaying = queue
-        async with running(delaying, clock):
-            delaying.add_after("a", 0.05)
-            await clock.advance(0.049)
-            assert (len(queue), delaying.delayed) == (0, 1)
-            await clock.advance(0.001)
-            assert (len(queue), delaying.delayed) == (1, 0)
-            queue.done(queue.get_nowait())
-            await clock.advance(10)
-            assert len(queue) == 0
-
-    asyncio.run(scene())
+    delaying = queue
+    async with running(delaying, clock):
+        delaying.add_after("a", 0.05)
+        await clock.advance(0.049)
+        assert (len(queue), delaying.delayed) == (0, 1)
+        await clock.advance(0.001)
+        assert (len(queue), delaying.delayed) == (1, 0)
+        queue.done(queue.get_nowait())
+        await clock.advance(10)
+        assert len(queue) == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.05, 0.07), (0.05, 0.03)])
 @pytest.mark.client_go(250, 298, "Delaying")
-def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
+async def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     """And the later one is forgotten (client-go 250)."""
-
-    async def scene():
-        delaying = queue
-        async with running(delaying, clock):
-            delaying.add_after("a", first)
-            delaying.add_after("a", second)
-            await clock.advance(min(first, second))
-            queue.done(queue.get_nowait())
-            await clock.advance(1)
-            assert len(queue) == 0
-
-    asyncio.run(scene())
+    delaying = queue
+    async with running(delaying, clock):
+        delaying.add_after("a", first)
+        delaying.add_after("a", second)
+        await clock.advance(min(first, second))
+        queue.done(queue.get_nowait())
+        await clock.advance(1)
+        assert len(queue) == 0
 
 
 @pytest.mark.client_go(251, "Delaying")
-def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
+async def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
-
-    async def scene():
-        delaying = queue
-        async with running(delaying, clock):
-            delaying.add_after("late", 1)
-            await clock.settle()
-            delaying.add_after("early", 0.5)
-            await clock.advance(0.5)
-            assert queue.get_nowait() == "early"
-            await clock.advance(0.5)
-            assert queue.get_nowait() == "late"
-
-    asyncio.run(scene())
+    delaying = queue
+    async with running(delaying, clock):
+        delaying.add_after("late", 1)
+        await clock.settle()
+        delaying.add_after("early", 0.5)
+        await clock.advance(0.5)
+        assert queue.get_nowait() == "early"
+        await clock.advance(0.5)
+        assert queue.get_nowait() == "late"
 
 
 @pytest.mark.client_go(252, "Delaying")
@@ -102,45 +90,33 @@ def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
 
 
 @pytest.mark.client_go(252, "Delaying")
-def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
+async def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
     """As client-go does (client-go 252)."""
-
-    async def scene():
-        delaying = queue
-        async with running(delaying, clock):
-            delaying.add_after("a", 1)
-            await clock.settle()
-        await clock.advance(2)
-        assert (len(queue), delaying.delayed) == (0, 0)
-
-    asyncio.run(scene())
+    delaying = queue
+    async with running(delaying, clock):
+        delaying.add_after("a", 1)
+        await clock.settle()
+    await clock.advance(2)
+    assert (len(queue), delaying.delayed) == (0, 0)
 
 
 @pytest.mark.client_go(307)
-def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
+async def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
     """`run` may come after `add_after`."""
-
-    async def scene():
-        delaying = queue
-        delaying.add_after("a", 1)
-        await clock.advance(2)
-        async with running(delaying, clock):
-            assert queue.get_nowait() == "a"
-
-    asyncio.run(scene())
+    delaying = queue
+    delaying.add_after("a", 1)
+    await clock.advance(2)
+    async with running(delaying, clock):
+        assert queue.get_nowait() == "a"
 
 
-def test_another_thread_may_delay(queue, clock):
+async def test_another_thread_may_delay(queue, clock):
     """Whoever waits is woken from outside of its loop."""
-
-    async def scene():
-        delaying = queue
-        async with running(delaying, clock):
-            await asyncio.to_thread(delaying.add_after, "a", 1)
-            await clock.advance(1)
-            assert queue.get_nowait() == "a"
-
-    asyncio.run(scene())
+    delaying = queue
+    async with running(delaying, clock):
+        await asyncio.to_thread(delaying.add_after, "a", 1)
+        await clock.advance(1)
+        assert queue.get_nowait() == "a"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
@@ -162,22 +138,18 @@ def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
 
 
 @pytest.mark.client_go(301)
-def test_all_workers_that_wait_end_with_the_queue(queue, clock):
+async def test_all_workers_that_wait_end_with_the_queue(queue, clock):
     """However many wait, before items that are due later, and while items are handed out."""
-
-    async def scene():
-        async with running(queue, clock):
-            queue.add_after("late", 60)
-            workers = [asyncio.ensure_future(queue.get()) for _ in range(5)]
-            await clock.settle()
-            queue.add("a")
-            queue.shut_down()
-            found = await asyncio.gather(*workers, return_exceptions=True)
-            assert sorted(map(repr, found)) == ["'a'", *["QueueShutDown()"] * 4]
-            with pytest.raises(QueueShutDown):
-                await queue.get()
-
-    asyncio.run(scene())
+    async with running(queue, clock):
+        queue.add_after("late", 60)
+        workers = [asyncio.ensure_future(queue.get()) for _ in range(5)]
+        await clock.settle()
+        queue.add("a")
+        queue.shut_down()
+        found = await asyncio.gather(*workers, return_exceptions=True)
+        assert sorted(map(repr, found)) == ["'a'", *["QueueShutDown()"] * 4]
+        with pytest.raises(QueueShutDown):
+            await queue.get()
 
 
 FIRST, SECOND = Cause("Modified", "pods", "a", "Watch"), Cause("Requeue", "pods", "a", "Requested")

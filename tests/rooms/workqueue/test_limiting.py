@@ -30,27 +30,23 @@ def test_each_failure_waits_longer_and_forgetting_starts_over():
     assert queue.statistics().retries_total == 4
 
 
-def test_delays_pass_while_somebody_runs_it():
+async def test_delays_pass_while_somebody_runs_it():
     """What failed comes back, and a drain ends what runs."""
-
-    async def scene():
-        clock = ManualClock()
-        queue = make(clock)
-        task = asyncio.ensure_future(queue.run())
-        queue.add_rate_limited("a")
-        queue.add_after("b", 3)
-        await clock.advance(1)
-        assert queue.get_nowait() == "a"
-        await clock.advance(2)
-        assert await queue.get() == "b"
-        queue.add("c")
-        assert len(queue) == 1
-        for item in ("a", "b", queue.get_nowait()):
-            queue.done(item)
-        await queue.shut_down_with_drain()
-        await task
-
-    asyncio.run(scene())
+    clock = ManualClock()
+    queue = make(clock)
+    task = asyncio.ensure_future(queue.run())
+    queue.add_rate_limited("a")
+    queue.add_after("b", 3)
+    await clock.advance(1)
+    assert queue.get_nowait() == "a"
+    await clock.advance(2)
+    assert await queue.get() == "b"
+    queue.add("c")
+    assert len(queue) == 1
+    for item in ("a", "b", queue.get_nowait()):
+        queue.done(item)
+    await queue.shut_down_with_drain()
+    await task
 
 
 def test_the_default_limiter_is_client_gos():
@@ -59,31 +55,27 @@ def test_the_default_limiter_is_client_gos():
 
 
 @pytest.mark.client_go("Rate limiting")
-def test_a_retry_keeps_priority_and_causes():
+async def test_a_retry_keeps_priority_and_causes():
     """The log of the second attempt says what the first was for; a change meanwhile adds its own cause."""
-
-    async def scenario():
-        first, second = Cause("Added", "pods", "a", "Initial"), Cause("Modified", "pods", "a", "Watch")
-        clock = ManualClock()
-        queue = make(clock)
-        running = asyncio.create_task(queue.run())
-        queue.add("a", priority=Priority.BACKGROUND, cause=first)
-        assert queue.get_nowait() == "a"
-        queue.add_rate_limited("a")
-        queue.done("a")
-        await clock.advance(1)
-        queue.add("b")
-        assert [queue.get_nowait(), queue.get_nowait()] == ["b", "a"]
-        assert queue.causes_of("a") == (first,)
-        queue.add_rate_limited("a")
-        queue.done("a")
-        queue.add("a", cause=second)
-        assert queue.get_nowait() == "a"
-        assert queue.causes_of("a") == (first, second)
-        queue.shut_down()
-        await running
-
-    asyncio.run(scenario())
+    first, second = Cause("Added", "pods", "a", "Initial"), Cause("Modified", "pods", "a", "Watch")
+    clock = ManualClock()
+    queue = make(clock)
+    running = asyncio.create_task(queue.run())
+    queue.add("a", priority=Priority.BACKGROUND, cause=first)
+    assert queue.get_nowait() == "a"
+    queue.add_rate_limited("a")
+    queue.done("a")
+    await clock.advance(1)
+    queue.add("b")
+    assert [queue.get_nowait(), queue.get_nowait()] == ["b", "a"]
+    assert queue.causes_of("a") == (first,)
+    queue.add_rate_limited("a")
+    queue.done("a")
+    queue.add("a", cause=second)
+    assert queue.get_nowait() == "a"
+    assert queue.causes_of("a") == (first, second)
+    queue.shut_down()
+    await running
 
 
 def test_a_retry_that_comes_after_a_change_has_its_causes():

@@ -93,115 +93,87 @@ def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
         queue.get_nowait()
 
 
-def test_a_worker_waits_for_an_item(queue):
+async def test_a_worker_waits_for_an_item(queue):
     """And wakes up when one comes."""
-
-    async def scene():
-        waiting = asyncio.ensure_future(queue.get())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        queue.add("a")
-        assert await waiting == "a"
-
-    asyncio.run(scene())
+    waiting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.add("a")
+    assert await waiting == "a"
 
 
 @pytest.mark.client_go(307)
-def test_another_thread_may_add(queue):
+async def test_another_thread_may_add(queue):
     """A worker on a loop is woken from outside of it."""
-
-    async def scene():
-        waiting = asyncio.ensure_future(queue.get())
-        await asyncio.sleep(0)
-        await asyncio.to_thread(queue.add, "a")
-        assert await waiting == "a"
-
-    asyncio.run(scene())
+    waiting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    await asyncio.to_thread(queue.add, "a")
+    assert await waiting == "a"
 
 
-def test_a_worker_that_was_cancelled_takes_nothing(queue):
+async def test_a_worker_that_was_cancelled_takes_nothing(queue):
     """Its item goes to the next one."""
-
-    async def scene():
-        cancelled, waiting = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        queue.add("a")
-        assert await waiting == "a"
-        assert cancelled.cancelled()
-
-    asyncio.run(scene())
+    cancelled, waiting = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    queue.add("a")
+    assert await waiting == "a"
+    assert cancelled.cancelled()
 
 
 @pytest.mark.client_go(239, 301, "ShutDown")
-def test_shutdown_does_not_wait_for_work(queue):
+async def test_shutdown_does_not_wait_for_work(queue):
     """It returns while an item is still worked on (client-go 239), and wakes the workers that wait."""
-
-    async def scene():
-        queue.add("a")
-        queue.get_nowait()
-        waiting = asyncio.ensure_future(queue.get())
-        await asyncio.sleep(0)
-        queue.shut_down()
-        with pytest.raises(QueueShutDown):
-            await waiting
-
-    asyncio.run(scene())
+    queue.add("a")
+    queue.get_nowait()
+    waiting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    queue.shut_down()
+    with pytest.raises(QueueShutDown):
+        await waiting
 
 
 @pytest.mark.client_go(238, "ShutDownWithDrain")
-def test_draining_waits_until_all_is_done(queue, clock):
+async def test_draining_waits_until_all_is_done(queue, clock):
     """Two items are worked on: the drain ends with the second `done` (client-go 238)."""
-
-    async def scene():
-        for item in "ab":
-            queue.add(item)
-            queue.get_nowait()
-        drained = asyncio.ensure_future(queue.shut_down_with_drain())
-        await clock.settle()
-        queue.done("a")
-        await clock.settle()
-        assert not drained.done()
-        queue.done("b")
-        await drained
-
-    asyncio.run(scene())
+    for item in "ab":
+        queue.add(item)
+        queue.get_nowait()
+    drained = asyncio.ensure_future(queue.shut_down_with_drain())
+    await clock.settle()
+    queue.done("a")
+    await clock.settle()
+    assert not drained.done()
+    queue.done("b")
+    await drained
 
 
 @pytest.mark.client_go(241, "ShutDownWithDrain")
-def test_draining_hands_out_what_was_added_again(queue, clock):
+async def test_draining_hands_out_what_was_added_again(queue, clock):
     """An item that was added while it was worked on runs once more before the drain ends (client-go 241)."""
-
-    async def scene():
-        queue.add("a")
-        queue.get_nowait()
-        queue.add("a")
-        drained = asyncio.ensure_future(queue.shut_down_with_drain())
-        waiting = asyncio.ensure_future(queue.get())
-        await clock.settle()
-        queue.done("a")
-        assert await waiting == "a"
-        await clock.settle()
-        assert not drained.done()
-        queue.done("a")
-        await drained
-
-    asyncio.run(scene())
+    queue.add("a")
+    queue.get_nowait()
+    queue.add("a")
+    drained = asyncio.ensure_future(queue.shut_down_with_drain())
+    waiting = asyncio.ensure_future(queue.get())
+    await clock.settle()
+    queue.done("a")
+    assert await waiting == "a"
+    await clock.settle()
+    assert not drained.done()
+    queue.done("a")
+    await drained
 
 
-def test_a_plain_shutdown_ends_a_drain(queue, clock):
+async def test_a_plain_shutdown_ends_a_drain(queue, clock):
     """Who loses patience need not wait for work that hangs."""
-
-    async def scene():
-        queue.add("a")
-        queue.get_nowait()
-        drained = asyncio.ensure_future(queue.shut_down_with_drain())
-        await clock.settle()
-        assert not drained.done()
-        queue.shut_down()
-        await drained
-
-    asyncio.run(scene())
+    queue.add("a")
+    queue.get_nowait()
+    drained = asyncio.ensure_future(queue.shut_down_with_drain())
+    await clock.settle()
+    assert not drained.done()
+    queue.shut_down()
+    await drained
 
 
 @pytest.mark.client_go(242)
@@ -257,7 +229,7 @@ def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
 
 
 @pytest.mark.client_go(232, 301)
-def test_many_producers_and_consumers_lose_nothing(queue):
+async def test_many_producers_and_consumers_lose_nothing(queue):
     """Everything added before shutdown is worked on, never one item by two workers (client-go 232)."""
     done: list[int] = []
     active: set[int] = set()
@@ -275,18 +247,15 @@ def test_many_producers_and_consumers_lose_nothing(queue):
             done.append(item)
             queue.done(item)
 
-    async def scene():
-        workers = [asyncio.ensure_future(worker()) for _ in range(10)]
-        threads = [
-            threading.Thread(target=lambda n=n: [queue.add(n * 20 + i) for i in range(20)]) for n in range(10)
-        ]
-        for thread in threads:
-            thread.start()
-        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
-        await queue.shut_down_with_drain()
-        await asyncio.gather(*workers)
-
-    asyncio.run(scene())
+    workers = [asyncio.ensure_future(worker()) for _ in range(10)]
+    threads = [
+        threading.Thread(target=lambda n=n: [queue.add(n * 20 + i) for i in range(20)]) for n in range(10)
+    ]
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+    await queue.shut_down_with_drain()
+    await asyncio.gather(*workers)
     assert sorted(done) == list(range(200))
 
 
@@ -498,4 +467,4 @@ class Fairness(RuleBasedStateMachine):
 
 
 TestFairness = Fairness.TestCase
-TestFairness.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestFairness.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -232,7 +232,7 @@ def test_a_worker_that_is_cancelled_by_what_it_calls_is_replaced(caplog):
     assert "another one takes its place" in caplog.text
 
 
-def test_workers_that_are_cancelled_end_and_hold_no_item():
+async def test_workers_that_are_cancelled_end_and_hold_no_item():
     """The queue can be drained, and worked on by others."""
     begun = asyncio.Event()
 
@@ -241,22 +241,18 @@ def test_workers_that_are_cancelled_end_and_hold_no_item():
         await asyncio.sleep(3600)
 
     scene = Scene(reconcile)
-
-    async def play():
-        task = asyncio.ensure_future(scene.workers())
-        scene.queue.add("a")
-        await begun.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        await asyncio.wait_for(scene.queue.shut_down_with_drain(), 5)
-        return task.cancelled()
-
-    assert asyncio.run(play())
+    task = asyncio.ensure_future(scene.workers())
+    scene.queue.add("a")
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.wait_for(scene.queue.shut_down_with_drain(), 5)
+    assert task.cancelled()
     assert scene.failures == []
 
 
 @pytest.mark.client_go("Workers")
-def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog):
+async def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog):
     """A reconcile function that fails for a day works again when its reason is gone."""
     tried = []
 
@@ -265,16 +261,13 @@ def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(caplog)
         if len(tried) < 40:
             raise ValueError("not yet")
 
-    async def scenario():
-        clock = ManualClock()
-        queue = RateLimitingQueue(clock=clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
-        workers = asyncio.ensure_future(run_workers(queue, reconcile))
-        queue.add("a")
-        await clock.advance(3600)
-        queue.shut_down()
-        await workers
-
-    asyncio.run(scenario())
+    clock = ManualClock()
+    queue = RateLimitingQueue(clock=clock, limiter=ItemExponentialFailureRateLimiter(1, 60))
+    workers = asyncio.ensure_future(run_workers(queue, reconcile))
+    queue.add("a")
+    await clock.advance(3600)
+    queue.shut_down()
+    await workers
     assert len(tried) == 40
     assert len(caplog.records) == 39
     assert "the work on a failed, the next attempt is in 60 s" in caplog.text

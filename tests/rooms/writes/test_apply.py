@@ -51,10 +51,10 @@ def test_a_field_manager_may_be_named(scene, apply) -> None:
 
 def test_field_managers_are_short_enough_stay_the_same_and_differ() -> None:
     """The server takes 128 characters; two long names must not become one owner."""
-    long, other = field_manager("g" * 253, "h" * 60), field_manager("g" * 253, "i" * 60)
+    long, other = field_manager("g" * 253, "h" * 300), field_manager("g" * 253, "h" * 301)
     assert len(long) == len(other) == 128
     assert long != other
-    assert long == field_manager("g" * 253, "h" * 60)
+    assert long == field_manager("g" * 253, "h" * 300)
 
 
 def test_a_namespace_is_that_of_the_object_of_the_call_unless_it_is_named(scene, apply) -> None:
@@ -102,6 +102,7 @@ def test_values_that_were_read_from_a_view_may_be_applied(scene, view, apply) ->
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
+        (3, "a int can't be applied"),
         (["x"], "a list can't be applied: apply takes an object as in YAML"),
         ({"kind": "ConfigMap", "metadata": {"name": "x"}}, "apiVersion is missing: apply takes"),
         ({"apiVersion": "v1", "kind": 3, "metadata": {"name": "x"}}, "kind is 3: apply takes"),
@@ -116,6 +117,7 @@ def test_values_that_were_read_from_a_view_may_be_applied(scene, view, apply) ->
         ({**MAP, "metadata": {"name": "x", "ownerReferences": {"uid": "x"}}}, "it has to be a list"),
         ({**MAP, "metadata": {"name": "x", "labels": ["a"]}}, "metadata.labels of the ConfigMap x is"),
         ({**MAP, "data": {"at": [dt.date(2026, 1, 1)]}}, r"a value at data.at\[0\] that JSON can't write"),
+        ({**MAP, "data": {"at": {1, 2}}}, "a value at data.at that JSON can't write"),
         ({**MAP, "data": {"at": math.nan}}, "a value at data.at that JSON can't write: JSON has no nan"),
         ({**MAP, "data": {True: "a"}}, r"at data that .* the key True is no text; .* YAML reads on, off"),
         ({**MAP, "data": {None: "a"}}, "at data that .* the key None is no text; write the key in quotes"),

@@ -204,25 +204,21 @@ def test_a_missing_right_is_named_as_a_rule(scene, apply, message, rule) -> None
 
 
 @pytest.mark.client_go(262, "Token bucket")
-def test_writes_are_limited_on_this_side(scene, clock) -> None:
+async def test_writes_are_limited_on_this_side(scene, clock) -> None:
     """A handler in a loop does not fill the server's queues: after the burst, writes have a steady rate."""
     gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(2, 3, clock=clock))
     write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
     counts: list[int] = []
-
-    async def flood() -> None:
-        tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(7)]
-        for _ in range(5):
-            await clock.settle()
-            counts.append(len(scene.server.requests))
-            await clock.advance(0.5)
-        await asyncio.gather(*tasks)
-
-    asyncio.run(flood())
+    tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(7)]
+    for _ in range(5):
+        await clock.settle()
+        counts.append(len(scene.server.requests))
+        await clock.advance(0.5)
+    await asyncio.gather(*tasks)
     assert counts == [3, 4, 5, 6, 7]
 
 
-def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
+async def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
     """`spec.writes` of a reload: writes that wait keep their places, later ones have the new rate."""
     gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
     write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
@@ -234,47 +230,40 @@ def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
         counts.append(len(scene.server.requests))
         return tasks
 
-    async def run() -> None:
-        tasks = await flood(2)
-        gate.limit(0, 1)
-        tasks += await flood(20)
-        await clock.advance(1)
-        gate.limit(1, 3)
-        tasks += await flood(4)
-        gate.limit(1, 3)  # the same again gives no new burst
-        tasks += await flood(1)
-        await clock.advance(2)
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
+    tasks = await flood(2)
+    gate.limit(0, 1)
+    tasks += await flood(20)
+    await clock.advance(1)
+    gate.limit(1, 3)
+    tasks += await flood(4)
+    gate.limit(1, 3)  # the same again gives no new burst
+    tasks += await flood(1)
+    await clock.advance(2)
+    await asyncio.gather(*tasks)
     assert counts == [1, 21, 25, 25]
     assert len(scene.server.requests) == 27
 
 
 @pytest.mark.client_go(262, "Token bucket")
-def test_writes_that_give_up_their_wait_cost_no_token(scene, clock) -> None:
+async def test_writes_that_give_up_their_wait_cost_no_token(scene, clock) -> None:
     """A thousand calls time out while they wait for the rate limit: the next write does not wait for them."""
     gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
     write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
-
-    async def run() -> None:
-        tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(1001)]
-        await clock.settle()
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.wait(tasks)
-        task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
-        await clock.settle()
-        assert len(scene.server.requests) == 1
-        await clock.advance(1)
-        await task
-
-    asyncio.run(run())
+    tasks = [asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1))) for _ in range(1001)]
+    await clock.settle()
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
+    await clock.settle()
+    assert len(scene.server.requests) == 1
+    await clock.advance(1)
+    await task
     assert len(scene.server.requests) == 2
 
 
 @pytest.mark.parametrize("waits", ["for a token", "for the answer", "for Retry-After"])
-def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
+async def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
     """The handler's time is over: the request ends with it, and what became of it is not known."""
     bucket = TokenBucket(1, 1, clock=clock)
     if waits == "for a token":
@@ -289,15 +278,11 @@ def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
         scene.server.during = never
     elif waits == "for Retry-After":
         scene.server.errors = [throttled(9)]
-
-    async def cancel() -> None:
-        task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
-        await clock.settle()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    task = asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
+    await clock.settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert results(scene) == ["cancelled"]
     assert len(scene.server.requests) == (0 if waits == "for a token" else 1)
 

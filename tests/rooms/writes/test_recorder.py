@@ -234,23 +234,19 @@ def test_a_server_that_is_away_or_busy_is_tried_again_for_two_minutes(play, serv
     assert (recorder.statistics(), len(server.errors)) == (RecordedEvents(failed=1), 8)
 
 
-def test_processes_do_not_come_back_to_a_server_together(server, view, log) -> None:
+async def test_processes_do_not_come_back_to_a_server_together(server, view, log) -> None:
     """A pause is up to a quarter longer, by chance."""
-
-    async def scene() -> None:
-        clock = ManualClock(jitter=0.99)
-        gate = WriteGate(server, WriteLedger(0), clock=clock)
-        recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
-        server.errors = [Unreachable("refused")]
-        task = asyncio.create_task(recorder.run())
-        recorder.record(view(), EventText("Seen", "it"), ORIGIN)
-        await clock.advance(12.4)
-        assert len(server.requests) == 1
-        await clock.advance(0.1)
-        assert len(server.requests) == 2
-        task.cancel()
-
-    asyncio.run(scene())
+    clock = ManualClock(jitter=0.99)
+    gate = WriteGate(server, WriteLedger(0), clock=clock)
+    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+    server.errors = [Unreachable("refused")]
+    task = asyncio.create_task(recorder.run())
+    recorder.record(view(), EventText("Seen", "it"), ORIGIN)
+    await clock.advance(12.4)
+    assert len(server.requests) == 1
+    await clock.advance(0.1)
+    assert len(server.requests) == 2
+    task.cancel()
 
 
 @pytest.mark.client_go("core/v1 recorder")
@@ -287,30 +283,26 @@ def test_repetitions_join_a_series_whose_count_was_not_sent(play, server, view) 
     assert server.requests[-1][3]["series"]["count"] == 4
 
 
-def test_counts_are_sent_while_other_events_never_pause(server, view, clock, log) -> None:
+async def test_counts_are_sent_while_other_events_never_pause(server, view, clock, log) -> None:
     """A busy recorder does not keep the count of a series back until it rests."""
+    gate = WriteGate(server, WriteLedger(0), clock=clock)
+    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+    (same,) = told(view, 1)
+    for _ in range(3):
+        recorder.record(*same, ORIGIN)
+    task = asyncio.create_task(recorder.run())
+    await clock.settle()
 
-    async def scene() -> None:
-        gate = WriteGate(server, WriteLedger(0), clock=clock)
-        recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
-        (same,) = told(view, 1)
-        for _ in range(3):
-            recorder.record(*same, ORIGIN)
-        task = asyncio.create_task(recorder.run())
-        await clock.settle()
+    async def meanwhile() -> None:
+        # Each request takes 20 s, in which two more events are recorded.
+        await clock.sleep(20)
 
-        async def meanwhile() -> None:
-            # Each request takes 20 s, in which two more events are recorded.
-            await clock.sleep(20)
-
-        server.during = meanwhile
-        for number in range(30):
-            for name in ("a", "b"):
-                recorder.record(view(f"{name}-{number}"), EventText("Seen", "it"), ORIGIN)
-            await clock.advance(20)
-        task.cancel()
-
-    asyncio.run(scene())
+    server.during = meanwhile
+    for number in range(30):
+        for name in ("a", "b"):
+            recorder.record(view(f"{name}-{number}"), EventText("Seen", "it"), ORIGIN)
+        await clock.advance(20)
+    task.cancel()
     assert {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}} in [
         body for _, _, _, body in server.requests
     ]
@@ -395,7 +387,7 @@ def test_a_cancelled_recorder_sends_nothing_more(ending, server, view) -> None:
 
 
 @pytest.mark.client_go(286, "Recorder shutdown")
-def test_threads_may_record_while_the_process_ends(server, view, clock, log) -> None:
+async def test_threads_may_record_while_the_process_ends(server, view, clock, log) -> None:
     """A `def` handler that is left over neither waits nor fails, even after the end of the loop."""
     ended, faults = threading.Event(), list[Exception]()
     obj = view()
@@ -409,19 +401,15 @@ def test_threads_may_record_while_the_process_ends(server, view, clock, log) -> 
         except Exception as fault:
             faults.append(fault)
 
-    async def scene() -> list[threading.Thread]:
-        gate = WriteGate(server, WriteLedger(0), clock=clock)
-        recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
-        task = asyncio.create_task(recorder.run())
-        threads = [threading.Thread(target=tell, args=[recorder], daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        await clock.settle()
-        await recorder.flush(5.0)
-        await task  # it ends by itself
-        return threads
-
-    threads = asyncio.run(scene())
+    gate = WriteGate(server, WriteLedger(0), clock=clock)
+    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+    task = asyncio.create_task(recorder.run())
+    threads = [threading.Thread(target=tell, args=[recorder], daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    await clock.settle()
+    await recorder.flush(5.0)
+    await task  # it ends by itself
     ended.set()
     for thread in threads:
         thread.join(10)

@@ -1,0 +1,441 @@
+"""What is asked and ordered on the admin address: answers, refusals in sentences, and who may ask."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from declctl.admin import serve
+from declctl.admin.access import redacted
+from declctl.admin.metrics import StatusCollector
+from declctl.errors import Forbidden, NotFound, UsageError
+from declctl.kit import ManualClock
+from declctl.kit.pending import ItemState
+from declctl.objects import FieldPathError
+from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.queue_listing import ListedItem, QueueListing
+from declctl.runtime.log import LogLevelControl
+from declctl.runtime.reporting.why import ExplainedWrite, OwnedField, WriteExplanation
+from declctl.runtime.scheduling.schedules import TriggerResult
+from declctl.testing import Logged
+from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, NIGHTLY, NOTIFY, request
+
+THEN = datetime(2026, 1, 2, 2, tzinfo=UTC)
+WRITE = ExplainedWrite(
+    time=THEN,
+    verb="apply",
+    result="succeeded",
+    manager="declctl/guard/web",
+    handler="web",
+    generation=3,
+    called_for="team-a/shop",
+    request_id="r1",
+    causes=("Modified webapps team-a/shop (Watch)",),
+    resource_version="7",
+    seconds=0.01,
+    retries=0,
+    error="",
+)
+FOUND = WriteExplanation(
+    kind="v1 ConfigMap",
+    resource="configmaps",
+    key="team-a/settings",
+    exists=True,
+    uid="u",
+    resource_version="9",
+    fields=(OwnedField("data.a", "declctl/guard/web", "Apply", "", "2026-01-02T02:00:00Z", "web", WRITE),),
+    writes=(WRITE,),
+)
+LISTING = QueueListing(
+    handler="notify",
+    mode="Event",
+    waiting=1233,
+    running=0,
+    backing_off=1,
+    unmapped=0,
+    left_out=1233,
+    items=[
+        ListedItem(
+            key="default/web-0",
+            state=ItemState.BACKING_OFF,
+            type="Modified",
+            priority=None,
+            since=THEN,
+            attempts=2,
+            due=THEN,
+            last_error_type="KeyError",
+            generation=None,
+            again=False,
+        )
+    ],
+)
+LETTER = DeadLetter(
+    handler="notify",
+    key="default/web-0",
+    type="Modified",
+    error="KeyError: 'secret'",
+    error_type="KeyError",
+    traceback="Traceback: KeyError: 'secret'",
+    attempts=5,
+    first_failed_at=THEN,
+    failed_at=THEN,
+    generation=6,
+    changes=2,
+)
+
+
+@pytest.fixture(name="asked")
+def _asked(runtime) -> Callable[[], list]:
+    """What the controller was asked for; it has an answer to everything."""
+    runtime.told_running = SimpleNamespace(document=lambda: {"generation": 6})
+    runtime.told_why, runtime.told_queues, runtime.told_letters = FOUND, {"notify": LISTING}, [LETTER]
+    levels: list[str] = []
+    runtime.log_level = LogLevelControl("info", levels.append)
+    return lambda: [*runtime.asked_why, *runtime.asked_queues, *runtime.requeued, *runtime.triggered, *levels]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/plan"),
+        ("GET", "/why/configmaps/a/b"),
+        ("GET", "/queue/notify"),
+        ("GET", "/deadletters"),
+        ("POST", "/-/requeue?all=true"),
+        ("POST", "/-/loglevel?level=debug"),
+    ],
+)
+def test_names_texts_and_orders_are_behind_the_token(ask: Callable, asked, method: str, path: str) -> None:
+    """On other addresses than loopback there has to be one, and where there is one it is needed."""
+    assert ask(path, method=method, address=EVERYWHERE).status == 403
+    assert ask(path, method=method, address=EVERYWHERE, token="t").status == 401
+    assert ask(path, method=method, token="t").status == 401
+    assert asked() == []
+    assert ask(path, method=method, address=EVERYWHERE, token="t", Authorization="Bearer t").status == 200
+
+
+@pytest.mark.parametrize("path", ["/plan", "/why/configmaps/a/b", "/queue/notify"])
+def test_before_the_first_generation_the_answer_is_to_wait(ask: Callable, runtime, path: str) -> None:
+    """The names of the manifest are not known yet."""
+    runtime.say(generation=0)
+    answer = ask(path)
+    assert answer.status == 503
+    assert "starting" in answer.json["error"]
+
+
+def test_the_plan_that_runs_is_told(ask: Callable, asked) -> None:
+    """What `declctl plan --against running` compares a manifest with."""
+    answer = ask("/plan")
+    assert (answer.status, answer.json) == (200, {"generation": 6})
+
+
+def test_the_cache_is_read(ask: Callable) -> None:
+    """The keys of a resource, an object as handlers see it, and what an index has, as of a lister."""
+    keys = ["default/web-1", "team-a/web-2"]
+    assert ask("/cache/pods").json == {"resource": "pods", "count": 2, "keys": keys}
+    assert ask("/cache/pods?namespace=team-a").json["keys"] == ["team-a/web-2"]
+    assert ask("/cache/pods/team-a/web-2").json["spec"] == {"nodeName": "node-1"}
+    assert ask("/index/pods/byNode/node-1").json["keys"] == ["team-a/web-2"]
+    assert ask("/index/pods/byNode/").json["values"] == ["node-1", "node-2"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "told"),
+    [
+        ("/cache/nodes", 404, "the manifest declares pods"),
+        ("/cache/nodes/a", 404, "the manifest declares pods"),
+        ("/index/nodes/byNode/a", 404, "the manifest declares pods"),
+        ("/cache/pods/default/gone", 404, "a key is namespace/name"),
+        ("/index/pods/byTeam/a", 404, "there is: byNode"),
+        ("/cache/pods?labelSelector=((", 400, "labelSelector: "),
+        ("/queue/nobody", 404, "No handler is named nobody; the manifest declares notify."),
+        ("/deadletters?handler=nobody", 404, "No handler is named nobody; the manifest declares notify."),
+        *(
+            (f"/queue/notify?limit={limit}", 400, "is no number from 1 to 1,000.")
+            for limit in ("0", "1001", "-1", "1.5", "x", "", "9" * 100)
+        ),
+    ],
+)
+def test_what_there_is_not_is_told_with_what_there_is(
+    ask: Callable, asked, path: str, status: int, told: str
+) -> None:
+    """A name that the manifest or the cache doesn't have, and a parameter that can't be read."""
+    answer = ask(path)
+    assert answer.status == status
+    assert told in answer.json["error"]
+    assert asked() == [] or path == "/queue/nobody"
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (TriggerResult.BEGUN, 202),
+        (TriggerResult.BUSY, 409),
+        (TriggerResult.UNKNOWN, 404),
+        (TriggerResult.NOT_STARTED, 503),
+    ],
+)
+def test_a_schedule_is_called_on_request(ask: Callable, runtime, result: TriggerResult, status: int) -> None:
+    """The answer says whether the call has begun, and why not."""
+    runtime.trigger_result = result
+    answer = ask("/-/trigger?schedule=nightly", method="POST")
+    assert answer.status == status
+    assert runtime.triggered == ["nightly"]
+    assert answer.json["message" if status == 202 else "error"]
+
+
+def test_figures_of_schedules_and_dead_letters_are_metrics(runtime) -> None:
+    """An alert can say that no night has succeeded lately; what is not known yet is absent."""
+    runtime.say(schedules=[NIGHTLY], handlers=(replace(NOTIFY, dead_letters=4, dead_letters_dropped=2),))
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in StatusCollector(runtime.status, {}).collect()
+        for sample in family.samples
+    }
+    assert found["declctl_schedule_results_total", "nightly", "failed"] == 2
+    assert found["declctl_schedule_results_total", "nightly", "skipped"] == 1
+    assert found["declctl_schedule_next_run_timestamp_seconds", "nightly"] == THEN.timestamp()
+    assert ("declctl_schedule_last_success_timestamp_seconds", "nightly") not in found
+    assert found["declctl_handler_dead_letters", "notify"] == 4
+    assert found["declctl_handler_dead_letters_dropped_total", "notify"] == 2
+
+
+def test_without_the_token_a_schedule_has_times_and_no_texts(runtime) -> None:
+    """An exception may name a secret; the class of it, and the times, may not."""
+    (shown,) = redacted(replace(runtime.now, schedules=[NIGHTLY]).document())["schedules"]
+    assert (shown["name"], shown["nextRun"]) == ("nightly", "2026-01-02T02:00:00Z")
+    assert (shown["lastOutcome"], shown["lastError"]) == ("Failed", "KeyError")
+
+
+def test_why_has_fields_and_writes(ask: Callable, runtime, asked) -> None:
+    """Each field with its manager, its handler, its generation and the cause of the call."""
+    answer = ask("/why/configmaps/team-a/settings?field=data.a")
+    assert (answer.status, runtime.asked_why) == (200, [("configmaps", "team-a/settings", "data.a")])
+    (field,) = answer.json["fields"]
+    assert (field["path"], field["handler"], field["write"]["generation"]) == ("data.a", "web", 3)
+    assert field["write"]["causes"] == ["Modified webapps team-a/shop (Watch)"]
+    assert answer.json["writes"][0]["calledFor"] == "team-a/shop"
+    assert answer.json["writes"][0]["time"] == "2026-01-02T02:00:00Z"
+    # A resource may have its group and version, as kubectl's full form, whose slashes are escaped.
+    assert ask("/why/apps%2Fv1%2Fdeployments/team-a/web").status == 200
+    assert asked()[1:] == [("apps/v1/deployments", "team-a/web", "")]
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "sentence"),
+    [
+        (UsageError("'a b' is no name of a resource"), 400, "'a b' is no name of a resource"),
+        (FieldPathError("'spec[' has a bracket without its end", 5), 400, "bracket"),
+        (NotFound(404, "NotFound", "the server serves no shoes"), 404, "serves no shoes"),
+        (Forbidden(403, "Forbidden", "may not get"), 502, "may not get"),
+        (replace(FOUND, exists=False, fields=(), writes=()), 404, "The cluster has no v1 ConfigMap"),
+    ],
+)
+def test_why_without_an_answer_is_a_sentence(ask: Callable, runtime, told, status, sentence) -> None:
+    """A wrong name, a wrong field, a missing object, and a right that the controller lacks."""
+    runtime.told_why = told
+    answer = ask("/why/configmaps/team-a/settings")
+    assert answer.status == status
+    assert sentence in answer.json["error"]
+
+
+def test_an_object_that_is_gone_has_its_writes(ask: Callable, runtime) -> None:
+    """The delete is one of them."""
+    runtime.told_why = replace(FOUND, exists=False, fields=())
+    assert ask("/why/configmaps/team-a/settings").status == 200
+
+
+def test_what_waits_is_listed(ask: Callable, runtime, asked) -> None:
+    """The counts, how many are left out, and what is known of each item."""
+    answer = ask("/queue/notify")
+    assert (answer.status, answer.json) == (
+        200,
+        {
+            "handler": "notify",
+            "mode": "Event",
+            "waiting": 1233,
+            "running": 0,
+            "backingOff": 1,
+            "unmapped": 0,
+            "leftOut": 1233,
+            "items": [
+                {
+                    "key": "default/web-0",
+                    "state": "BackingOff",
+                    "type": "Modified",
+                    "priority": None,
+                    "since": "2026-01-02T02:00:00Z",
+                    "attempts": 2,
+                    "due": "2026-01-02T02:00:00Z",
+                    "lastErrorType": "KeyError",
+                    "generation": None,
+                    "again": False,
+                }
+            ],
+        },
+    )
+    assert ask("/queue/notify?limit=1000").status == 200
+    assert runtime.asked_queues == [("notify", 100), ("notify", 1000)]
+
+
+def test_the_letters_are_listed(ask: Callable, runtime) -> None:
+    """With all that is known of each; one handler's on request."""
+    runtime.told_letters = [LETTER, replace(LETTER, handler="audit")]
+    assert ask("/deadletters").json["count"] == 2
+    listed = ask("/deadletters?handler=notify").json
+    assert listed == {
+        "count": 1,
+        "deadLetters": [
+            {
+                "handler": "notify",
+                "key": "default/web-0",
+                "type": "Modified",
+                "error": "KeyError: 'secret'",
+                "errorType": "KeyError",
+                "traceback": "Traceback: KeyError: 'secret'",
+                "attempts": 5,
+                "firstFailedAt": "2026-01-02T02:00:00Z",
+                "failedAt": "2026-01-02T02:00:00Z",
+                "generation": 6,
+                "changes": 2,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("handler=notify&key=default/web-0", ("notify", "default/web-0")),
+        ("handler=notify", ("notify", None)),
+        ("all=true", (None, None)),
+    ],
+)
+def test_letters_are_requeued_on_request(ask: Callable, runtime, query: str, asked: tuple) -> None:
+    """One, those of a handler, or all; the answer says how many."""
+    answer = ask(f"/-/requeue?{query}", method="POST")
+    assert (answer.status, answer.json) == (200, {"message": "1 requeued", "requeued": 1, "pending": 0})
+    assert runtime.requeued == [asked]
+
+
+@pytest.mark.parametrize(
+    ("query", "results", "status", "words"),
+    [
+        ("handler=notify&key=a/b", {RequeueResult.PENDING: 1}, 409, "A newer change of a/b waits or runs"),
+        ("handler=notify&key=a/b", {RequeueResult.NONE: 1}, 404, "notify has no dead letter of a/b;"),
+        ("handler=notify", {}, 404, "notify has no dead letter;"),
+        ("handler=nobody", {}, 404, "No handler is named nobody; the manifest declares notify."),
+        ("handler=notify", None, 503, "The process ends"),
+        ("", {}, 400, "Name a handler"),
+        ("all=no", {}, 400, "Name a handler"),
+    ],
+)
+def test_a_request_that_requeues_nothing_says_why(
+    ask: Callable, runtime, query: str, results: dict | None, status: int, words: str
+) -> None:
+    """Each refusal is a sentence."""
+    runtime.requeue_results = results
+    answer = ask(f"/-/requeue?{query}", method="POST")
+    assert answer.status == status
+    assert answer.json["error"].startswith(words)
+
+
+def test_of_several_letters_those_that_wait_are_counted(ask: Callable, runtime) -> None:
+    """Newer changes of some keys go first: the others are requeued."""
+    runtime.requeue_results = {RequeueResult.REQUEUED: 3, RequeueResult.PENDING: 2}
+    answer = ask("/-/requeue?all=true", method="POST")
+    assert answer.status == 200
+    assert answer.json["message"] == "3 requeued; 2 not, as newer changes of their keys wait or run"
+
+
+@pytest.fixture(name="applied")
+def _applied(runtime) -> list[str]:
+    """The levels that the process was given."""
+    applied: list[str] = []
+    runtime.log_level = LogLevelControl("info", applied.append)
+    return applied
+
+
+def test_the_level_is_changed(ask: Callable, applied: list[str]) -> None:
+    """The answer has the level before and the new one."""
+    answer = ask("/-/loglevel?level=debug", method="POST")
+    assert (answer.status, answer.json) == (
+        200,
+        {
+            "message": "the log level is debug, and was info",
+            "before": "info",
+            "level": "debug",
+            "until": None,
+        },
+    )
+    assert ask("/-/loglevel?level=WARNING", method="POST").json["before"] == "debug"
+    assert ask("/-/loglevel?level=debug").status == 405  # GET changes nothing
+    assert applied == ["debug", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("", "level: '' is none of debug, info, warning, error."),
+        ("level=loud", "level: 'loud' is none of debug, info, warning, error."),
+        ("level=debug&for=soon", 'for: "soon" is not a duration'),
+        ("level=debug&for=10ms", "for: write a duration from 1s to 24h."),
+        ("level=debug&for=25h", "for: write a duration from 1s to 24h."),
+    ],
+)
+def test_a_wrong_parameter_is_told_and_changes_nothing(
+    ask: Callable, applied: list[str], query: str, words: str
+) -> None:
+    """400, with what may be written."""
+    answer = ask(f"/-/loglevel?{query}", method="POST")
+    assert answer.status == 400
+    assert answer.json["error"].startswith(words)
+    assert not applied
+
+
+def test_a_log_that_is_not_that_of_the_command_is_left_alone(ask: Callable) -> None:
+    """409 in a process that uses the runtime as a library."""
+    assert ask("/-/loglevel?level=debug", method="POST").status == 409
+
+
+async def test_a_level_for_a_time_is_set_back(runtime, applied: list[str]) -> None:
+    """By the clock; a later request replaces the time, and each change is a line with its reason."""
+    clock, log = ManualClock(), Logged()
+    async with serve(runtime, LOOPBACK, clock=clock, log=log) as bound:
+
+        async def order(query: str) -> dict:
+            return (await request(bound, f"/-/loglevel?{query}", method="POST")).json
+
+        answer = await order("level=debug&for=10m")
+        assert answer["message"] == "the log level is debug, and was info; info again in 10m"
+        assert answer["until"] == "2026-01-01T00:10:00Z"
+        changed = runtime.log_level.changed
+        assert (changed.level, changed.start) == ("debug", "info")
+        await clock.advance(599)
+        assert applied == ["debug"]
+        await clock.advance(1)
+        assert applied == ["debug", "info"]
+        assert runtime.log_level.changed is None
+        await order("level=error&for=10m")
+        await order("level=warning")
+        await clock.advance(3600)
+        assert applied == ["debug", "info", "error", "warning"]
+    said = [line.event for line in log.lines if "log level" in line.event]
+    assert said == [
+        "the log level is debug from now on, and was info: 127.0.0.1 asked for it; info again in 10m",
+        "the log level is info from now on, and was debug: its time is over",
+        "the log level is error from now on, and was info: 127.0.0.1 asked for it; info again in 10m",
+        "the log level is warning from now on, and was error: 127.0.0.1 asked for it",
+    ]
+
+
+def test_the_status_has_a_level_that_is_not_that_of_the_start(ask: Callable, runtime, applied) -> None:
+    """Also without the token: it is no secret."""
+    assert ask("/status").json["logLevel"] is None
+    runtime.log_level.change("debug")
+    runtime.say(log_level=runtime.log_level.changed)
+    found = {"level": "debug", "start": "info", "until": None}
+    assert ask("/status").json["logLevel"] == found
+    assert ask("/status", token="secret").json["logLevel"] == found
