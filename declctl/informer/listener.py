@@ -293,7 +293,7 @@ async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock:
     """
     if not listeners:
         return
-    ended = asyncio.gather(*[listener.gone() for listener in listeners])
+    ended = asyncio.create_task(_all_gone(listeners))
     late = asyncio.create_task(clock.sleep(_STOP_SECONDS))
     try:
         await asyncio.wait([ended, late], return_when=asyncio.FIRST_COMPLETED)
@@ -309,6 +309,11 @@ async def end_workers(listeners: Sequence[ProcessorListener], *, of: str, clock:
     finally:
         late.cancel()
         ended.cancel()
+
+
+async def _all_gone(listeners: Sequence[ProcessorListener]) -> None:
+    for listener in listeners:
+        await listener.gone()
 
 
 async def _awaited(result: Awaitable[Any]) -> BaseException | None:
