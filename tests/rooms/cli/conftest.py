@@ -178,12 +178,13 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         sys.modules.pop(module, None)
 
 
-@pytest.fixture(name="logging_restored", autouse=True)
-def _logging_restored() -> Iterator[None]:
-    """Put back what logging was before: the whole process shares it, and the tests of other rooms read it."""
-    root = logging.getLogger()
+@pytest.fixture(name="process_restored", autouse=True)
+def _process_restored() -> Iterator[None]:
+    """Put back what `run` changes in the whole process, which the tests of other rooms share."""
+    root, interval = logging.getLogger(), sys.getswitchinterval()
     before = root.handlers[:], root.level
     yield
+    sys.setswitchinterval(interval)
     root.handlers[:], root.level = before[0], before[1]
     logging.captureWarnings(capture=False)
     for name in ("kubernetes", "declctl.informer", "declctl.informer.notices", "watchfiles"):

@@ -16,7 +16,7 @@ from declctl.hooks.calls import Implementation, call
 from declctl.kit import ManualClock
 from declctl.kit.secret_values import secret_values
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
+pytestmark = pytest.mark.usefixtures("process_restored")
 
 
 def logs(level: str = "info") -> tuple[Any, io.StringIO]:

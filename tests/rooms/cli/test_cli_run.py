@@ -51,7 +51,7 @@ class FakeRuntime:
 
 
 @pytest.fixture(name="fake")
-def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> type[FakeRuntime]:
+def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, process_restored: None) -> type[FakeRuntime]:
     """A runtime that starts nothing."""
     kind = type("Fake", (FakeRuntime,), {})
     monkeypatch.setattr(running, "Runtime", kind)
