@@ -27,7 +27,7 @@ BROKEN = {
         "ended the process (exit status 0)",
     ),
     "killed": (f"{GOOD}\nimport os\nos.kill(os.getpid(), 9)\n", "", "ImportFailed", "the process (signal 9)"),
-    "hangs": (f"{GOOD}\nwhile True: pass\n", "", "ImportTimeout", "longer than 4 s"),
+    "hangs": (f"{GOOD}\nwhile True: pass\n", "", "ImportTimeout", "longer than 8 s"),
     "missing attribute": ("def tel(change): ...\n", "", "Invalid", "no 'tell'"),
     "unknown parameter": ("def tell(chnage): ...\n", "", "Invalid", "chnage"),
     "prepare raises": (
@@ -41,7 +41,7 @@ BROKEN = {
         "async def declctl_prepare():\n    import asyncio\n    await asyncio.sleep(1000)",
         "",
         "PrepareFailed",
-        "longer than 1 s",
+        "longer than 5 s",
     ),
     "a hook that there is not": ("def declctl_evnt(change): ...", "", "Invalid", "declctl_evnt"),
     "a hook with a parameter of its own": ("def declctl_deleted(corpse): ...", "", "Invalid", "corpse"),
@@ -88,7 +88,7 @@ def _fingerprint(controller, sandbox):
 def running(rig, config_map):
     """A controller whose handler has heard of one object."""
     rig.handler("tell")
-    rig.reload_policy = "settle: 20ms, preflightTimeout: 4s, warmTimeout: 1s"
+    rig.reload_policy = "settle: 20ms, preflightTimeout: 8s, warmTimeout: 5s"
     controller = rig.run(GOOD, objects=[config_map("m")])
     controller.wait_idle()
     rig.folder.write("handlers.py", f"{GOOD}\nX = 1\n")  # the pre-flight's threads are there from now on

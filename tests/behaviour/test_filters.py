@@ -111,7 +111,7 @@ def test_a_filter_that_fails_on_a_cached_object_refuses_the_reload(rig, config_m
 
 def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None:
     """It is asked in a thread, for `warmTimeout` at most; the machinery goes on meanwhile."""
-    rig.reload_policy += ", warmTimeout: 1s"
+    rig.reload_policy += ", warmTimeout: 3s"
     rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
     controller = rig.run(TELL.format(size=2), objects=[config_map("m", size="5")])
     controller.wait_idle()

@@ -12,7 +12,7 @@ from waiting import until
 
 from declctl.testing import BundleDir
 
-LEASE, RENEWAL, RETRY = 4.0, 3.0, 0.5  # seconds
+LEASE, RENEWAL, RETRY = 8.0, 6.0, 0.5  # seconds; a busy machine may be silent for some of them
 MANIFEST = f"""\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller

@@ -25,7 +25,7 @@ spec:
     - {{name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: e2e=yes}}
   handlers:
     - {{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}
-  reload: {{settle: 50ms, warmTimeout: 500ms, preflight: "Off"}}
+  reload: {{settle: 50ms, warmTimeout: 3s, preflight: "Off"}}
 """
 CODE = """\
 def tell(change): print(f"{change.type} {change.key} {change.reason}")

@@ -34,7 +34,7 @@ spec:
       resourceRef: {{name: pods}}
       entryPoint: handlers:sweep
       retry: {{maxAttempts: 2, initialBackoff: 50ms, maxBackoff: 200ms}}
-  reload: {{settle: 50ms, warmTimeout: 500ms, preflight: "Off"}}
+  reload: {{settle: 50ms, warmTimeout: 3s, preflight: "Off"}}
 """
 # As a handler that deletes every pod whose deployment is not there.
 HANDLERS = """\
