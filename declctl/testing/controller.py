@@ -297,9 +297,16 @@ class ControllerUnderTest:
         """
         deadline = time.monotonic() + timeout
         version = self._version()
+
+        def at_rest() -> bool:
+            try:
+                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
+            except TimeoutError:  # its loop is busy
+                return False
+
         until(
             f"all caches have seen version {version} of the sandbox and all handlers are done",
-            lambda: self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic())),
+            at_rest,
             timeout=timeout,
         )
 

@@ -95,3 +95,20 @@ def test_a_call_that_takes_too_long_is_a_timeout(controller: ControllerUnderTest
         controller.on_machinery(asyncio.sleep(3600), 0.01)
     with pytest.raises(TimeoutError, match="its own"):
         controller.on_machinery(fail(), 10)
+
+
+def test_a_busy_controller_is_not_idle(controller: ControllerUnderTest) -> None:
+    """Its loop does not answer in time: that is the AssertionError of a wait, as for any other reason."""
+    go = threading.Event()
+    loop = controller.on_machinery(_loop(), 5)
+    loop.call_soon_threadsafe(go.wait)
+    try:
+        with pytest.raises(AssertionError, match=r"not within 0\.1 s: all caches have seen version"):
+            controller.wait_idle(0.1)
+    finally:
+        go.set()
+    controller.wait_idle()
+
+
+async def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
