@@ -9,6 +9,12 @@ import pytest
 from declctl.runtime.checking import check, preflight_pool
 from declctl.testing.controller import SharedPreflightPool
 
+# Code that lets the clock of the child in which it is imported go 20 s ahead.
+SLOW_IN_CHILD = """\
+from declctl.runtime.checking import preflight_child as answering
+real = answering.monotonic
+answering.monotonic = lambda: real() + 20
+"""
 _NOT_COMPARED = ("HOME", "PYTEST_CURRENT_TEST")
 
 

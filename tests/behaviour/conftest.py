@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from declctl.admin.endpoints import matching_keys
+from declctl.objects import FieldSelector
+from declctl.runtime.checking.check import check
+from declctl.runtime.planning.comparison import ObjectSelection, compare_plans
 from declctl.runtime.reloading.changes import Outcome
 from declctl.testing import BundleDir, ControllerUnderTest, until
 from declctl.testing.pytest_plugin import bundle_dir, configmap_dir, controller, sandbox
@@ -18,6 +22,12 @@ from tests.storm import plugin
 
 __all__ = ["bundle_dir", "configmap_dir", "controller", "sandbox"]  # fixtures, for every test here
 
+# Handlers tell all of a change.
+TELLING = """
+from blackboard import tell as note
+def tell(change, obj):
+    note("told", obj["kind"], str(change.key), str(change.type), str(change.reason), change.initial)
+"""
 _SUPPORT = str(Path(__file__).parent / "support")
 
 
@@ -163,3 +173,19 @@ def stormy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     importlib.invalidate_caches()
     yield
     sys.modules.pop("dc_stormy", None)
+
+
+def planned_against(runs: ControllerUnderTest, folder: Path) -> Any:
+    """What `declctl plan --against running` says of the files."""
+    running = runs.runtime.running()
+    assert running is not None
+
+    def matching(selected: ObjectSelection) -> int:
+        fields = FieldSelector.parse(selected.fields)
+        return len(
+            matching_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields)
+        )
+
+    return compare_plans(
+        check(folder / "manifest.yaml", in_child=False), against=running.plan(), matching=matching
+    )

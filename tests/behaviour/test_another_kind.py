@@ -4,8 +4,7 @@ import pytest
 
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import gadgets, secret
-from tests.behaviour.test_plans import CODE, planned_against
+from tests.behaviour.conftest import TELLING, gadgets, planned_against, secret
 
 MAPS = "- {name: maps, apiVersion: v1, kind: ConfigMap}"
 SECRETS = "- {name: maps, apiVersion: v1, kind: Secret}"
@@ -27,7 +26,7 @@ def runs(rig, config_map, board, monkeypatch):
     monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.1)
     rig.handler("tell")
     rig.reload_policy += ", warmTimeout: 2s"
-    controller = rig.run(CODE, objects=[*map(config_map, "ab"), *map(secret, "ab")])
+    controller = rig.run(TELLING, objects=[*map(config_map, "ab"), *map(secret, "ab")])
     controller.wait_idle()
     assert len(rig.told("told")) == 2
     board.told.clear()
@@ -94,7 +93,7 @@ def test_objects_of_the_kind_before_are_not_told_to_be_gone(rest, rig, runs, san
     assert [str(replay) for replay in found.replays] == ["tell hears the cache"]
     assert found.objects_listed is None  # how many there are of the new kind is not known
     rig.only(rest=rest)
-    rig.apply(f"{CODE}\nX = 1\n")
+    rig.apply(f"{TELLING}\nX = 1\n")
     runs.wait_idle()
     assert {row[4:] for row in rig.told("told")} == {("Initial", True)}
     assert _told(rig) == [("Secret", f"default/{name}", "Added") for name in "ab"]
@@ -119,7 +118,7 @@ def test_a_new_resource_waits_for_its_kind(comes, rig, config_map, sandbox) -> N
     if comes == "start":
         rig.resources.append(GADGETS)
         rig.handler("gadgets", resource="gadgets", entry="handlers:tell")
-    runs = rig.start(CODE, objects=[config_map("b")])
+    runs = rig.start(TELLING, objects=[config_map("b")])
     until("it works", lambda: rig.told("told"))
     if comes == "edit":
         rig.handler("gadgets", resource="gadgets", entry="handlers:tell")
@@ -139,11 +138,11 @@ def test_what_waits_of_the_kind_before_never_reaches_code_for_the_new_one(rig, b
     """A change that fails, and one that waits behind it, belong to the old code and the old kind."""
     rig.handler("tell", rest="retry: {initialBackoff: 10ms, maxBackoff: 10ms}, onFailure: Retry")
     rig.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 200ms"
-    fails = f"{CODE}    if obj.name == 'a': raise ValueError('no')\n    board.wait('gate')\n"
+    fails = f"{TELLING}    if obj.name == 'a': raise ValueError('no')\n    board.wait('gate')\n"
     fails += "import blackboard as board\n"
     runs = rig.run(fails, objects=[*map(config_map, "abc"), *map(secret, "ab")])
     until("both are called", lambda: {row[2] for row in rig.told("told")} >= {"default/a", "default/b"})
-    rig.apply(CODE.replace('"told"', '"new"'), SECRETS)
+    rig.apply(TELLING.replace('"told"', '"new"'), SECRETS)
     runs.wait_idle()
     board.open_gate("gate")
     rig.retired()
@@ -158,7 +157,7 @@ def test_another_version_of_a_kind_is_the_same_objects(rig) -> None:
     """`v1beta1` becomes `v1`: nothing has happened to the objects, and nothing is told of them."""
     rig.resources = [GADGETS.replace("v1", "v1beta1")]
     rig.handler("tell", resource="gadgets")
-    runs = rig.run(CODE, objects=[gadgets("v1beta1", "v1"), gadget("a", size=1)])
+    runs = rig.run(TELLING, objects=[gadgets("v1beta1", "v1"), gadget("a", size=1)])
     runs.wait_idle()
     assert _told(rig) == [("Gadget", "default/a", "Added")]
     rig.apply(None, GADGETS)
@@ -211,7 +210,7 @@ def test_a_reload_that_waits_ends_with_other_files_and_with_a_rollback(rig, runs
     """Files that nobody asked for are not taken by a retry, and nothing is retried of what was left."""
     warm = rig.reload_policy.replace("warmTimeout: 2s", "probationPeriod: 1h, warmTimeout: 30s")
     rig.reload_policy = warm  # a busy machine
-    rig.apply(f"{CODE}# edited\n")
+    rig.apply(f"{TELLING}# edited\n")
     sandbox.faults.refuse(403, Match(resource="secrets"))
     assert rig.reload(None, SECRETS).reason == "Forbidden"
     assert runs.status().reload_retry is not None
@@ -219,7 +218,7 @@ def test_a_reload_that_waits_ends_with_other_files_and_with_a_rollback(rig, runs
     assert runs.status().reload_retry is None
 
     assert rig.reload().reason == "Forbidden"
-    rig.write(f"{CODE}# edited again\n")
+    rig.write(f"{TELLING}# edited again\n")
     until("the retry has found other files", lambda: runs.status().reload_retry is None)
     sandbox.faults.clear()
     assert runs.status().generation == 3

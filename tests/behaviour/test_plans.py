@@ -2,32 +2,9 @@
 
 import pytest
 
-from declctl.admin.endpoints import matching_keys
-from declctl.objects import FieldSelector
-from declctl.runtime.checking.check import check
-from declctl.runtime.planning.comparison import ObjectSelection, compare_plans
+from tests.behaviour.conftest import TELLING, planned_against
 
-CODE = """
-from blackboard import tell as note
-def tell(change, obj):
-    note("told", obj["kind"], str(change.key), str(change.type), str(change.reason), change.initial)
-"""
 MAPS = "- {name: maps, apiVersion: v1, kind: ConfigMap%s}"
-
-
-def planned_against(runs, folder):
-    running = runs.runtime.running()
-    assert running is not None
-
-    def matching(selected: ObjectSelection) -> int:
-        fields = FieldSelector.parse(selected.fields)
-        return len(
-            matching_keys(runs.lister(selected.resource), selected.namespace, selected.labels or None, fields)
-        )
-
-    return compare_plans(
-        check(folder / "manifest.yaml", in_child=False), against=running.plan(), matching=matching
-    )
 
 
 def _planned(runs, rig):
@@ -59,7 +36,7 @@ def test_a_plan_counts_what_an_edit_leaves_out(rig, config_map, selects, rest, g
         }
     rig.resources = [MAPS % ""]
     rig.handler("tell")
-    runs = rig.run(CODE, objects=objects)
+    runs = rig.run(TELLING, objects=objects)
     runs.wait_idle()
     rig.board.told.clear()
     rig.resources = [MAPS % selects]
@@ -114,7 +91,7 @@ def test_a_plan_says_what_it_can_not_count(rig, config_map, before, after, rest,
     """A function is asked at the reload, and the API server knows what is not cached: there is no number."""
     rig.resources = [MAPS % before]
     rig.handler("tell")
-    code = f"{CODE}\ndef passes(obj): return obj.name == 'm0'\n"
+    code = f"{TELLING}\ndef passes(obj): return obj.name == 'm0'\n"
     runs = rig.run(code, objects=[config_map("m0"), config_map("m1")])
     rig.resources = [MAPS % after]
     rig.only(rest=rest)
@@ -142,7 +119,7 @@ def test_a_plan_knows_the_namespaces_that_the_process_follows(rig, config_map, s
     both = ", namespaces: {labelSelector: 'team in (web,api)'}"
     rig.resources = [MAPS % both, (MAPS % ", namespaces: {labelSelector: team=web}").replace("maps", "webs")]
     rig.handler("tell")
-    runs = rig.run(CODE, objects=objects)
+    runs = rig.run(TELLING, objects=objects)
     runs.wait_idle()
 
     rig.resources[0] = MAPS % f"{both}, fieldSelector: metadata.name!=x"

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from declctl.kit import KeyedQueue, ManualClock
 from declctl.kit.debounce import LONGEST_REST
 from declctl.kit.keyed_queue import QueueItem
-from tests.properties.test_keyed_queue import Value, merge
+from tests.properties.merging import Value, merge
 
 KEYS = st.sampled_from("abc")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])

@@ -1,6 +1,5 @@
 """The keyed queue against a model that keeps one plain list and looks at all of it every time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -9,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from declctl.kit import KeyedQueue, ManualClock
 from declctl.kit.keyed_queue import QueueItem
+from tests.properties.merging import Value, merge
 
 KEYS = st.sampled_from("abcd")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
@@ -16,35 +16,6 @@ WEIGHTS = st.integers(0, 30)
 RETRIED = -1  # the epoch of what is to be retried, and of what is behind it: the newest when that is taken
 PICKS = st.integers(0, 1000)
 ROOM = st.sampled_from([1, 2, 100, 100])  # how many may be out at once
-
-
-@dataclass(frozen=True)
-class Value:
-    """A change that remembers which additions went into it."""
-
-    kind: str
-    parts: tuple[int, ...]
-    weight: int
-
-
-def merge(waiting: Value, new: Value, attempted: bool) -> Sequence[Value]:
-    """The table of the contract, on values without objects."""
-    parts = waiting.parts + new.parts
-    match waiting.kind, new.kind:
-        case "Resync", kind:
-            return [Value(kind, parts, new.weight)]
-        case kind, "Resync":
-            return [Value(kind, parts, waiting.weight)]
-        case "Added", "Modified":
-            return [Value("Added", parts, new.weight)]
-        case "Added", "Deleted" if not attempted:
-            return []
-        case _, "Deleted":
-            return [Value("Deleted", parts, new.weight)]
-        case "Modified", "Modified":
-            return [Value("Modified", parts, new.weight + waiting.weight)]
-        case _:
-            return [waiting, new]
 
 
 @dataclass(eq=False)

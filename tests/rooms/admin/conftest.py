@@ -371,3 +371,18 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
 def _http() -> Callable[..., object]:
     """One request to a server that runs."""
     return request
+
+
+class Lines:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, event: str, **_: object) -> None:
+        self.lines.append(event)
+
+    warning = error = info
+
+    def bind(self, **_: object) -> "Lines":
+        return self

@@ -14,7 +14,7 @@ from declctl.errors import Forbidden, Unreachable
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
-from tests.rooms.admin.test_admin_server import Lines
+from tests.rooms.admin.conftest import Lines
 
 LOOPBACK = Address("127.0.0.1", 0)
 

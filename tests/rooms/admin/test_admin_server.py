@@ -10,21 +10,7 @@ from declctl.admin import front, serve
 from declctl.admin.acceptor import bound_sockets
 from declctl.errors import UsageError
 from declctl.manifest.values import Address
-
-
-class Lines:
-    """A log that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, event: str, **_: object) -> None:
-        self.lines.append(event)
-
-    warning = error = info
-
-    def bind(self, **_: object) -> "Lines":
-        return self
+from tests.rooms.admin.conftest import Lines
 
 
 def test_a_busy_address_is_named(runtime):

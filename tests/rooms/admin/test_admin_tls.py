@@ -22,7 +22,7 @@ from declctl.kit import ManualClock
 from declctl.manifest.model import AdminSpec, TlsFiles
 from declctl.manifest.values import Address
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.test_admin_server import Lines
+from tests.rooms.admin.conftest import Lines
 
 LOOPBACK = Address("127.0.0.1", 0)
 

@@ -13,7 +13,7 @@ from declctl.admin.authorization import AccessVerdict
 from declctl.errors import UsageError
 from declctl.manifest.model import AdminSpec
 from declctl.manifest.values import Address
-from tests.rooms.admin.test_admin_server import Lines
+from tests.rooms.admin.conftest import Lines
 
 LOOPBACK = Address("127.0.0.1", 0)
 CACHE = "/cache/pods"

@@ -16,7 +16,7 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec, TlsFiles
 from declctl.manifest.values import Address
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.test_admin_server import Lines
+from tests.rooms.admin.conftest import Lines
 
 ANY_PORT = Address("127.0.0.1", 0)
 

@@ -19,6 +19,15 @@ from tests.children import share_children
 from tests.rooms.cli import hello
 from tests.rooms.cli.answering import Process, answering
 
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: c}
+spec:
+  resources: [{name: pods, apiVersion: v1, kind: Pod}]
+  handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers:f"}]
+"""
+
 
 @dataclass(frozen=True)
 class Ended:

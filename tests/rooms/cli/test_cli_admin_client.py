@@ -8,15 +8,8 @@ import pytest
 from declctl.cli.admin_client import admin_address
 from declctl.errors import UsageError
 from tests.rooms.cli.answering import STATUS, Process
+from tests.rooms.cli.conftest import MANIFEST
 
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: c}
-spec:
-  resources: [{name: pods, apiVersion: v1, kind: Pod}]
-  handlers: [{name: h, resourceRef: {name: pods}, entryPoint: "handlers:f"}]
-"""
 NAMED = f"{MANIFEST}  nonsense: 1\n  admin: {{bindAddress: '127.0.0.1:9000'}}\n"
 
 

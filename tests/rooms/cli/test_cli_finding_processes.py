@@ -14,8 +14,8 @@ from declctl.errors import UsageError
 from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
 from tests.rooms.cli.answering import STATUS
+from tests.rooms.cli.conftest import MANIFEST
 from tests.rooms.cli.running import Running
-from tests.rooms.cli.test_cli_admin_client import MANIFEST
 
 
 @pytest.fixture(name="runs")

@@ -19,9 +19,9 @@ from declctl.runtime.checking.check import check
 from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked
 from declctl.runtime.reloading.changes import Step, StepKind
 from declctl.runtime.reloading.stage import handler_digests
+from tests.children import SLOW_IN_CHILD
 from tests.rooms.cli.answering import Process
 from tests.rooms.cli.conftest import Command, Ended
-from tests.rooms.runtime.test_check import SLOW_IN_CHILD
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1

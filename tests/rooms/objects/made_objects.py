@@ -3,11 +3,21 @@
 import json
 from typing import Any
 
+from hypothesis import strategies as st
+
 from declctl.decoding import Projection
 from declctl.objects import FieldPath, Record
 
 NODE_NAME = FieldPath.parse("spec.nodeName")
 IMAGES = FieldPath.parse("spec.containers[*].image")
+TEXTS = st.text(max_size=30)
+INTEGERS = st.integers(min_value=-(10**30), max_value=10**30)
+NUMBERS = INTEGERS | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
+)
 
 
 def pod(name: str = "web-1", **fields: Any) -> dict[str, Any]:

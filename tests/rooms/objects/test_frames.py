@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.objects import FrameCodec
-from tests.rooms.objects.made_objects import compact, pod
+from tests.rooms.objects.made_objects import JSON, TEXTS, compact, pod
 
 
 def train(codec: FrameCodec) -> list[tuple[bytes, bytes]]:
@@ -34,15 +34,6 @@ def test_every_object_is_given_back_before_and_after_learning():
     assert all(codec.decode(frame) == plain for plain, frame in pairs)
     before, after = len(pairs[0][1]), len(codec.encode(pairs[0][0]))
     assert after < before / 2
-
-
-TEXTS = st.text(max_size=30)
-NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
-    max_leaves=10,
-)
 
 
 @given(

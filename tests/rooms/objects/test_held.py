@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.objects.frame import ObjectCodec
-from tests.rooms.objects.made_objects import compact, pod
-
-TEXTS = st.text(max_size=30)
-INTEGERS = st.integers(min_value=-(10**30), max_value=10**30)
-NUMBERS = INTEGERS | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
-    max_leaves=10,
-)
+from tests.rooms.objects.made_objects import JSON, TEXTS, compact, pod
 
 
 def codec() -> ObjectCodec:

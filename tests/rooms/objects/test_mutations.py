@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from declctl.objects.differences import MutationDetector
 from declctl.objects.frame import ObjectCodec
-from tests.rooms.objects.made_objects import compact, pod
-from tests.rooms.objects.test_held import JSON, TEXTS
+from tests.rooms.objects.made_objects import JSON, TEXTS, compact, pod
 
 
 def held(*objects):

@@ -13,7 +13,7 @@ from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight import Preflight
 from declctl.runtime.checking.preflight_pool import Ending
 from declctl.testing import BundleDir, ConfigMapDir
-from tests.children import share_children
+from tests.children import SLOW_IN_CHILD, share_children
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +56,6 @@ BAD = {
     "an index that is no function": ("handlers", INDEXES.format("{'it': 1}"), "DCL049", "manifest.yaml", 8),
     "an index without a name": ("handlers", INDEXES.format("{1: str}"), "DCL049", "manifest.yaml", 8),
 }
-
-SLOW_IN_CHILD = """\
-from declctl.runtime.checking import preflight_child as answering
-real = answering.monotonic
-answering.monotonic = lambda: real() + 20
-"""
 
 
 def _write(bundle: BundleDir, *, policy: str = "preflightTimeout: 20s") -> str:
