@@ -189,3 +189,13 @@ def planned_against(runs: ControllerUnderTest, folder: Path) -> Any:
     return compare_plans(
         check(folder / "manifest.yaml", in_child=False), against=running.plan(), matching=matching
     )
+
+
+def let_begin(runs: ControllerUnderTest) -> None:
+    """Let `warmTimeout` pass: handlers begin without the caches that can't sync."""
+
+    def has_begun() -> bool:
+        runs.advance(1)
+        return any(line.startswith("handlers begin without") for line in runs.log.events("warning"))
+
+    until("handlers begin", has_begun)

@@ -8,6 +8,7 @@ import pytest
 from declctl import testing
 from declctl.informer.reflector import namespaces
 from declctl.sandbox.faults import Match
+from tests.behaviour.conftest import let_begin
 
 CODE = """
 from blackboard import tell as note
@@ -185,9 +186,9 @@ def test_changes_of_namespaces_during_an_outage_are_caught_up_with(selecting, sa
 def test_without_the_right_to_list_namespaces_the_rule_is_named(selecting, sandbox, rig, controller) -> None:
     """The fault has the line of the selector and the rule of a ClusterRole; it is tried again by itself."""
     sandbox.faults.refuse(403, Match(resource="namespaces"), message="namespaces is forbidden")
-    rig.reload_policy += ", warmTimeout: 60s"
+    rig.reload_policy += ", warmTimeout: 30s"
     runs = controller(rig.write(CODE), objects=[space("a"), selecting.map("one", "a")])
-    runs.advance(60)
+    let_begin(runs)
     error = until("the fault is shown", lambda: runs.resource("maps").error)
     assert "manifest.yaml:6: namespaces with team=web: " in error
     assert "namespaces is forbidden" in error

@@ -394,13 +394,11 @@ def test_a_kind_that_is_installed_later_gets_the_changes_that_came_before_it(
 ) -> None:
     """Until its scope is known, a name is no key: no reconciler is called for an object that can't exist."""
     rig.resources.append("- {name: tenants, apiVersion: example.dev/v1, kind: Tenant}")
-    rig.reload_policy += ", warmTimeout: 60s"
     watches = "watches: [{resourceRef: {name: maps}, mapTo: {label: tenant}}]"
     rig.handler("keys", resource="tenants", rest=f"mode: Reconcile, {watches}")
     labelled = config_map("m")
     labelled["metadata"]["labels"] = {"tenant": "acme"}
     runs = rig.run(GONE, objects=[labelled])
-    runs.advance(60)
     until("its change waits", lambda: runs.handler("keys").unmapped == 1)
     assert (runs.handler("keys").failed, rig.told("key"), degraded(runs)) == (0, [], "")
     sandbox.create(definition("tenants", "Tenant"))

@@ -4,7 +4,7 @@ import pytest
 
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import secret
+from tests.behaviour.conftest import let_begin, secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 INCLUDES = "includeSnapshotsFrom: [secrets]"
@@ -126,11 +126,11 @@ def test_without_the_cache_only_the_handler_that_names_it_waits(
     reading.handler("later", rest=INCLUDES)
     reading.handler("keyed", rest=f"mode: Reconcile, {INCLUDES}")
     reading.handler("free", entry="handlers:free")
-    reading.reload_policy += ", warmTimeout: 60s"
+    reading.reload_policy += ", warmTimeout: 30s"
     reading.write(f"{READS_TWICE}\ndef free(obj): note('free', obj.name)\n")
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
     runs = controller(reading.folder.path, objects=[secret("a", at="early"), config_map("m")])
-    runs.advance(60)
+    let_begin(runs)
     until("the free one is called", lambda: reading.told("free") == [("free", "m")])
     until("the others wait", lambda: all(runs.handler(n).retried for n in ("later", "keyed")))
     assert (reading.told("async"), reading.told("reconciled")) == ([], [])

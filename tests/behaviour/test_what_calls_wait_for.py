@@ -10,7 +10,7 @@ from declctl.runtime.handling import invocations
 from declctl.runtime.scheduling import schedules
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import secret
+from tests.behaviour.conftest import let_begin, secret
 
 pytestmark = pytest.mark.thorough
 
@@ -136,8 +136,8 @@ def test_every_mode_waits_and_says_so_while_a_right_is_missing(
     for each in (invocations, schedules):
         monkeypatch.setattr(each, "LONGEST_WAIT_FOR_SYNC", 3600.0)
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(code, rest, policy=", warmTimeout: 60s", schedule="every: 24h")
-    runs.advance(60)
+    runs = start(code, rest, policy=", warmTimeout: 30s", schedule="every: 24h")
+    let_begin(runs)
     until("all handlers wait", lambda: all(runs.handler(name).retried for name in MODES))
     until("the schedule can be called", lambda: trigger(runs) == "Begun")
     until("the schedule waits", lambda: runs.status().schedules[0].last_error)
@@ -217,8 +217,8 @@ def test_an_edit_that_names_a_resource_that_can_not_be_read_is_refused(
 def test_an_edit_that_names_a_cache_that_never_synced_is_told_so(start, rig, sandbox, code, rest) -> None:
     """The resource was in the manifest, unread; from the edit on, calls wait for it, and then read all."""
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(NOTHING, policy=", warmTimeout: 60s")
-    runs.advance(60)
+    runs = start(NOTHING, policy=", warmTimeout: 30s")
+    let_begin(runs)
     all_called(rig)
     until("no more waits", lambda: not any(runs.handler(n).queued + runs.handler(n).running for n in MODES))
     declare(rig, rest)

@@ -6,7 +6,7 @@ from declctl.errors import NotSynced, UnknownNamespace
 from declctl.runtime.handling import invocations
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import secret
+from tests.behaviour.conftest import let_begin, secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 # Tells each ConfigMap without a Secret of its name to be an orphan, as a handler would that deletes it.
@@ -71,8 +71,8 @@ def test_a_handler_that_acts_on_absence_deletes_nothing_while_caches_fill(start,
 def test_a_handler_that_acts_on_absence_deletes_nothing_while_a_right_is_missing(start, rig, sandbox) -> None:
     """After `warmTimeout` handlers begin; what can't be read is an error, and no attempt, until it can."""
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(", warmTimeout: 60s")
-    runs.advance(60)
+    runs = start(", warmTimeout: 30s")
+    let_begin(runs)
     until("each was called more often than attempts are", lambda: _in(rig, "called") > 6 * 3)
     with pytest.raises(NotSynced, match=r"^secrets has not synced \(.*secrets is forbidden"):
         runs.lister("secrets").list()
@@ -107,8 +107,8 @@ def test_what_waits_for_a_cache_is_called_as_soon_as_it_has_synced(
         each.replace("initialBackoff: 20ms, maxBackoff: 50ms", long) for each in acting.handlers
     ]
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(", warmTimeout: 60s")
-    runs.advance(60)
+    runs = start(", warmTimeout: 30s")
+    let_begin(runs)
     until("all back off", lambda: sum(runs.handler(name).retried for name in ("tell", "tell-async")) == 6)
     sandbox.faults.clear()
     runs.wait_idle(60.0)
