@@ -35,7 +35,6 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
 
@@ -550,8 +549,7 @@ class LeaderElector:
         finally:
             timer.cancel()
             sending.cancel()
-            with suppress(asyncio.CancelledError, DeclctlError):
-                await asyncio.wait([sending])
+            await asyncio.wait([sending])  # a cancellation ends this wait as well, and goes on
 
     async def _call(self, request: LeaseRequest) -> KubeObject:
         if request.verb is LeaseVerb.GET:

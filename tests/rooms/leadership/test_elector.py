@@ -110,6 +110,18 @@ async def test_each_renewal_differs_from_the_last_one():
     await asyncio.wait([task])
 
 
+@pytest.mark.parametrize("turns", range(1, 12))
+async def test_a_cancellation_ends_an_election_at_any_moment(turns):
+    """Also when an answer has just come: else a process that ends would wait for the election for ever."""
+    clock = ManualClock()
+    task = asyncio.ensure_future(LeaderElector(Leases(), times=TIMES, clock=clock, identity="me").run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await clock.settle()
+    assert task.cancelled()
+
+
 async def test_the_leader_stops_at_its_deadline_while_the_server_is_silent():
     """10 s after the last renewal that was sent, whatever requests are under way; `run` says why."""
     async with Scene() as s:
