@@ -2,8 +2,6 @@
 
 import copy
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 from clusters import Cluster
-from processes import environment
+from processes import run
 from rest import path
 from waiting import until
 
@@ -34,8 +32,7 @@ class Granted(NamedTuple):
 
 def generated(*arguments: str) -> list[dict[str, Any]]:
     """The objects that `declctl generate` prints."""
-    command = [sys.executable, "-m", "declctl", "generate", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    done = run("generate", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return list(yaml.safe_load_all(done.stdout))

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -86,23 +86,13 @@ def python_with_files(script: Path, mounts: Mapping[Path, Path]) -> str:
     for target in mounts:
         target.touch()
     commands = [["mount", "--bind", str(source), str(target)] for target, source in mounts.items()]
-    return _python_after(script, [shlex.join(command) for command in commands])
-
-
-def python_without(script: Path, limit: str) -> str:
-    """A Python for which the system has nothing left of what a limit counts; skips as above."""
-    return _python_after(script, [f"echo 0 > /proc/sys/user/{limit}"])
-
-
-def _python_after(script: Path, commands: Sequence[str]) -> str:
-    """A Python with mounts and limits of its own, for which commands are run first."""
-    inside = "\n".join(["set -e", *commands, 'exec "$@"'])
+    inside = "\n".join(["set -e", *map(shlex.join, commands), 'exec "$@"'])
     apart = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh"]
     if shutil.which("unshare") is None:
-        pytest.skip("mounts and limits of one's own need Linux")
+        pytest.skip("mounts of one's own need Linux")
     tried = subprocess.run([*apart, "true"], check=False, capture_output=True, text=True)
     if tried.returncode != 0:
-        pytest.skip(f"mounts and limits of one's own are not allowed here: {tried.stderr.strip()}")
+        pytest.skip(f"mounts of one's own are not allowed here: {tried.stderr.strip()}")
     script.write_text(f'#!/bin/sh\nexec {shlex.join([*apart, sys.executable])} "$@"\n', "utf-8")
     script.chmod(0o755)
     return str(script)

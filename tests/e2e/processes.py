@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from typing import IO, Any, Self
 from urllib.error import HTTPError
 from urllib.parse import quote
 
+import pytest
 from waiting import until
 
 _ADMIN = re.compile(r"admin address http://([\d.]+:\d+)")
 _MOST_ASKED = 20  # attempts of a request that is answered 429
 # Whoever runs the tests may have a cluster of their own: it is none of the tests' business.
 _NOT_INHERITED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "DECLCTL_LOAD_PLUGINS")
+Ended = subprocess.CompletedProcess[str]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -30,6 +33,23 @@ def environment(**more: str) -> dict[str, str]:
     paths = [path for path in (more.get("PYTHONPATH"), kept.get("PYTHONPATH")) if path]
     known = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
     return {**kept, "NO_COLOR": "1", **more, **known}
+
+
+def find_kubectl() -> str:
+    """The kubectl of KUBEBUILDER_ASSETS, or of the PATH; skips the test if there is none."""
+    places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
+    found = shutil.which("kubectl", path=places)
+    if found is None:
+        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    return found
+
+
+def run(*words: str, cwd: Path | None = None, seconds: float = 60, **env: str) -> Ended:
+    """A command of declctl, ended."""
+    command, mine = [sys.executable, "-m", "declctl", *words], environment(**env)
+    return subprocess.run(
+        command, cwd=cwd, env=mine, capture_output=True, text=True, check=False, timeout=seconds
+    )
 
 
 class Declctl:
@@ -60,10 +80,7 @@ class Declctl:
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**(env or {}))
         )
-        self._readers = [
-            _reader(self._process.stdout, self.out),
-            _reader(self._process.stderr, self.err),
-        ]
+        self._readers = [_reader(self._process.stdout, self.out), _reader(self._process.stderr, self.err)]
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +130,10 @@ class Declctl:
                     raise
                 time.sleep(float(error.headers["Retry-After"]))  # as each client should
         raise AssertionError("unreachable")
+
+    def command(self, *words: str) -> Ended:
+        """Another command that asks this process, ended."""
+        return run(*words, "--admin", self.admin().removeprefix("http://"))
 
     def reload(self, *, seconds: float = 60.0) -> Any:
         """Ask for a reload; the document of what became of it."""

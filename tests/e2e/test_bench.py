@@ -2,13 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from processes import environment
+from processes import run
 from waiting import until
 
 from declctl.bench.controller import ControllerProcess, built_in
@@ -59,11 +58,8 @@ def bench(*arguments: str, cwd: Path) -> Any:
 
 def started(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """The command, ended; whoever runs it has a cluster, which is not there. It leaves nothing behind."""
-    command = [sys.executable, "-m", "declctl", "bench", "reload", *arguments, "-o", "json"]
-    mine = environment(KUBECONFIG=str(cwd / "NO_CLUSTER"), TMPDIR=str(cwd))
-    done = subprocess.run(
-        command, cwd=cwd, env=mine, capture_output=True, text=True, timeout=100, check=False
-    )
+    mine = {"KUBECONFIG": str(cwd / "NO_CLUSTER"), "TMPDIR": str(cwd)}
+    done = run("bench", "reload", *arguments, "-o", "json", cwd=cwd, seconds=100, **mine)
     assert not list(cwd.glob("declctl-bench-*"))
     return done
 
@@ -100,12 +96,8 @@ def test_handlers_of_somebodys_own_are_compared(tmp_path: Path) -> None:
     found = bench("--manifest", "shop", "--objects", "40", cwd=tmp_path)
     assert (found["objects"], found["handlers"]) == (40, 3)
     reload, restart = found["reload"], found["restart"]
-    assert (reload["lists"], reload["watches"], reload["addedAgain"], reload["changesUndelivered"]) == (
-        0,
-        0,
-        0,
-        0,
-    )
+    assert (reload["lists"], reload["watches"], reload["addedAgain"]) == (0, 0, 0)
+    assert reload["changesUndelivered"] == 0
     assert (reload["retries"], restart["retries"]) == (0, 0)
     assert restart["lists"] == 2
     assert restart["addedAgain"] >= 40  # the handler of deletes hears of none

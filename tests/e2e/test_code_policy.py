@@ -1,13 +1,12 @@
 """deploy/admission-policy.yaml on a real API server: who may change the ConfigMaps that hold code."""
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from clusters import Cluster, new_namespace
+from processes import find_kubectl
 from waiting import until
 
 POLICY = Path(__file__).parents[2] / "deploy" / "admission-policy.yaml"
@@ -20,20 +19,12 @@ pytestmark = pytest.mark.real
 @pytest.fixture
 def kubectl(real_cluster: Cluster) -> Kubectl:
     """Runs kubectl, as one of the cluster's administrators or as somebody with all rights of RBAC."""
-    path = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
-    program = shutil.which("kubectl", path=path)
-    if program is None:
-        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    program = find_kubectl()
 
     def run(*arguments: str, groups: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
         who = ["--as=somebody", "--as-group=system:masters", *(f"--as-group={each}" for each in groups)]
-        return subprocess.run(
-            [program, f"--kubeconfig={real_cluster.kubeconfig}", *who, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = [program, f"--kubeconfig={real_cluster.kubeconfig}", *who, *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
     return run
 

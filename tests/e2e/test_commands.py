@@ -14,76 +14,27 @@ from rest import pod
 from waiting import until
 
 
-def _run(*words: str, cwd: Path | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "declctl", *words]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, env=environment(**env), check=False, timeout=60
-    )
-
-
 @pytest.mark.scenario
 def test_status_and_reload_talk_to_a_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
     """`declctl status` says what runs, `declctl reload` what it did, each with its exit status."""
     bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
     with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
-        admin = ("--admin", declctl.admin().removeprefix("http://"))
-        assert _run("status", *admin).stdout.startswith("e2e generation 1")
-        document = json.loads(_run("status", "-o", "json", *admin).stdout)
+        assert declctl.command("status").stdout.startswith("e2e generation 1")
+        document = json.loads(declctl.command("status", "-o", "json").stdout)
         assert [resource["name"] for resource in document["resources"]] == ["pods"]
         assert document["ready"]
-        unchanged = _run("reload", *admin)
+        unchanged = declctl.command("reload")
         assert (unchanged.returncode, unchanged.stdout) == (0, "generation 1: nothing changed\n")
         bundle.edit("handlers.py", "{change.type}", "new {change.type}")
-        changed = _run("reload", *admin)
+        changed = declctl.command("reload")
         assert changed.returncode == 0
         assert changed.stdout.startswith("generation 2: ~handler tell (code), 0 LIST")
         bundle.write("handlers.py", "def tell(:")
-        refused = _run("reload", *admin)
+        refused = declctl.command("reload")
         assert refused.returncode == 1
         assert "handlers.py:1:10: error DCL042" in refused.stderr
-        assert "STALE" in _run("status", *admin).stdout.splitlines()[0]
-
-
-def test_top_shows_the_load_of_a_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
-    """One sample, with the handler, its calls, and the objects and memory of its cache."""
-    namespace = new_namespace(sandbox_cluster)
-    bundle = telling(tmp_path / "bundle", namespace=namespace)
-    for number in range(3):
-        sandbox_cluster.rest.create(pod(f"p{number}", namespace))
-    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        admin = ("--admin", declctl.admin().removeprefix("http://"))
-        document = json.loads(_run("top", "-o", "json", "--interval", "200ms", *admin).stdout)
-        text = _run("top", "--once", "--interval", "200ms", *admin).stdout
-    (handler,), (cache,) = document["handlers"], document["caches"]
-    assert (handler["name"], handler["callsPerSecond"], handler["queued"]) == ("tell", 0.0, 0)
-    assert 0 < handler["p50Seconds"] <= handler["p95Seconds"] <= handler["p99Seconds"]
-    assert (cache["name"], cache["objects"], cache["eventsPerSecond"]) == ("pods", 3, 0.0)
-    assert cache["bytes"] > 0
-    assert (document["generation"], document["reloadReason"]) == (1, "")
-    assert text.startswith("e2e generation 1\n")
-
-
-def test_a_plan_is_made_against_the_running_process(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
-    """`plan --against running`: 0 before the edit, 2 and what it costs after it, 0 once it is live."""
-    namespace = new_namespace(sandbox_cluster)
-    bundle = telling(tmp_path / "bundle", namespace=namespace)
-    for number in range(3):
-        sandbox_cluster.rest.create(pod(f"p{number}", namespace))
-    with Declctl(bundle.path, "--no-watch", kubeconfig=sandbox_cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        admin = ("--admin", declctl.admin().removeprefix("http://"))
-        plan = ("plan", str(bundle.path), "--against", "running", *admin)
-        assert _run(*plan).returncode == 0
-        bundle.edit("manifest.yaml", "kind: Pod", "kind: Pod, labelSelector: app=web")
-        planned = _run(*plan)
-        assert (planned.returncode, planned.stderr) == (2, "")
-        assert "-/+resource pods (labelSelector)" in planned.stdout
-        assert planned.stdout.endswith("1 new LIST (~3 objects), 1 new WATCH\n")
-        assert ", 1 LIST, " in _run("reload", *admin).stdout
-        assert _run(*plan).returncode == 0
-    assert _run(*plan).returncode == 1
+        assert "STALE" in declctl.command("status").stdout.splitlines()[0]
 
 
 @pytest.mark.scenario
@@ -115,41 +66,6 @@ def test_hangup_reloads(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None
         declctl.hang_up()
         declctl.wait_for_generation(2)
         assert declctl.stop() == 0
-
-
-def test_a_busy_admin_address_is_usage(sandbox_cluster: SandboxCluster, tmp_path: Path) -> None:
-    """A second process on the same address ends with 2 and names it, and the first goes on."""
-    bundle = telling(tmp_path / "bundle", namespace=new_namespace(sandbox_cluster))
-    with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig) as declctl:
-        address = declctl.admin().removeprefix("http://")
-        second = _run(
-            "run", str(bundle.path), "--admin", address, "--kubeconfig", str(sandbox_cluster.kubeconfig)
-        )
-        assert second.returncode == 2
-        assert address in second.stderr
-        assert until("the first goes on", lambda: declctl.status()["ready"])
-
-
-def test_without_a_cluster_it_says_both_ways(tmp_path: Path) -> None:
-    """With nothing configured: one sentence that names the kubeconfig and --sandbox, and exit status 2."""
-    bundle = telling(tmp_path / "bundle", namespace="default")
-    done = _run("run", str(bundle.path), HOME=str(tmp_path))
-    assert done.returncode == 2
-    assert "kubeconfig" in done.stderr
-    assert "--sandbox" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_broken_manifest_ends_before_anything_starts(tmp_path: Path) -> None:
-    """All faults at once, exit status 1, and the cluster is not asked for anything."""
-    bundle = telling(tmp_path / "bundle", namespace="default")
-    bundle.edit("manifest.yaml", "resourceRef", "resuorceRef")
-    bundle.edit("manifest.yaml", "50ms", "50")
-    done = _run("run", str(bundle.path), "--sandbox")
-    assert done.returncode == 1
-    assert "error DCL012" in done.stderr
-    assert "error DCL030" in done.stderr
-    assert "context sandbox" not in done.stderr
 
 
 _SLOW = """\

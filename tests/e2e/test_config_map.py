@@ -1,14 +1,12 @@
 """`declctl run configmap/NAMESPACE/NAME`: a bundle straight from the API server, which is followed."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import User
 from clusters import Cluster, new_namespace
-from processes import Declctl, environment
+from processes import Declctl
 from waiting import until
 
 _MANIFEST = """\
@@ -116,24 +114,6 @@ def test_what_runs_goes_on_without_the_configmap_until_it_comes_back(bundle: Bun
         until("the new code is called", lambda: "again Added other" in declctl.out)
 
 
-@pytest.mark.parametrize(
-    ("manifest", "message"),
-    [
-        ("configmap/{namespace}/other", "configmap/{namespace}/other is not there: create it"),
-        ("configmap/bundle", "write configmap/NAMESPACE/NAME"),
-        ("./configmap/bundle", "the manifest can't be read"),
-    ],
-)
-def test_what_is_not_there_is_said_at_once(
-    manifest: str, message: str, bundle: Bundle, namespace: str
-) -> None:
-    """The exit status is that of wrong usage; of a file that is missing, that of a faulty manifest."""
-    with Declctl(manifest.format(namespace=namespace), kubeconfig=bundle.cluster.kubeconfig) as declctl:
-        status = declctl.wait()
-        assert status == (1 if manifest.startswith("./") else 2)
-        assert message.format(namespace=namespace) in "\n".join(declctl.err)
-
-
 @pytest.mark.real
 def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
     real_cluster: Cluster, tmp_path: Path
@@ -167,28 +147,3 @@ def test_it_needs_the_rights_on_one_configmap_that_the_refusal_names(
         bundle.patch(parts="WHO = 'second'\n")
         declctl.wait_for_generation(2)
         assert declctl.stop() == 0
-
-
-@pytest.mark.real
-def test_a_command_that_reads_it_once_needs_get_alone(real_cluster: Cluster, tmp_path: Path) -> None:
-    """`validate` of what the cluster has: a refusal has the command that grants the right."""
-    namespace = new_namespace(real_cluster)
-    bundle = Bundle(real_cluster, namespace)
-    user = User.create(real_cluster, "runner", namespace)
-    kubeconfig = user.kubeconfig(tmp_path / "kubeconfig")
-
-    def validate() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "declctl", "validate", bundle.manifest, "--kubeconfig", kubeconfig]
-        return subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=60, check=False
-        )
-
-    refused = validate()
-    assert refused.returncode == 2
-    assert (
-        f"kubectl create role read-bundle -n {namespace} --verb=get --resource=configmaps" in refused.stderr
-    )
-    names = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["bundle"], "verbs": ["get"]}
-    user.grant(names, namespace=namespace)
-    until("the right is granted", lambda: validate().returncode == 0)
-    assert f"{bundle.manifest}/manifest.yaml: straight is valid" in validate().stdout

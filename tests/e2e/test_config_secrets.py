@@ -57,29 +57,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_sandbox_has_it_among_its_objects(folder: Path) -> None:
-    """`--sandbox --objects`: as on a cluster."""
-    (folder / "manifest.yaml").write_text(MANIFEST.format(namespace="default"), "utf-8")
-    objects = folder.parent / "objects.yaml"
-    secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: pager}\n"
-    objects.write_text(f"{secret}data: {{token: dG9rZW4tb2YtbW9uZGF5}}\n", "utf-8")
-    with Declctl(folder, "--sandbox", "--objects", str(objects)) as declctl:
-        declctl.wait_until_synced()
-        assert declctl.out == [f"prepared with {FIRST}"]
-        assert declctl.stop() == 0
-
-
-def test_a_start_without_it_ends_with_the_command_that_creates_it(folder: Path) -> None:
-    """At the line of the manifest, and with the status of a faulty config."""
-    (folder / "manifest.yaml").write_text(MANIFEST.format(namespace="default"), "utf-8")
-    with Declctl(folder, "--sandbox") as declctl:
-        assert declctl.wait() == 1
-        said = "\n".join(declctl.err)
-        assert "manifest.yaml:9:46: error DCL057" in said
-        assert "the Secret default/pager is not in the cluster" in said
-        assert "kubectl create secret generic pager --namespace default" in said
-
-
 @pytest.mark.real
 def test_it_is_read_and_rotated_with_the_generated_rights(real_cluster: Cluster, folder: Path) -> None:
     """`get` of this Secret is enough and needed; without it, a reload waits for it by itself."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import Cluster, SandboxCluster, new_namespace
+from clusters import Cluster, new_namespace
 
 from declctl.informer import ResourceEventHandlerFuncs, Selection
 from declctl.runtime.library import SharedInformerFactory
@@ -116,30 +116,6 @@ def test_a_tweak_reaches_lists_and_watches(cluster: Cluster, namespace: str, lab
     assert told.lines == ["add mine", "delete mine"]
 
 
-@pytest.mark.client_go(230)
-@pytest.mark.parametrize("kind", ["typed", "metadata"])
-def test_the_server_sees_the_selectors_in_both_requests(sandbox_cluster: SandboxCluster, kind: str) -> None:
-    """The ledger of the server has them, in the LIST and in the WATCH that follows it."""
-    sandbox_cluster.server.faults.watch_list = "invalid"
-
-    def ours(asked: Selection) -> Selection:
-        return dataclasses.replace(asked, label_selector="team=a", field_selector="metadata.name=mine")
-
-    async def scenario(client: Client) -> None:
-        async with SharedInformerFactory(client, tweak_list_options=ours) as factory:
-            maps = factory.informer("v1", "ConfigMap", metadata_only=kind == "metadata")
-            await factory.wait_for_cache_sync()
-            while maps.statistics().state != "Watching" or not sandbox_cluster.server.ledger.count("watch"):
-                await asyncio.sleep(0.01)
-
-    _run(sandbox_cluster, scenario)
-    asked = sandbox_cluster.server.ledger.requests(resource="configmaps")
-    assert {request.verb for request in asked} == {"list", "watch"}
-    for request in asked:
-        assert request.params["labelSelector"] == "team=a"
-        assert request.params["fieldSelector"] == "metadata.name=mine"
-
-
 @pytest.mark.client_go("Metadata factory")
 def test_metadata_informers_have_metadata_and_nothing_else(cluster: Cluster, namespace: str) -> None:
     """Lists and events bring PartialObjectMetadata, which is enough for labels and owners."""
@@ -162,24 +138,3 @@ def test_metadata_informers_have_metadata_and_nothing_else(cluster: Cluster, nam
         assert obj["kind"] == "PartialObjectMetadata"
         assert obj["apiVersion"] == "meta.k8s.io/v1"
         assert "data" not in obj
-
-
-@pytest.mark.client_go(231, "Metadata factory")
-@pytest.mark.parametrize("mode", ["on", "invalid"])
-@pytest.mark.parametrize("metadata_only", [False, True])
-def test_caches_sync_whatever_the_server_knows_of_streaming_lists(
-    sandbox_cluster: SandboxCluster, mode: Any, metadata_only: bool
-) -> None:
-    """Served or refused: the objects are there, from a stream or from a LIST."""
-    server = sandbox_cluster.server
-    server.faults.watch_list = mode
-    server.create(_map("listed", "default"))
-
-    async def scenario(client: Client) -> list[str | None]:
-        async with SharedInformerFactory(client) as factory:
-            maps = await factory.for_resource("configmaps", metadata_only=metadata_only)
-            await factory.wait_for_cache_sync()
-            return [obj.name for obj in maps.lister.list()]
-
-    assert "listed" in _run(sandbox_cluster, scenario)
-    assert bool(server.ledger.count("list", resource="configmaps")) is (mode != "on")

@@ -1,11 +1,9 @@
 """`declctl generate deploy` on a real API server, and a process that is started as its kubelet would."""
 
 import json
-import os
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from clusters import Cluster, RealCluster, drop_namespace, make_namespace, new_n
 from container import Container, image_user, volumes_of
 from kubelet import Kubelet
 from packages import CHANGELOG, WEBHOOK, install
-from processes import Declctl, environment
+from processes import Declctl, find_kubectl
+from processes import run as run_command
 from rest import pod
 from tls_front import self_signed
 from waiting import until
@@ -34,10 +33,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture
 def apply(real_cluster: Cluster) -> Callable[[str], str]:
     """`kubectl apply --server-side -f -`; returns what it prints on both streams."""
-    places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
-    kubectl = shutil.which("kubectl", path=places)
-    if kubectl is None:
-        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    kubectl = find_kubectl()
 
     def run(documents: str) -> str:
         command = [kubectl, f"--kubeconfig={real_cluster.kubeconfig}", "apply", "--server-side", "-f", "-"]
@@ -62,15 +58,7 @@ def namespace(real_cluster: Cluster) -> Iterator[str]:
 
 
 def _generated(folder: Path, namespace: str, *more: str, env: Mapping[str, str] | None = None) -> str:
-    command = [sys.executable, "-m", "declctl", "generate", "deploy", str(folder), "--namespace", namespace]
-    done = subprocess.run(
-        [*command, *more],
-        capture_output=True,
-        text=True,
-        env=environment(**(env or {})),
-        check=False,
-        timeout=60,
-    )
+    done = run_command("generate", "deploy", str(folder), "--namespace", namespace, *more, **(env or {}))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,7 +9,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from accounts import Account, Granted, generated, granted
 from clusters import Cluster, drop_namespace, new_namespace
-from processes import Declctl, environment
+from processes import Declctl, environment, find_kubectl, run
 from rest import MERGE, Refused, documents
 from waiting import until
 
@@ -159,9 +158,7 @@ def test_there_are_these_rights_and_no_others(scene: Scene) -> None:
 
 def test_validate_finds_nothing_missing(scene: Scene) -> None:
     """The check before a start agrees."""
-    command = [sys.executable, "-m", "declctl", "validate", str(scene.manifest), "--cluster"]
-    command += ["--kubeconfig", str(scene.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    done = run("validate", str(scene.manifest), "--cluster", "--kubeconfig", str(scene.kubeconfig))
     assert done.stderr == ""
 
 
@@ -217,9 +214,7 @@ spec:
 
 def test_the_command_that_is_named_is_enough(real_cluster: Cluster, tmp_path: Path) -> None:
     """It is taken from the log, with the path of the manifest in it; the process goes on by itself."""
-    places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"]))
-    if shutil.which("kubectl", path=places) is None:
-        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
+    programs = [Path(sys.executable).parent, Path(find_kubectl()).parent, os.environ["PATH"]]
     namespace = new_namespace(real_cluster)
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(SMALL.format(namespace=namespace), "utf-8")
@@ -229,8 +224,7 @@ def test_the_command_that_is_named_is_enough(real_cluster: Cluster, tmp_path: Pa
     with Declctl(manifest, kubeconfig=account.kubeconfig(tmp_path / "kubeconfig")) as declctl:
         until("the command is named", lambda: any(_COMMAND.search(line) for line in declctl.err))
         (command, *_) = [found[1] for line in declctl.err if (found := _COMMAND.search(line))]
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{places}"
-        env = environment(PATH=programs, KUBECONFIG=str(real_cluster.kubeconfig))
+        env = environment(PATH=os.pathsep.join(map(str, programs)), KUBECONFIG=str(real_cluster.kubeconfig))
         line = command.replace("MANIFEST", shlex.quote(str(manifest)))
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=env, check=False)
         assert done.returncode == 0, done.stderr

@@ -74,31 +74,6 @@ def test_the_commands_of_the_readme_work_after_pip_install(clean: CleanEnvironme
         assert declctl.stop() == 0
 
 
-@pytest.mark.parametrize(
-    ("plugin", "config"),
-    [
-        ("changelog", {}),
-        ("webhook", {"url": "http://127.0.0.1:9/", "spool": {"path": "/TMP/spool"}}),
-        (
-            "notify",
-            {
-                "dryRun": True,
-                "targets": [{"name": "chat", "urlFrom": {"env": "CHAT_URL"}}],
-                "rules": [{"name": "all", "targets": ["chat"]}],
-            },
-        ),
-    ],
-)
-def test_the_plugins_of_this_repository_conform(
-    plugin: str, config: dict[str, object], clean: CleanEnvironment, tmp_path: Path
-) -> None:
-    """As they are installed: what a manifest may rely on holds for each."""
-    check = (
-        f"from declctl.testing.conformance import check_plugin; check_plugin({plugin!r}, config={config!r})"
-    )
-    clean.run("python", "-c", check, cwd=tmp_path)
-
-
 def test_somebodys_own_plugin_from_its_template_to_a_live_edit_of_its_config(
     clean: CleanEnvironment, tmp_path: Path
 ) -> None:

@@ -1,15 +1,13 @@
 """kubectl, unchanged, against the sandbox."""
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from clusters import SandboxCluster
-from processes import environment
+from processes import environment, find_kubectl
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -41,11 +39,7 @@ class Kubectl:
 @pytest.fixture
 def kubectl(sandbox_cluster: SandboxCluster) -> Kubectl:
     """The one of KUBEBUILDER_ASSETS, or of the PATH."""
-    path = os.pathsep.join([os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ.get("PATH", "")])
-    binary = shutil.which("kubectl", path=path)
-    if binary is None:
-        pytest.skip("no kubectl: neither in KUBEBUILDER_ASSETS nor on the PATH")
-    return Kubectl(binary, sandbox_cluster.kubeconfig)
+    return Kubectl(find_kubectl(), sandbox_cluster.kubeconfig)
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])

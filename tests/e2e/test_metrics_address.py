@@ -73,13 +73,3 @@ def test_the_metrics_are_scraped_beside_a_guarded_admin_address(
         assert declctl.stop() == 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(metrics.rpartition(":")[2])), timeout=60).close()
-
-
-def test_a_busy_metrics_address_ends_the_start(sandbox_cluster: Cluster, tmp_path: Path) -> None:
-    """With status 2 and a sentence that names it, before any handler is called."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        bundle = _bundle(tmp_path, "default", address)
-        with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig) as declctl:
-            assert declctl.wait() == 2
-            assert f"The metrics address {address} is in use" in "\n".join(declctl.err)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster, SandboxCluster, new_namespace
-from kubelet import Kubelet, python_with_files, python_without
+from clusters import Cluster
+from kubelet import Kubelet, python_with_files
 from processes import Declctl
 from rest import pod
 from waiting import until
@@ -147,50 +147,6 @@ def test_fifty_edits_of_a_configmap_are_one_reload_each_and_never_torn(
 
 
 @pytest.mark.guarantee("G24")
-def test_an_edit_of_a_configmap_that_the_bundle_does_not_read_is_no_reload(
-    config_map: Mounted, tmp_path: Path
-) -> None:
-    """All files are swapped for a note beside them: the next reload is that of the next revision."""
-    with (
-        config_map.mounted(tmp_path / "etc", random.Random(1)) as kubelet,
-        Declctl(kubelet.path / "manifest.yaml", kubeconfig=config_map.cluster.kubeconfig) as declctl,
-    ):
-        declctl.wait_until_synced()
-        for revision in (1, 2, 3):
-            config_map.patch({"notes.txt": f"before {revision}"})
-            kubelet.wait_for(config_map.latest)
-            assert declctl.reload()["result"] == "Unchanged"
-            config_map.edit(revision)
-            kubelet.wait_for(config_map.latest)
-            until(f"revision {revision} runs", _runs(declctl, _hash(kubelet.path / "manifest.yaml")))
-        assert declctl.status()["generation"] == 4
-        assert len(_attempts(declctl, "Applied", "Refused", "Superseded")) == 4
-
-
-@pytest.mark.guarantee("G6", "G24", "G25")
-def test_a_broken_edit_of_a_configmap_is_refused_once_and_mended_by_the_next(
-    config_map: Mounted, tmp_path: Path
-) -> None:
-    """Half of the files are of another revision: the old code goes on, and says which name is missing."""
-    with (
-        config_map.mounted(tmp_path / "etc", random.Random(2)) as kubelet,
-        Declctl(kubelet.path, kubeconfig=config_map.cluster.kubeconfig) as declctl,
-    ):
-        declctl.wait_until_synced()
-        config_map.patch({"handlers.py": _HANDLERS.format(revision=1)})
-        until("it is refused", lambda: declctl.condition("Reloaded")["status"] == "False")
-        assert "tell_0" in declctl.condition("Reloaded")["message"]
-        assert declctl.status()["ready"]
-        config_map.patch({"notes.txt": "why is it not live?"})
-        kubelet.wait_for(config_map.latest)
-        config_map.edit(1)
-        until("it is mended", lambda: declctl.condition("Reloaded")["status"] == "True")
-        config_map.cluster.rest.create(pod("after", config_map.namespace))
-        until("the new code tells it", lambda: declctl.out == ["1 1 Added after"])
-        assert len(_attempts(declctl, "Refused")) == 1
-
-
-@pytest.mark.guarantee("G24")
 def test_a_subpath_stays_what_it_was_until_the_container_starts_again(
     config_map: Mounted, tmp_path: Path
 ) -> None:
@@ -258,19 +214,3 @@ def test_files_that_are_replaced_or_written_in_place_are_reloaded(
             cluster.rest.create(pod(f"p{edit}", namespace))
             until("its code tells the next pod", _tells(declctl, f"0 {edit} Added p{edit}"))
         assert len(_attempts(declctl, "Applied", "Refused")) == 5
-
-
-@pytest.mark.parametrize("limit", ["max_inotify_instances", "max_inotify_watches"])
-def test_a_node_without_notices_runs_and_reloads(
-    sandbox_cluster: SandboxCluster, limit: str, tmp_path: Path
-) -> None:
-    """Others have taken all that the kernel has for watching files: edits are found by looking."""
-    namespace = new_namespace(sandbox_cluster)
-    bundle = BundleDir(tmp_path / "app", _files(0, namespace, "Auto"))
-    python = python_without(tmp_path / "python", limit)
-    with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig, python=python) as declctl:
-        declctl.wait_until_synced()
-        for edit in (1, 2):
-            bundle.write("parts.py", f"REVISION = {edit}\n")
-            declctl.wait_for_generation(edit + 1)
-        assert declctl.stop() == 0

@@ -1,14 +1,12 @@
 """declctl-notify, installed with pip, in a process: a change in a cluster becomes a message of a service."""
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from clusters import SandboxCluster, make_namespace
 from packages import NOTIFY, install
-from processes import Declctl, environment
+from processes import Declctl
 from rest import pod
 from waiting import until
 
@@ -113,16 +111,3 @@ def test_a_dry_run_needs_no_url(
         until("it is printed", lambda: "    spec.nodeName: unset → node-1" in declctl.out)
         assert "to team: [warning] Modified Pod demo/web-1" in declctl.out
         assert declctl.stop() == 0
-
-
-def test_validate_finds_faults_of_the_config(notify: dict[str, str], tmp_path: Path) -> None:
-    """A misspelled setting, and a URL in the manifest, are errors with their place."""
-    manifest = _manifest(tmp_path, "")
-    text = manifest.read_text()
-    manifest.write_text(text.replace("groupWait: 0s", "groupwait: 0s").replace("urlFrom", "url"))
-    command = [sys.executable, "-m", "declctl", "validate", str(manifest), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(**notify), check=False)
-    faults = {(one["line"], one["suggestion"]) for one in json.loads(done.stdout)}
-    assert done.returncode == 1
-    assert any("groupWait" in (advice or "") for _, advice in faults)
-    assert any("urlFrom" in (advice or "") for _, advice in faults)

@@ -1,7 +1,5 @@
 """examples/09: children, status and finalizer of a custom resource, against both kinds of API server."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import operators
 import pytest
 from clusters import Cluster
 from operators import FINALIZER, Operator
-from processes import Declctl, environment
+from processes import Declctl, run
 from rest import MERGE
 from waiting import until
 
@@ -102,7 +100,7 @@ def test_a_finalizer_that_an_edit_removes(
             (tmp_path / "new" / file).write_bytes((bundle / file).read_bytes())
         (tmp_path / "new" / "manifest.yaml").write_text(new, "utf-8")
         admin = ("--admin", declctl.admin().removeprefix("http://"))
-        done = _run("plan", str(tmp_path / "new"), "--against", "running", *admin)
+        done = run("plan", str(tmp_path / "new"), "--against", "running", *admin)
         assert done.returncode == 1
         assert f"error DCL056: the finalizer {FINALIZER} of the handler memcached" in done.stderr
         assert f"1 object has it ({namespace}/shop)" in done.stderr
@@ -110,18 +108,13 @@ def test_a_finalizer_that_an_edit_removes(
         manifest.write_text(new, "utf-8")
         until("it is refused", lambda: declctl.condition("Reloaded")["reason"] == "FinalizersLeft")
         # The manifest does not name it any more, and the running process does.
-        done = _run("finalizers", "release", str(bundle), "--yes", *where, *admin)
+        done = run("finalizers", "release", str(bundle), "--yes", *where, *admin)
         assert done.stdout == f"released Memcached {namespace}/shop of {FINALIZER}\n", done.stderr
         declctl.wait_for_generation(2)
         assert "finalizers" not in operator.get("shop", namespace)["metadata"]
         operator.delete("shop", namespace)
         until("it goes at once", lambda: operator.get("shop", namespace) is None)
         assert declctl.stop() == 0
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "declctl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
 
 
 def _condition(operator: Operator, namespace: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """The operator of examples/09 on bad days: whatever fails, nothing is stuck, and all is as declared."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from clusters import Cluster, drop_namespace
 from front import front
 from operators import Operator
-from processes import Declctl, environment
+from processes import Declctl, run
 from waiting import until
 
 OBJECTS = 50
@@ -100,12 +98,11 @@ def test_nothing_is_stuck_whatever_fails(
             assert declctl.stop() == 0
 
     # The operator is uninstalled, and its objects go without it.
-    released = _declctl(
-        "finalizers", "release", str(bundle), "--yes", "--kubeconfig", str(cluster.kubeconfig)
-    )
-    assert len(released.splitlines()) == len(left)
-    shown = _declctl("finalizers", "list", str(bundle), "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
-    assert json.loads(shown) == {"objects": []}
+    options = (str(bundle), "--kubeconfig", str(cluster.kubeconfig))
+    released = run("finalizers", "release", "--yes", *options)
+    assert (released.returncode, len(released.stdout.splitlines())) == (0, len(left)), released.stderr
+    shown = run("finalizers", "list", "-o", "json", *options)
+    assert json.loads(shown.stdout) == {"objects": []}
     for name in left:
         operator.delete(name, namespace)
     until("all are gone", lambda: operator.all() == [], seconds=LONG)
@@ -164,10 +161,3 @@ def _by_place(names: list[str], places: list[str]) -> dict[str, list[str]]:
     for name, place in zip(names, places, strict=True):
         found.setdefault(place, []).append(name)
     return found
-
-
-def _declctl(*arguments: str) -> str:
-    command = [sys.executable, "-m", "declctl", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

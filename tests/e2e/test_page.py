@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bundles import telling
-from clusters import Cluster, new_namespace
+from clusters import Cluster
 from processes import Declctl
 from rest import pod
 
@@ -82,33 +82,4 @@ def test_a_broken_edit_is_red_until_it_is_mended(
 
     with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
         declctl.wait_until_synced()
-        chromium.run(lambda: scenario(declctl))
-
-
-def test_with_a_token_objects_and_errors_are_behind_it(
-    sandbox_cluster: Cluster, tmp_path: Path, chromium: Chromium
-) -> None:
-    """A process with a token shows counts; the page asks for the token, and then lists keys of the cache."""
-    from playwright.async_api import expect
-
-    namespace = new_namespace(sandbox_cluster)
-    sandbox_cluster.rest.create(pod("web", namespace))
-    bundle = telling(tmp_path / "bundle", namespace=namespace)
-
-    async def scenario(declctl: Declctl) -> None:
-        async with chromium.page() as page:
-            await page.goto(declctl.admin())
-            await expect(page.locator("#resources tr[data-key=pods]")).to_contain_text("✓ synced")
-            await page.locator("a[href='cache/pods']").click()
-            await expect(page.locator("#reader")).to_contain_text("needs the header Authorization: Bearer")
-            await page.locator("#reader-close").click()
-            await page.get_by_label("The token of this address").fill("let me in")
-            await page.get_by_role("button", name="Show everything").click()
-            await expect(page.locator("#token")).to_be_hidden()
-            await page.locator("a[href='cache/pods']").click()
-            await page.locator("#reader").get_by_role("link", name=f"{namespace}/web").click()
-            await expect(page.locator("#reader pre")).to_contain_text('"name": "web"')
-
-    env = {"DECLCTL_ADMIN_TOKEN": "let me in"}
-    with Declctl(bundle.path, kubeconfig=sandbox_cluster.kubeconfig, env=env) as declctl:
         chromium.run(lambda: scenario(declctl))

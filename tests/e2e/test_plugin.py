@@ -1,11 +1,9 @@
 """A third-party package, installed with pip, listens."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from clusters import SandboxCluster, make_namespace
-from processes import Declctl, environment
+from processes import Declctl
 from rest import pod
 from waiting import until
 
@@ -31,28 +29,3 @@ def test_the_changelog_tells_what_changed(sandbox_cluster: SandboxCluster, plugi
         state = declctl.status()["plugins"]
         assert [(p["name"], p["version"], p["state"]) for p in state] == [("changelog", "0.1.0", "Ready")]
         assert declctl.stop() == 0
-
-
-def test_the_installed_plugin_is_listed(plugins: dict[str, str]) -> None:
-    """`declctl plugins list` names the plugin, where it comes from, and what it implements."""
-    command = [sys.executable, "-m", "declctl", "plugins", "list"]
-    env = environment(**plugins)
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
-    assert "changelog" in done.stdout
-    assert "declctl-changelog" in done.stdout
-    assert "declctl_event" in done.stdout
-
-
-def test_a_plugin_that_is_not_installed_is_a_located_error() -> None:
-    """Without the package, `declctl validate` says in which line it is missing."""
-    manifest = ROOT / "examples" / "06-third-party-plugin" / "manifest.yaml"
-    command = [sys.executable, "-m", "declctl", "validate", str(manifest)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=environment(DECLCTL_LOAD_PLUGINS="changelog"),
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "manifest.yaml:8:13: error DCL080" in done.stderr

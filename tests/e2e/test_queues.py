@@ -1,25 +1,17 @@
 """Dead letters and debounce, as a user sees them: a process, its commands and its lines."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from bundles import telling
 from clusters import Cluster
-from processes import Declctl, environment
+from processes import Declctl, run
 from rest import pod
 from waiting import until
 
 BROKEN = "def tell(change):\n    raise ValueError(f'no {change.key}')\n"
 POLICY = "retry: {maxAttempts: 2, initialBackoff: 50ms}, onFailure: DeadLetter"
-
-
-def _run(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "declctl", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
 
 
 def test_what_was_given_up_is_listed_and_requeued(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
@@ -31,31 +23,32 @@ def test_what_was_given_up_is_listed_and_requeued(cluster: Cluster, namespace: s
     for name in ("a", "b"):
         cluster.rest.create(pod(name, namespace))
     with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
-        admin = ("--admin", declctl.admin().removeprefix("http://"))
 
         def letters() -> list[dict[str, object]]:
-            return json.loads(_run("get", "deadletters", "-o", "json", *admin).stdout or "{}")["deadLetters"]
+            return json.loads(declctl.command("get", "deadletters", "-o", "json").stdout or "{}")[
+                "deadLetters"
+            ]
 
         until("both are given up", lambda: len(letters()) == 2)
         first = min(letters(), key=lambda letter: str(letter["key"]))
         assert (first["handler"], first["key"], first["type"]) == ("tell", f"{namespace}/a", "Added")
         assert (first["attempts"], first["error"]) == (2, f"ValueError: no {namespace}/a")
         assert "handlers.py" in str(first["traceback"])
-        listed = _run("get", "deadletters", *admin)
+        listed = declctl.command("get", "deadletters")
         assert listed.stdout.splitlines()[0].startswith("HANDLER")
         assert len(listed.stdout.splitlines()) == 3
-        assert "DEAD LETTERS" in _run("status", *admin).stdout
+        assert "DEAD LETTERS" in declctl.command("status").stdout
         bundle.write("handlers.py", good)
-        assert _run("reload", *admin).returncode == 0
+        assert declctl.command("reload").returncode == 0
         assert len(letters()) == 2
-        requeued = _run("requeue", f"tell/{namespace}/a", *admin)
+        requeued = declctl.command("requeue", f"tell/{namespace}/a")
         assert (requeued.returncode, requeued.stdout) == (0, "1 requeued\n")
         until("it is told", lambda: any(f"Added pods {namespace}/a " in line for line in declctl.out))
         assert [letter["key"] for letter in letters()] == [f"{namespace}/b"]
-        again = _run("requeue", f"tell/{namespace}/a", *admin)
+        again = declctl.command("requeue", f"tell/{namespace}/a")
         assert again.returncode == 2
         assert f"tell has no dead letter of {namespace}/a" in again.stderr
-        assert _run("requeue", "--all", *admin).stdout == "1 requeued\n"
+        assert declctl.command("requeue", "--all").stdout == "1 requeued\n"
         until("the other is told", lambda: any(f"Added pods {namespace}/b " in line for line in declctl.out))
         assert letters() == []
         assert declctl.stop() == 0
@@ -64,29 +57,9 @@ def test_what_was_given_up_is_listed_and_requeued(cluster: Cluster, namespace: s
 def test_a_requeue_says_what_it_needs() -> None:
     """A handler or --all, and not both."""
     for words in ((), ("notify", "--all")):
-        refused = _run("requeue", *words)
+        refused = run("requeue", *words)
         assert refused.returncode == 2
         assert "Name a handler or HANDLER/KEY, or write --all" in refused.stderr
-
-
-@pytest.mark.scenario
-def test_an_object_that_changes_often_is_told_once(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """Five updates within a debounce are one line, of the last of them."""
-    bundle = telling(tmp_path / "bundle", namespace=namespace)
-    bundle.edit("manifest.yaml", '"handlers:tell"', '"handlers:tell", debounce: 3s, initialSync: Skip')
-    cluster.rest.create(pod("a", namespace))
-    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        version = ""
-        for number in range(5):
-            labels = {"metadata": {"labels": {"step": str(number)}}}
-            version = cluster.rest.patch("pods", "a", labels, namespace)["metadata"]["resourceVersion"]
-        until("the last state is told", lambda: any(line.endswith(f" {version}") for line in declctl.out))
-        (handler,) = declctl.status()["handlers"]
-        # On a machine that stands still for seconds, there may be more lines; nothing is lost.
-        assert handler["delivered"] + handler["merged"] >= 5
-        assert handler["delivered"] == len(declctl.out)
-        assert declctl.stop() == 0
 
 
 SAYING = (
@@ -108,10 +81,9 @@ def test_what_waits_is_listed_and_the_log_shows_more_on_request(
     bundle.edit("manifest.yaml", '"handlers:tell"', f'"handlers:tell", {policy}')
     cluster.rest.create(pod("bad", namespace))
     with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
-        admin = ("--admin", declctl.admin().removeprefix("http://"))
 
         def queue() -> dict[str, Any]:
-            return json.loads(_run("get", "queue", "tell", "-o", "json", *admin).stdout)
+            return json.loads(declctl.command("get", "queue", "tell", "-o", "json").stdout)
 
         def is_logged(text: str) -> bool:
             return any(text in line for line in declctl.err)
@@ -121,20 +93,20 @@ def test_what_waits_is_listed_and_the_log_shows_more_on_request(
         assert (item["key"], item["state"], item["type"]) == (f"{namespace}/bad", "BackingOff", "Added")
         assert (item["attempts"], item["lastErrorType"]) == (1, "ValueError")
         assert item["since"] < item["due"]
-        listed = _run("get", "queue", "tell", *admin)
+        listed = declctl.command("get", "queue", "tell")
         assert len(listed.stdout.splitlines()) == 2
         assert listed.stderr == "tell: 1 backing off\n"
-        unknown = _run("get", "queue", "nobody", *admin)
+        unknown = declctl.command("get", "queue", "nobody")
         assert (unknown.returncode, "No handler is named nobody" in unknown.stderr) == (2, True)
 
         assert not is_logged("looks at")
-        changed = _run("loglevel", "debug", *admin)
+        changed = declctl.command("loglevel", "debug")
         assert (changed.returncode, changed.stdout) == (0, "the log level is debug, and was info\n")
-        assert "LOG LEVEL" in _run("status", *admin).stdout
-        assert _run("reload", "--force", *admin).returncode == 0
+        assert "LOG LEVEL" in declctl.command("status").stdout
+        assert declctl.command("reload", "--force").returncode == 0
         cluster.rest.create(pod("a", namespace))
         until("the new code shows more", lambda: is_logged(f"looks at {namespace}/a"))
-        assert _run("loglevel", "error", *admin).returncode == 0
+        assert declctl.command("loglevel", "error").returncode == 0
         before = len(declctl.err)
         cluster.rest.create(pod("b", namespace))
         until("it is handled", lambda: declctl.status()["handlers"][0]["succeeded"] == 2)

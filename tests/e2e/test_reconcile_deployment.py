@@ -1,8 +1,6 @@
 """examples/08: budgets, conditions and Events of Deployments, beside the controllers of a real API server."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 from accounts import User
 from clusters import Cluster
-from processes import Declctl, environment
+from processes import Declctl, run
 from rest import documents
 from waiting import until
 from workloads import Workload, two_nodes
@@ -253,8 +251,6 @@ def test_which_controllers_keep_a_condition(cluster: Cluster, namespace: str, ki
 
 def test_the_rights_of_the_example_are_enough(kubeconfig: Path) -> None:
     """`declctl validate --cluster` misses none of them."""
-    command = [sys.executable, "-m", "declctl", "validate", str(EXAMPLE), "--cluster"]
-    command += ["--kubeconfig", str(kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    done = run("validate", str(EXAMPLE), "--cluster", "--kubeconfig", str(kubeconfig))
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundles import MANIFEST, TELLING, telling
+from bundles import TELLING, telling
 from clusters import Cluster
 from processes import Declctl
 from rest import pod
-from waiting import stays, until
+from waiting import until
 
-from declctl.testing import BundleDir, ConfigMapDir
+from declctl.testing import BundleDir
 
 
 @pytest.fixture
@@ -48,62 +48,6 @@ def test_an_edited_handler_takes_over_without_a_list_or_watch(
         said = "generation 2: ~handler tell (code), 0 LIST"
         until("the log says so", lambda: any(said in line for line in tuple(declctl.err)))
         assert declctl.stop() == 0
-
-
-@pytest.mark.scenario
-@pytest.mark.guarantee("G2")
-def test_no_change_is_lost_or_told_twice_while_code_is_edited(
-    cluster: Cluster, bundle: BundleDir, namespace: str
-) -> None:
-    """Pods come while the handler is edited again and again: each is told exactly once."""
-    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        for number in range(40):
-            if number % 10 == 5:
-                bundle.write("handlers.py", f"{TELLING}\nEDIT = {number}\n")
-            cluster.rest.create(pod(f"p{number:02}", namespace))
-        until("the last edit runs", lambda: declctl.status()["generation"] >= 2)
-        until("all pods are told", lambda: len([line for line in declctl.out if "Added" in line]) >= 40)
-        told = [line.split()[2] for line in declctl.out if line.startswith("Added")]
-        assert told == [f"{namespace}/p{number:02}" for number in range(40)]
-        assert declctl.resource("pods")["relists"] == 0
-
-
-@pytest.mark.guarantee("G13", "G18")
-def test_what_is_added_is_read_once_and_the_rest_not_again(
-    cluster: Cluster, bundle: BundleDir, namespace: str
-) -> None:
-    """A new resource costs its own LIST or WATCH; a new index and a new handler cost nothing."""
-    cluster.rest.create(pod("old", namespace))
-    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        asked = _asked(cluster)
-        more = MANIFEST.format(namespace=namespace)
-        more = more.replace("]}\n", ', {name: byApp, fieldPath: "metadata.labels.app"}]}\n', 1)
-        more = more.replace(
-            "  handlers:\n",
-            "    - {name: configmaps, apiVersion: v1, kind: ConfigMap}\n"
-            "  handlers:\n"
-            '    - {name: second, resourceRef: {name: pods}, entryPoint: "handlers:tell"}\n'
-            '    - {name: maps, resourceRef: {name: configmaps}, entryPoint: "handlers:tell"}\n',
-        )
-        bundle.write("manifest.yaml", more)
-        declctl.wait_for_generation(2)
-        until(
-            "the new handler hears the cache",
-            lambda: [line for line in declctl.out if f"{namespace}/old" in line][1:],
-        )
-        cluster.rest.create(pod("new", namespace, app="web"))
-        until("both handlers tell it", lambda: len([x for x in declctl.out if f"{namespace}/new" in x]) == 2)
-        assert _asked(cluster) == asked
-        assert cluster.asked("list", "configmaps") + cluster.asked("watch", "configmaps") > 0
-        assert declctl.ask("/index/pods/byApp/web")["keys"] == [f"{namespace}/new"]
-        bundle.write("manifest.yaml", MANIFEST.format(namespace=namespace))
-        declctl.wait_for_generation(3)
-        cluster.rest.delete("pods", "new", namespace)
-        until("one handler is left", lambda: any(f"Deleted pods {namespace}/new" in x for x in declctl.out))
-        assert [handler["name"] for handler in declctl.status()["handlers"]] == ["tell"]
-        assert _asked(cluster) == asked
 
 
 _BROKEN = {
@@ -144,23 +88,3 @@ def test_a_broken_edit_changes_nothing_but_the_status(
         assert _asked(cluster) == asked
         told = [line for line in declctl.out if line.startswith("Added")]
         assert len(told) == len(_BROKEN)
-
-
-@pytest.mark.guarantee("G24")
-def test_the_swap_of_a_configmap_reloads(cluster: Cluster, tmp_path: Path, namespace: str) -> None:
-    """In a pod the kubelet moves one link: manifest and handlers change together, again and again."""
-    files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "handlers.py": TELLING}
-    mounted = ConfigMapDir(tmp_path / "etc", files)
-    with Declctl(mounted.path / "manifest.yaml", kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        for number in (2, 3, 4):
-            mounted.swap({**files, "handlers.py": TELLING.replace('f"', f'f"v{number} ')})
-            declctl.wait_for_generation(number)
-            cluster.rest.create(pod(f"p{number}", namespace))
-            until("the new code tells it", _says(declctl, f"v{number} Added pods {namespace}/p{number}"))
-        mounted.swap({**files, "handlers.py": TELLING.replace('f"', 'f"v4 ')})
-        stays(
-            "a swap that changes nothing is no reload",
-            lambda: declctl.status()["generation"] == 4,
-            seconds=0.7,
-        )

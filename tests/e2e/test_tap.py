@@ -16,20 +16,6 @@ from processes import Declctl, environment
 from rest import pod
 from waiting import until
 
-from declctl.testing import BundleDir
-
-_RECONCILING = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {{name: e2e}}
-spec:
-  namespaces: [{namespace}]
-  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]
-  handlers:
-    - {{name: look, resourceRef: {{name: pods}}, mode: Reconcile, entryPoint: "handlers:look"}}
-  reload: {{settle: 50ms}}
-"""
-
 
 class Tap:
     """`declctl tap -o json` as a child; `lines` are its documents so far."""
@@ -99,36 +85,6 @@ def test_changes_and_a_reload_are_seen_as_they_happen(
     assert (tap.kinds("reload")[0]["result"], tap.kinds("reload")[0]["generation"]) == ("Applied", 2)
     assert (failure["generation"], failure["error"], failure["outcome"]) == (2, "ValueError: no", "retried")
     assert tap.lines.index(tap.kinds("reload")[0]) < tap.lines.index(failure)
-
-
-def test_a_reconciler_is_told_with_its_causes(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """A key has no paths; why it was due is its cause."""
-    files = {
-        "manifest.yaml": _RECONCILING.format(namespace=namespace),
-        "handlers.py": "def look(request):\n    pass\n",
-    }
-    bundle = BundleDir(tmp_path / "bundle", files)
-    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        with Tap(declctl, "look", "--count", "1") as tap:
-            cluster.rest.create(pod("web", namespace))
-            assert tap.ended() == 0
-    (call,) = tap.kinds("call")
-    assert (call["type"], call["key"], call["handler"]) == ("Reconcile", f"{namespace}/web", "look")
-    assert call["causes"] == [f"Added pods {namespace}/web (Watch)"]
-
-
-def test_a_process_that_stops_ends_the_tap_and_does_not_wait_for_it(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    """The last line says so, and both exit with 0."""
-    bundle = telling(tmp_path / "bundle", namespace=namespace)
-    with Declctl(bundle.path, "--no-watch", kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        with Tap(declctl) as tap:
-            assert declctl.stop() == 0
-            assert tap.ended() == 0
-    assert tap.lines[-1] == {"kind": "end", "reason": "the process ends"}
 
 
 def test_a_listener_that_does_not_read_delays_no_handler(

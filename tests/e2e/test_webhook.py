@@ -1,10 +1,7 @@
 """declctl-webhook, installed with pip: what is killed and what is down loses no event."""
 
 import json
-import subprocess
-import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import packages
 import pytest
 from clusters import Cluster
-from processes import Declctl, environment
+from processes import Declctl
 from waiting import until
 
 MANIFEST = """
@@ -143,41 +140,3 @@ def test_the_end_of_the_process_sends_what_waits(
         assert declctl.stop() == 0
     assert receiver.distinct() == [("added", "a")]
     assert not list((tmp_path / "spool").glob("segment-*"))
-
-
-def test_the_process_has_its_metrics_and_declctl_its_commands(
-    cluster: Cluster, namespace: str, receiver: Receiver, webhook: dict[str, str], tmp_path: Path
-) -> None:
-    """`/metrics` counts what waits, `declctl webhook` reads the spool, and an edit loses no count."""
-    manifest, spool = tmp_path / "manifest.yaml", tmp_path / "spool"
-    text = MANIFEST.format(namespace=namespace, url=receiver.url, spool=spool)
-    manifest.write_text(text)
-    with Declctl(manifest, kubeconfig=cluster.kubeconfig, env=webhook) as declctl:
-        declctl.wait_until_synced()
-        address = f"{declctl.admin()}/metrics"
-
-        def figures() -> dict[str, float]:
-            with urllib.request.urlopen(address, timeout=60) as answer:
-                lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
-            return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-        for name in ("a", "b"):
-            cluster.rest.create(_config_map(name, namespace, 1))
-        until("both wait", lambda: figures()["declctl_webhook_waiting_events"] == 2)
-        until("it was tried", lambda: figures()["declctl_webhook_failed_requests_total"] > 1)
-        before = figures()
-        manifest.write_text(text.replace("mode: Batched", "mode: Batched\n        logEvery: 5m"))
-        until("the edit is live", lambda: figures()["declctl_generation"] == 2)
-        after = figures()
-        counters = [name for name in before if name.startswith("declctl_webhook_") and "_total" in name]
-        assert all(after[name] >= before[name] for name in counters)
-        assert after['declctl_plugin_metrics_failed_total{plugin="webhook",reason="Raised"}'] == 0
-        command = [sys.executable, "-m", "declctl", "webhook", "status", str(spool), "-o", "json"]
-        shown = subprocess.run(
-            command, capture_output=True, text=True, env=environment(**webhook), check=False, timeout=60
-        )
-        assert shown.returncode in (0, 1), shown.stderr  # 1 while the circuit is open
-        assert json.loads(shown.stdout)["waiting"] == 2
-        receiver.status = 200
-        until("both are sent", lambda: figures()["declctl_webhook_sent_total"] == 2)
-        assert declctl.stop() == 0
