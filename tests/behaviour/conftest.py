@@ -165,14 +165,27 @@ def asked(sandbox: Any) -> Callable[..., tuple[int, int]]:
 
 
 @pytest.fixture
-def stormy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Installs a plugin by its name and code, here and for children; returns the folder of its module."""
+    site, made = tmp_path / "site", []
+
+    def add(name: str, *code: str) -> Path:
+        plugin.install(site, name, *code)
+        made.append(f"dc_{name}")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+        importlib.invalidate_caches()
+        return site
+
+    yield add
+    for module in made:
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def stormy(install: Callable[..., Path]) -> None:
     """An installed plugin named `stormy` that writes down every change."""
-    site = tmp_path / "site"
-    plugin.install(site)
-    monkeypatch.syspath_prepend(site)
-    importlib.invalidate_caches()
-    yield
-    sys.modules.pop("dc_stormy", None)
+    install("stormy")
 
 
 def planned_against(runs: ControllerUnderTest, folder: Path) -> Any:

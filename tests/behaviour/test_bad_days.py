@@ -28,23 +28,9 @@ def _churn(sandbox, config_map, turn: int) -> None:
         sandbox.delete("ConfigMap", f"t{turn - 1}-1", "default")
 
 
-def _cut(sandbox) -> None:
-    sandbox.faults.cut_watches()
-
-
-def _cut_mid_line(sandbox) -> None:
-    sandbox.faults.cut_mid_line()
-
-
-def _ended_politely(sandbox) -> None:
-    sandbox.faults.cut_watches(clean=True)
-
-
-def _malformed(sandbox) -> None:
-    sandbox.faults.malformed_line()
-
-
-def _compacted(sandbox) -> None:
+def _compact(sandbox, **faults: str) -> None:
+    for name, value in faults.items():
+        setattr(sandbox.faults, name, value)
     sandbox.faults.silence()
     sandbox.faults.cut_watches()
     sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "newer"}})
@@ -52,40 +38,25 @@ def _compacted(sandbox) -> None:
     sandbox.faults.speak()
 
 
-def _compacted_as_status(sandbox) -> None:
-    sandbox.faults.expired_watch = "status"
-    _compacted(sandbox)
-
-
-def _server_errors(sandbox) -> None:
-    sandbox.faults.refuse(500, Match(resource="configmaps"), times=1)
+def _refuse_once(sandbox, status: int, **how: int) -> None:
+    sandbox.faults.refuse(status, Match(resource="configmaps"), times=1, **how)
     sandbox.faults.cut_watches()
 
 
-def _too_many_requests(sandbox) -> None:
-    sandbox.faults.refuse(429, Match(resource="configmaps"), times=1, retry_after=1)
-    sandbox.faults.cut_watches()
+FAULTS = {
+    "cut": lambda sandbox: sandbox.faults.cut_watches(),
+    "cut in a line": lambda sandbox: sandbox.faults.cut_mid_line(),
+    "ended politely": lambda sandbox: sandbox.faults.cut_watches(clean=True),
+    "no event": lambda sandbox: sandbox.faults.malformed_line(),
+    "compacted": _compact,
+    "compacted, told as a status": lambda sandbox: _compact(sandbox, expired_watch="status"),
+    "compacted, without streams": lambda sandbox: _compact(sandbox, watch_list="invalid"),
+    "an error of the server": lambda sandbox: _refuse_once(sandbox, 500),
+    "too many requests": lambda sandbox: _refuse_once(sandbox, 429, retry_after=1),
+}
 
 
-def _no_watch_list(sandbox) -> None:
-    sandbox.faults.watch_list = "invalid"
-    _compacted(sandbox)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        _cut,
-        _cut_mid_line,
-        _ended_politely,
-        _malformed,
-        _compacted,
-        _compacted_as_status,
-        _server_errors,
-        _too_many_requests,
-        _no_watch_list,
-    ],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_after_a_fault_the_cache_is_what_the_server_has(fault, rig, sandbox, config_map) -> None:
     """Watches break in every way there is: the last state of each object is in the cache and told."""
     rig.handler("tell")
@@ -93,7 +64,7 @@ def test_after_a_fault_the_cache_is_what_the_server_has(fault, rig, sandbox, con
     for turn in range(3):
         _churn(sandbox, config_map, turn)
         if turn == 1:
-            fault(sandbox)
+            FAULTS[fault](sandbox)
     _churn(sandbox, config_map, 3)
     until("the cache is what the server has", lambda: _same(controller, sandbox), timeout=20)
     controller.wait_idle(20)
@@ -107,6 +78,7 @@ def test_after_a_fault_the_cache_is_what_the_server_has(fault, rig, sandbox, con
     assert controller.handler("tell").failed == 0
 
 
+@pytest.mark.client_go("A half-open watch")
 def test_a_watch_that_falls_silent_is_noticed(rig, sandbox, config_map) -> None:
     """A connection dies without a word: after `idleTimeout` it is made anew."""
     rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, idleTimeout: 1s}"]
@@ -262,6 +234,7 @@ def deep(change): deep(change)
 
 
 @pytest.mark.thorough
+@pytest.mark.client_go("A slow handler")
 def test_handlers_that_misbehave_harm_nobody_else(rig, sandbox, config_map) -> None:
     """Handlers raise, exit, hang, leak and recurse: they are counted, and the good one hears everything."""
     names = ("raises", "exits", "cancels", "ends", "deep")

@@ -2,11 +2,9 @@
 
 import sys
 import threading
-import time
 
 import pytest
 
-from declctl.sandbox.faults import Match
 from declctl.testing import until
 
 GOOD = """
@@ -144,77 +142,6 @@ def test_a_broken_edit_is_tried_once_and_a_mended_one_is_taken(rig, running) -> 
     assert running.log.events("info").count(told) == 1
     assert rig.reload("def tell(change:\n").result == "Refused"
     rig.apply(f"{GOOD}\nX = 2\n")
-
-
-def test_what_a_handler_logs_is_in_the_controllers_log(rig, config_map) -> None:
-    """A test of a handler reads `ctx.log` where it reads the rest: with fields, level and traceback."""
-    rig.handler("tell")
-    code = (
-        "def tell(change, ctx):\n"
-        "    ctx.log.info('heard of %s', change.key, size=3)\n"
-        "    try:\n        raise KeyError('team')\n"
-        "    except KeyError:\n        ctx.log.bind(more=True).exception('no team')\n"
-    )
-    controller = rig.run(code, objects=[config_map("m")])
-    controller.wait_idle()
-    heard, failed = controller.log.find("heard of default/m"), controller.log.find("no team")
-    uid = controller.lister("maps").get("default/m").uid
-    fields = dict(heard.fields)
-    assert fields.pop("event_id").startswith(f"{uid}@")
-    bound = {"handler": "tell", "key": "default/m", "generation": 1}
-    assert (heard.level, fields) == ("info", {**bound, "size": 3})
-    assert (failed.level, failed.fields["more"]) == ("error", True)
-    assert failed.fields["traceback"].endswith("KeyError: 'team'")
-
-
-@pytest.mark.guarantee("G6")
-def test_a_new_resource_that_is_forbidden_is_refused(rig, running, sandbox, config_map, monkeypatch) -> None:
-    """Secrets may not be read: the old manifest goes on, and nothing piles up in the tries that follow."""
-    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
-    rig.retired()
-    sandbox.faults.refuse(403, Match(resource="secrets"))
-    before = _fingerprint(running, sandbox)
-    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
-    rig.handler("second", resource="secrets", entry="handlers:tell")
-    outcome = rig.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "Forbidden"), outcome.line
-    assert "Secret" in outcome.message
-    until("it was tried again", lambda: running.status().reload_retries >= 4)
-
-    def after() -> dict:
-        found = _fingerprint(running, sandbox)
-        return {**found, "asked": [row for row in found["asked"] if row[1] != "secrets"]}
-
-    until("nothing of the tries is left", lambda: after() == before)
-    _still_works(rig, running, config_map)
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G6", "G13")
-def test_a_new_resource_that_never_answers_is_refused_in_time(rig, running, sandbox, config_map) -> None:
-    """The API server is silent about a new kind: the reload gives up after `warmTimeout`."""
-    sandbox.faults.delay(30.0, Match(resource="secrets"))
-    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
-    rig.write()
-    began = time.monotonic()
-    outcome = running.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "NotSynced"), outcome.line
-    assert time.monotonic() - began < 25  # and not the thirty seconds of the server
-    assert [r.name for r in running.status().resources] == ["maps"]
-    _still_works(rig, running, config_map)
-
-
-@pytest.mark.guarantee("G12")
-def test_an_index_function_that_raises_keeps_only_its_object_out(rig, running, sandbox, config_map) -> None:
-    """An index function fails on one object: the index holds the others, and the reload goes through."""
-    sandbox.create(config_map("n", a="1"))
-    running.wait_idle()
-    rig.resources = [
-        "- {name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{name: a, entryPoint: 'handlers:by_a'}]}"
-    ]
-    rig.apply(f"{GOOD}\ndef by_a(obj): return [obj['data']['a']]\n")
-    assert [str(view.key) for view in running.lister("maps").by_index("a", "1")] == ["default/n"]
-    assert len(running.lister("maps").keys()) == 2
 
 
 @pytest.mark.guarantee("G6")

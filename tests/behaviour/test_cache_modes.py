@@ -113,7 +113,7 @@ def looks(change):
 """
 
 
-@pytest.mark.client_go(108, 324, "MutationDetector")
+@pytest.mark.client_go(108, 324, "MutationDetector", "A handler that edits its object")
 def test_with_frames_a_handler_that_changes_what_it_got_changes_nothing(rig) -> None:
     """Each reader has a copy of its own: neither the cache nor another handler sees the change."""
     rig.resources = [_resource("maps", "Frames")]
@@ -194,34 +194,3 @@ def test_metadata_is_all_that_is_asked_for_and_the_kind_is_the_real_one(rig, san
     until("the event is posted", lambda: controller.status().recorded_events.posted == 1)
     about = sandbox.objects("Event")[0]["involvedObject"]
     assert (about["kind"], about["apiVersion"], about["name"]) == ("ConfigMap", "v1", "m1")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "line", "most"),
-    [
-        ("Frames", "Objects", "~resource maps (reproject: cache)", 0),
-        ("Objects", "Frames", "~resource maps (reproject: cache)", 0),
-        ("Frames", "MetadataOnly", "-/+resource maps (cache)", 1),
-        ("MetadataOnly", "Objects", "-/+resource maps (cache)", 1),
-    ],
-)
-def test_another_mode_costs_one_list_at_most_and_tells_nobody(
-    rig, asked, sandbox, before, after, line, most
-) -> None:
-    """What the server does not send is listed; handlers hear what has changed, and that is nothing."""
-    rig.resources = [_resource("maps", before)]
-    rig.handler("tell")
-    controller = rig.run(METADATA.replace("ctx.record_event", "0 and ctx"), objects=[_map("m1"), _map("m2")])
-    controller.wait_idle()
-    rig.board.clear()
-    lists = asked("configmaps")[0]
-    outcome = rig.apply(None, _resource("maps", after))
-    assert line in outcome.line
-    assert not outcome.unplanned
-    controller.wait_idle()
-    assert asked("configmaps")[0] <= lists + most
-    assert rig.told() == []
-    sandbox.patch("ConfigMap", "m1", {"data": {"size": "1"}}, namespace="default")
-    controller.wait_idle()
-    assert [row[:3] for row in rig.told()] == [("Modified", "default/m1", "Watch")]
-    assert ("data" in rig.told()[0][3]) == (after != "MetadataOnly")

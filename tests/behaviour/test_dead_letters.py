@@ -43,21 +43,6 @@ def test_what_was_given_up_is_handled_after_the_code_is_mended(rig, config_map) 
     assert runs.handler("tell").dead_letters == 0
 
 
-def test_a_newer_change_that_succeeds_forgets_the_letter(rig, config_map) -> None:
-    """An edit of the object after the mend: nobody has to requeue."""
-    rig.handler("tell", rest=FAILS)
-    runs = rig.run(BROKEN)
-    runs.sandbox.create(config_map("a"))
-    runs.sandbox.create(config_map("b"))
-    until("both are given up", lambda: runs.handler("tell").dead_letters == 2)
-    rig.write(MENDED)
-    runs.reload()
-    runs.sandbox.update(config_map("a", more="x"))
-    until("it is told", lambda: rig.told("told", "a", "Modified"))
-    until("one letter is left", lambda: runs.handler("tell").dead_letters == 1)
-    assert [letter.key for letter in runs.runtime.dead_letters()] == ["default/b"]
-
-
 def test_a_removed_handler_takes_its_letters_along(rig, config_map) -> None:
     """The log says how many."""
     rig.handler("tell", rest=FAILS)

@@ -1,7 +1,5 @@
 """`debounce` in a whole controller: changes of an object become one, and none is lost."""
 
-import pytest
-
 from declctl.testing import until
 
 CODE = """
@@ -59,37 +57,3 @@ def test_at_the_end_of_the_process_what_rests_is_handled(rig, config_map) -> Non
     runs.stop()
     assert rig.told("a", "Deleted")
     assert not runs.log.find("changes that waited are dropped")
-
-
-def test_a_reconciler_is_called_once_for_many_changes(rig, config_map) -> None:
-    """With the newest state, and the causes of all."""
-    rig.handler("keys", rest="mode: Reconcile, debounce: 1500ms")
-    runs = rig.run(CODE)
-    for number in range(5):
-        one = config_map("a", n=str(number))
-        runs.sandbox.update(one) if number else runs.sandbox.create(one)
-    until("the last state is reconciled", lambda: rig.told("key", "a", "4"))
-    runs.wait_idle()
-    figures = runs.handler("keys")
-    assert len(rig.board.told) + figures.merged == 5
-
-
-@pytest.mark.thorough
-def test_reloads_while_changes_rest_lose_nothing(rig, config_map) -> None:
-    """Each object's last state is handled, and every change is delivered or merged."""
-    rig.handler("tell", rest="debounce: 30ms")
-    runs = rig.run(CODE, objects=[config_map(f"m{n}", n="0") for n in range(5)])
-    for step in range(1, 41):
-        for number in range(5):
-            runs.sandbox.update(config_map(f"m{number}", n=str(step)))
-        if step % 8 == 0:
-            rig.apply(f"{CODE}\n# {step}\n")
-    runs.wait_idle()
-    last = {name: n for name, _, _, n in rig.board.told}
-    assert last == {f"m{number}": "40" for number in range(5)}
-    figures = runs.handler("tell")
-    assert figures.delivered + figures.merged == 5 * 41
-    # No state is told twice, and each call goes on from where the one before ended.
-    for number in range(5):
-        rows = [row for row in rig.board.told if row[0] == f"m{number}"]
-        assert [row[2] for row in rows] == [None, *(row[3] for row in rows[:-1])]

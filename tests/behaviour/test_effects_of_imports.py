@@ -9,7 +9,6 @@ from prometheus_client import REGISTRY
 
 from declctl.runtime.checking.check import check
 from tests.pieces import Pieces
-from tests.promises.markdown import ROOT
 
 TELL = "\nfrom blackboard import tell as note\ndef tell(change): note('told', str(change.key))\n"
 
@@ -92,27 +91,6 @@ def listen():
         thread.join()
 
 
-@pytest.mark.thorough
-def test_metrics_as_the_documentation_has_them_survive_edits(rig, config_map) -> None:
-    """Each generation counts in a registry of its own; old ones are gone when they have drained."""
-    page = (ROOT / "docs/reload.md").read_text()
-    code = page.split("### What an import must not do")[1].split("```python\n")[1].split("```")[0]
-    rig.handler("tell", entry="handlers")
-    running = rig.run(code, objects=[config_map("one")])
-    running.wait_idle()
-    assert not _warnings(running)
-
-    assert running.metrics() == {"team_changes_total": 1.0}
-    for number in (2, 3):
-        rig.apply(f"{code}\n# edit {number}\n")
-        running.sandbox.create(config_map(f"two-{number}"))
-        running.wait_idle()
-        assert running.metrics() == {"team_changes_total": 1.0}
-    rig.handlers.clear()
-    rig.apply()
-    assert running.metrics() == {}
-
-
 def test_an_edit_that_brings_a_warning_says_it_once(rig, config_map) -> None:
     """In the log and to whoever has asked for the reload; the edit after it does not repeat it."""
     rig.handler("tell")
@@ -125,15 +103,6 @@ def test_an_edit_that_brings_a_warning_says_it_once(rig, config_map) -> None:
     outcome = running.reload()
     assert (outcome.result, list(outcome.diagnostics)) == ("Applied", [])
     assert _warnings(running) == [("DCL093", 2)]
-
-
-def test_a_helper_that_is_imported_past_the_bundle_is_told(rig) -> None:
-    """Its edits are not noticed: the start says so, at the statement that imports it."""
-    rig.handler("tell")
-    rig.folder.write("lib/outsider_of_the_test.py", "X = 1\n")
-    path = str(rig.folder.path / "lib")
-    running = rig.run(f"import sys\nsys.path.insert(0, {path!r})\nimport outsider_of_the_test{TELL}")
-    assert _warnings(running) == [("DCL093", 2), ("DCL094", 3)]
 
 
 UNSEEN = {
@@ -179,20 +148,6 @@ def test_what_a_source_does_not_show_is_seen_in_the_pre_flight(what, bundle_dir)
     (warning,) = checked.diagnostics
     assert (warning.source_line or "").strip() in f"KEPT = {text}{HELPER}"
     assert warning.suggestion
-
-
-@pytest.mark.thorough
-def test_what_a_library_does_when_it_is_imported_is_fine(bundle_dir, tmp_path, monkeypatch) -> None:
-    """It is imported once in the life of the process."""
-    site = tmp_path / "elsewhere"
-    site.mkdir()
-    (site / "outsider_library.py").write_text(f"{HELPER}\nmetric(); port(); pool.submit(print)\n")
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    pieces = Pieces(bundle_dir)
-    pieces.handler("tell")
-    pieces.reload_policy = "preflightTimeout: 20s"
-    manifest = pieces.write("import outsider_library  # of prometheus\ndef tell(change): ...\n")
-    assert check(str(manifest)).diagnostics == ()
 
 
 def _warnings(running) -> list[tuple[str, int]]:

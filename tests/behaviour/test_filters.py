@@ -72,43 +72,6 @@ def test_a_changed_filter_tells_who_enters_and_who_leaves(rig, config_map, asked
     assert asked() == before
 
 
-@pytest.mark.guarantee("G16")
-def test_a_changed_function_is_a_changed_filter(rig, config_map) -> None:
-    """The code behind `entryPoint` is reloaded with the handler's, and asked of what is cached."""
-    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
-    objects = [config_map(f"m{size}", size=str(size)) for size in range(4)]
-    controller = rig.run(TELL.format(size=2), objects=objects)
-    controller.wait_idle()
-    assert sorted(row[1] for row in rig.told()) == ["m2", "m3"]
-    rig.board.clear()
-    rig.folder.write("handlers.py", TELL.format(size=3))
-    assert controller.reload().result == "Applied"
-    controller.wait_idle()
-    assert rig.told() == [("Deleted", "m2", "OutOfScope")]
-    rig.board.clear()
-    rig.folder.write("handlers.py", TELL.format(size=1))
-    assert controller.reload().result == "Applied"
-    controller.wait_idle()
-    assert sorted(rig.told()) == [("Added", "m1", "Initial"), ("Added", "m2", "Initial")]
-
-
-def test_a_filter_that_fails_on_a_cached_object_refuses_the_reload(rig, config_map) -> None:
-    """All or nothing (G6): the old filter goes on, and the message says who, what and on which object."""
-    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
-    controller = rig.run(TELL.format(size=2), objects=[config_map("m", size="5")])
-    controller.wait_idle()
-    rig.folder.write("handlers.py", TELL.format(size=2).replace('"size"', '"weight"'))
-    outcome = controller.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "FilterFailed")
-    where = f"{rig.folder.path / 'handlers.py'}:7"
-    assert outcome.message == (
-        f"tell: the filter handlers:big raised KeyError: 'weight' ({where}) on default/m"
-    )
-    controller.sandbox.patch("ConfigMap", "m", {"data": {"size": "6"}})
-    controller.wait_idle()
-    assert rig.told() == [("Added", "m", "Initial"), ("Modified", "m", "Watch")]
-
-
 def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None:
     """It is asked in a thread, for `warmTimeout` at most; the machinery goes on meanwhile."""
     rig.reload_policy += ", warmTimeout: 3s"

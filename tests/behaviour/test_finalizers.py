@@ -199,21 +199,6 @@ def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbo
     assert finalizers(sandbox, "other") == []
 
 
-def test_an_object_that_is_gone_is_told_apart_from_one_that_has_left(rig, config_map, sandbox) -> None:
-    """Somebody takes the finalizer of a deleted object by force: the reconciler learns that it is gone."""
-    rig.resources = [LABELLED]
-    code = ASYNC.replace('note("finalize"', "raise ValueError('not yet')\n    note('finalize'")
-    runs = _run(rig, code, objects=[labelled(config_map, name, app="web") for name in ("left", "gone")])
-    until("both are reconciled", lambda: len(rig.told("reconcile")) == 2)
-    sandbox.patch("ConfigMap", "left", {"metadata": {"labels": {"app": "db"}}})
-    sandbox.delete("ConfigMap", "gone")
-    sandbox.patch("ConfigMap", "gone", {"metadata": {"finalizers": None}})
-    until("its end is reconciled", lambda: rig.told("reconcile", "default/gone", None))
-    until("the other one is known to have left", lambda: runs.handler("keys").leftovers == 1)
-    runs.wait_idle()
-    assert rig.told("reconcile", "default/left", None) == []
-
-
 def test_an_object_that_leaves_has_its_state_beside_a_snapshot_of_its_resource(
     rig, config_map, sandbox
 ) -> None:
@@ -252,29 +237,6 @@ def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -
         ("finalize", "team-b/kept", 1),
     ]
     assert rig.told("reconcile", "team-b/kept", [NAME]) == []
-
-
-def test_an_edit_that_narrows_namespaces_leaves_nothing_stuck(rig, config_map, sandbox) -> None:
-    """Objects of the namespace that was removed keep the finalizer, and are finalized when they go."""
-    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
-    rig.more = "  namespaces: [default, team-b]\n"
-    runs = _run(rig, objects=[config_map("m", "team-b")])
-    until("it is reconciled", lambda: rig.told("reconcile", "team-b/m", [NAME]))
-    runs.wait_idle()
-    rig.more = "  namespaces: [default]\n"
-    rig.write()
-    assert str(runs.reload().result) == "Applied"
-    sandbox.delete("ConfigMap", "m", namespace="team-b")
-    until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
-
-
-def test_a_scope_that_nothing_can_leave_costs_no_list(rig, config_map, sandbox) -> None:
-    """One LIST of the cache, and no more."""
-    runs = _run(rig, objects=[config_map("m")])
-    until("it is reconciled", lambda: rig.told("reconcile"))
-    runs.wait_idle()
-    assert sandbox.ledger.count("list", resource="configmaps") <= 1
-    assert sandbox.ledger.count("watch", resource="configmaps") == 1
 
 
 def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released(
@@ -353,22 +315,6 @@ def test_an_edit_while_an_object_is_finalized(rig, config_map, sandbox) -> None:
     assert str(runs.reload().result) == "Applied"
     rig.board.open_gate("edited")
     until("both are gone", lambda: finalizers(sandbox, "slow") is finalizers(sandbox, "fails") is None)
-
-
-def test_a_namespace_that_the_selector_does_not_match_any_more(rig, config_map, sandbox) -> None:
-    """Its objects are finalized when they are deleted."""
-    labels = {"team": "web"}
-    metadata = {"name": "team-b", "labels": labels}
-    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    rig.more = "  namespaces: {labelSelector: {matchLabels: {team: web}}}\n"
-    runs = _run(rig, objects=[config_map("m", "team-b")])
-    until("it is reconciled", lambda: rig.told("reconcile", "team-b/m", [NAME]))
-    runs.wait_idle()
-    sandbox.patch("Namespace", "team-b", {"metadata": {"labels": {"team": None}}}, namespace=None)
-    until("it has left", lambda: runs.resource("maps").objects == 0)
-    sandbox.delete("ConfigMap", "m", namespace="team-b")
-    until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
-    assert rig.told("finalize") == [("finalize", "team-b/m", 1)]
 
 
 def test_a_dry_run_stores_no_finalizer(rig, config_map, sandbox) -> None:

@@ -1,15 +1,11 @@
 """Installed plugins: one object over generations, prepared and torn down when they really change."""
 
 import importlib
-import json
-import os
 import sys
 
 import pytest
 
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.comparison import compare_plans
-from declctl.runtime.planning.running_plan import read_running_plan
 from declctl.testing import until
 
 PLUGIN = """
@@ -32,18 +28,9 @@ def declctl_event(change, ctx): tell("event", ctx.config["level"])
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(install) -> None:
     """An installed plugin named `tester`."""
-    site = tmp_path / "site"
-    info = site / "dc_tester-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-tester\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[declctl]\ntester = dc_tester\n")
-    (site / "dc_tester.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(site)
-    importlib.invalidate_caches()
-    yield
-    sys.modules.pop("dc_tester", None)
+    install("tester", PLUGIN)
 
 
 def _write_optional(rig) -> None:
@@ -125,59 +112,17 @@ def test_a_plugin_that_is_mended_hears_what_is_there(rig, plugin, tmp_path, conf
     assert runs.reload().result == "Unchanged"
 
 
-def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path, monkeypatch) -> None:
+def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path) -> None:
     """A warning at its name: the manifest is valid, and starts without it."""
     _break(tmp_path, "1/0\n")
     _write_optional(rig)
     rig.reload_policy = "settle: 20ms"
     rig.write()
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
     checked = check(str(rig.folder.path / "manifest.yaml"))
     (warning,) = checked.diagnostics
     assert (warning.severity, warning.code, checked.errors) == ("warning", "DCL083", ())
     assert "ZeroDivisionError" in warning.message
     assert "it is left out (onError: Disable)" in warning.message
-
-
-_WITH_SCHEMA = (
-    PLUGIN
-    + """@declctl.hookimpl
-def declctl_config_schema():
-    levels = {"properties": {"level": {"type": "integer"}, "mode": {"enum": ["fast", "exact"]}}}
-    return {"additionalProperties": False, **levels}
-"""
-)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("preflight", ["On", "Off"])
-def test_a_reload_tells_all_faults_of_a_config(
-    rig, plugin, tmp_path, controller, preflight, monkeypatch
-) -> None:
-    """An edit with two slips in a plugin's config is refused once, with both places."""
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
-    _break(tmp_path, _WITH_SCHEMA)
-    rig.reload_policy = f"settle: 20ms, preflight: {preflight}"
-    _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    rig.more = "  plugins:\n    - name: tester\n      config:\n        levl: 1\n        mode: exakt\n"
-    rig.write()
-    outcome = runs.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
-    lines = (rig.folder.path / "manifest.yaml").read_text().splitlines()
-    found = [
-        (lines[d.line - 1].strip(), lines[d.line - 1][d.column - 1 :], d.message, d.suggestion)
-        for d in outcome.diagnostics
-    ]
-    assert found == [
-        ("levl: 1", "levl: 1", "tester: config: unknown key 'levl'", 'did you mean "level"?'),
-        (
-            "mode: exakt",
-            "exakt",
-            'tester: config.mode: this is none of ["fast", "exact"]',
-            'did you mean "exact"?',
-        ),
-    ]
 
 
 _FLAKY = """
@@ -239,33 +184,6 @@ def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succe
     until("it is degraded no more", lambda: runs.condition("Degraded").status == "False")
     assert runs.log.find("plugin tester is called again") is not None
     assert [(p.state, p.circuit_breaker.state) for p in runs.status().plugins] == [("Ready", "Closed")]
-
-
-def test_a_reload_of_handlers_leaves_a_plugin_suspended(
-    rig, plugin, tmp_path, config_map, controller, monkeypatch
-) -> None:
-    """An edit that is not about the plugin neither calls it nor forgets how long it has been down."""
-    monkeypatch.setattr(rig.board, "down", True, raising=False)
-    _break(tmp_path, _FLAKY)
-    _write_flaky(rig)
-    rig.more = rig.more.replace("100ms", "1h").replace("200ms", "1h")
-    rig.write()
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
-    until("it is suspended", lambda: [p.state for p in runs.status().plugins] == ["Suspended"])
-    calls = len(rig.told("called"))
-    rig.write("def tell(change): 'edited'\n")
-    assert runs.reload().result == "Applied"
-    runs.sandbox.create(config_map("late"))
-    until("the other handler has it", lambda: runs.handler("tell").succeeded >= 9)
-    assert [p.state for p in runs.status().plugins] == ["Suspended"]
-    assert len(rig.told("called")) == calls
-    # Another config may be what it needs: it is called at once.
-    rig.board.down = False
-    rig.more = rig.more.replace("onError", "config: {url: new}, onError")
-    rig.write()
-    assert runs.reload().result == "Applied"
-    until("it is called", lambda: len(rig.told("called")) > calls)
-    assert [p.state for p in runs.status().plugins] == ["Ready"]
 
 
 def _write(rig, level: int, code: str = "") -> None:
@@ -346,27 +264,6 @@ def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
     assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
 
 
-def test_an_upgraded_plugin_is_told_by_the_plan(rig, plugin, tmp_path, controller) -> None:
-    """`plan --against running` says before the reload what it says itself, and nothing once it is started."""
-    _write(rig, 1)
-    path = str(rig.folder.path / "manifest.yaml")
-    runs = controller(path)
-    runs.wait_ready()
-    assert (
-        compare_plans(check(path), against=read_running_plan(runs.runtime.running().document())).steps == ()
-    )
-    _upgrade(tmp_path / "site", "2.0")
-    told = read_running_plan(json.loads(json.dumps(runs.runtime.running().document())))
-    assert compare_plans(check(path), against=told).steps == runs.reload().steps
-    (step,) = told.restarts
-    assert str(step) == "!plugin tester (1.0 is loaded, 2.0 is installed)"
-    rig.more, rig.handlers = "", []
-    rig.handler("tell")
-    rig.write()
-    steps = compare_plans(check(path), against=told).steps
-    assert not [step for step in steps if step.kind == "RestartRequired"], "it goes, whatever its version"
-
-
 def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_path, controller) -> None:
     """The manifest needs 2.0, which is installed but not loaded: refused, with the advice to restart."""
     _write(rig, 1)
@@ -433,24 +330,3 @@ def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin, cont
     assert rig.told("teardown") == []
     assert runs.stop() == 0
     assert (len(rig.told("prepare")), len(rig.told("teardown"))) == (1, 1)
-
-
-@pytest.mark.parametrize("mode", ["Event", "Reconcile"])
-def test_a_change_that_waits_for_a_plugin_has_its_lag_in_the_end(
-    rig, plugin, tmp_path, config_map, controller, monkeypatch, mode
-) -> None:
-    """Of a change that came while the plugin was suspended, the figures have the wait, once."""
-    monkeypatch.setattr(rig.board, "down", True, raising=False)
-    _break(tmp_path, _flaky(mode))
-    _write_flaky(rig, mode=mode)
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
-    runs.wait_ready()
-    until("it is suspended", lambda: runs.status().plugins[0].state == "Suspended")
-    assert runs.handler("it").lag.total == 0, "first objects have none"
-    runs.sandbox.create(config_map("late"))
-    until("it waits", lambda: runs.handler("it").queued == 9)
-    trials = runs.status().plugins[0].circuit_breaker.trials
-    until("others are tried", lambda: runs.status().plugins[0].circuit_breaker.trials > trials + 1)
-    rig.board.down = False
-    runs.wait_idle()
-    assert (runs.handler("it").succeeded, runs.handler("it").lag.total) == (9, 1)

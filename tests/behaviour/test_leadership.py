@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -91,9 +90,6 @@ def bundle(bundle_dir: BundleDir, board: ModuleType) -> BundleDir:
     bundle_dir.write("manifest.yaml", SPEC % "")
     bundle_dir.write("code.py", CODE)
     return bundle_dir
-
-
-Start = Callable[..., ControllerUnderTest]
 
 
 def follows(controller: ControllerUnderTest) -> bool:

@@ -104,19 +104,6 @@ def test_namespaces_come_and_go(selecting, sandbox) -> None:
     assert (found.selector, found.names, found.entered, found.left) == ("team=web", ["b"], 2, 1)
 
 
-def test_what_comes_back_is_heard_of_again(selecting, sandbox) -> None:
-    """A namespace that leaves and comes back: first all Deleted, then all Added, in the present state."""
-    selecting.run(space("a"), selecting.map("one", "a", x="1"))
-    selecting.heard()
-    relabel(sandbox, "a", "api")
-    until("it has left", lambda: selecting.names() == [])
-    sandbox.patch("ConfigMap", "one", {"data": {"x": "2"}}, namespace="a")
-    relabel(sandbox, "a", "web")
-    until("it is back", lambda: selecting.names() == ["a"])
-    assert selecting.heard() == [("Deleted", "a/one", "OutOfScope"), ("Added", "a/one", "Initial")]
-    assert selecting.runs.lister("maps").get("a/one")["data"] == {"x": "2"}
-
-
 def test_a_selector_that_matches_nothing_is_ready(selecting, sandbox, asked) -> None:
     """Nothing is listed, handlers begin at once, reads find nothing; what comes later is heard of."""
     runs = selecting.run(selecting.map("one", "default"))
@@ -131,31 +118,6 @@ def test_a_selector_that_matches_nothing_is_ready(selecting, sandbox, asked) -> 
     # The object may come with the list of the namespace, or after it.
     ((kind, key, _),) = until("it is heard of", selecting.heard)
     assert (kind, key) == ("Added", "late/two")
-
-
-def test_the_deletes_of_a_deleted_namespace_are_those_of_the_server(selecting, sandbox) -> None:
-    """They are final states, in the order of the server, and none of them is out of scope."""
-    selecting.run(space("a"), *(selecting.map(f"m{n}", "a") for n in range(5)))
-    selecting.heard()
-    sandbox.delete("Namespace", "a")
-    until("it has left", lambda: selecting.names() == [])
-    assert selecting.heard() == [("Deleted", f"a/m{n}", "Watch") for n in range(5)]
-
-
-@pytest.mark.thorough
-def test_a_namespace_that_is_made_again_goes_on(selecting, sandbox) -> None:
-    """Deleted and made again under the same name: what was in it is Deleted, what is in it is Added."""
-    selecting.run(space("a"), selecting.map("one", "a"))
-    selecting.heard()
-    selecting.cut()  # both happen while nobody looks
-    sandbox.delete("Namespace", "a")
-    sandbox.create(space("a"))
-    sandbox.create(selecting.map("one", "a"))
-    sandbox.faults.clear()
-    until("the namespaces are watched again", lambda: selecting.selected().error is None)
-    rows = until("both are heard of", selecting.heard)
-    assert [(kind, key) for kind, key, _ in rows] == [("Deleted", "a/one"), ("Added", "a/one")]
-    assert selecting.names() == ["a"]
 
 
 @pytest.mark.thorough
@@ -225,30 +187,6 @@ def test_a_namespace_that_may_not_be_read_holds_up_no_other(selecting, sandbox) 
     ]
 
 
-@pytest.mark.thorough
-def test_many_namespaces_that_come_at_once_are_one_list_each(selecting, sandbox, asked) -> None:
-    """A burst of namespaces makes no generation and no second request for what is watched already."""
-    runs = selecting.run(space("first"), selecting.map("one", "first"))
-    for number in range(300):
-        sandbox.create(space(f"n{number:03}"))
-        sandbox.create(selecting.map("one", f"n{number:03}"))
-    until("all are watched", lambda: len(selecting.names()) == 301 and not selecting.selected().unlisted)
-    rows: list[tuple[str, str, str]] = []
-
-    def all_heard() -> bool:
-        rows.extend(selecting.heard())
-        return len(rows) >= 301
-
-    until("the handler has received all, which are listed before they are cached", all_heard)
-    assert sorted({key for _, key, _ in rows}) == sorted(
-        ["first/one", *(f"n{number:03}/one" for number in range(300))]
-    )
-    assert len(rows) == 301
-    assert asked("namespaces") == (0, 1)  # a streaming list is a watch
-    assert asked("configmaps") == (0, 301)
-    assert (runs.status().generation, dict(runs.status().reloads)) == (1, {})
-
-
 def test_the_log_names_what_has_come_in_and_left(selecting, sandbox) -> None:
     """In one line for each look, and not for what is there at the start."""
     runs = selecting.run(space("a"), *(space(f"n{number}", "api") for number in range(9)))
@@ -287,23 +225,6 @@ def test_an_edit_goes_from_a_list_to_a_selector_and_back(selecting, sandbox) -> 
     relabel(sandbox, "a", None)
     rows = [("Added", "b/one", "Initial"), ("Deleted", "c/one", "OutOfScope")]
     assert sorted(selecting.heard()) == rows
-
-
-def test_an_edit_of_the_selector_delivers_the_differences(selecting) -> None:
-    """What both selectors match stays; a broken edit before it changes nothing."""
-    map_, rig = selecting.map, selecting.rig
-    objects = [space("a"), space("b", "api"), space("c", "db"), *(map_("one", name) for name in "abc")]
-    runs = selecting.run(*objects, resources=[MAPS.replace(WEB, "{labelSelector: 'team in (web,api)'}")])
-    selecting.heard()
-    rig.resources = [MAPS.replace(WEB, "{labelSelector: 'team in (api,,'}")]
-    rig.write()
-    assert runs.reload().result == "Refused"
-    rig.resources = [MAPS.replace(WEB, "{labelSelector: 'team in (api,db)'}")]
-    rig.write()
-    assert runs.reload().result == "Applied"
-    rows = [("Added", "c/one", "Initial"), ("Deleted", "a/one", "OutOfScope")]
-    assert sorted(selecting.heard()) == rows
-    assert selecting.names() == ["b", "c"]
 
 
 def test_reloads_of_code_leave_the_set_alone(selecting, sandbox, asked) -> None:
@@ -416,25 +337,3 @@ def test_a_mapping_leads_to_keys_of_the_namespaces_that_match_now(selecting, san
     assert until("it leaves", selecting.heard) == [("b/two", False)]
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "2"}}}, namespace="refers")
     assert selecting.heard() == []
-
-
-def test_changes_of_one_object_stay_in_order_over_leaving_and_coming_back(selecting, sandbox) -> None:
-    """However often its namespace leaves: Added, changes, Deleted, and no state older than one before."""
-    code = (
-        "from blackboard import tell as note\n"
-        "def tell(change): note('tell', str(change.type), int(change.obj.resource_version))\n"
-    )
-    selecting.run(space("a"), selecting.map("one", "a"), code=code)
-    for number in range(10):
-        sandbox.patch("ConfigMap", "one", {"data": {"x": str(number)}}, namespace="a")
-        relabel(sandbox, "a", None if number % 2 == 0 else "web")
-    until("it is back", lambda: selecting.names() == ["a"])
-    rows = selecting.heard()
-    kinds = [row[0] for row in rows]
-    alive = False
-    for kind in kinds:
-        assert (kind == "Added") is not alive
-        alive = kind != "Deleted"
-    versions = [row[1] for row in rows]
-    assert versions == sorted(versions)
-    assert alive

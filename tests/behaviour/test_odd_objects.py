@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from declctl.admin import serve
 from declctl.cli.report import print_status
 from declctl.manifest.values import Address
@@ -53,6 +55,7 @@ def _asked(controller: ControllerUnderTest) -> tuple[dict[str, Any], dict[str, f
     return status, {sample: float(value) for sample, _, value in lines}
 
 
+@pytest.mark.client_go("An object that fails typed validation")
 def test_an_object_with_a_number_for_a_string_is_cached_indexed_delivered_and_counted(rig, sandbox, capsys):
     """One is listed and one is watched; each is found by what it has, and a user sees both counted."""
     rig.resources = MAPS

@@ -97,26 +97,6 @@ def test_the_server_is_not_asked_and_nobody_hears_of_it(
     assert asked() == requests
 
 
-def test_to_and_fro_under_load_nothing_is_lost_or_told_twice(rig, asked, sandbox, config_map) -> None:
-    """Objects change while caches turn again and again: each state is told once, in its order."""
-    rig.handler("tell")
-    controller = rig.run(CODE, objects=[config_map(f"m{n}", size="0") for n in range(300)])
-    controller.wait_idle()
-    rig.board.clear()
-    requests, size = asked(), 0
-    for mode in ("Objects", "Frames", "Objects", "Frames"):
-        rig.resources = [_resource(f"cache: {{mode: {mode}}}")]
-        rig.write()
-        for _ in range(10):
-            size += 1
-            sandbox.patch("ConfigMap", "m7", {"data": {"size": str(size)}}, namespace="default")
-        assert controller.reload().result == "Applied"
-    controller.wait_idle()
-    assert [row[2]["size"] for row in rig.told()] == [str(n) for n in range(1, size + 1)]
-    assert controller.lister("maps").get("default/m7")["data"]["size"] == str(size)
-    assert asked() == requests
-
-
 @pytest.mark.parametrize(
     ("before", "after", "lists", "kind"),
     [
@@ -190,30 +170,6 @@ def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, 
         for sample in family.samples
         if sample.name == "declctl_reload_plan_mismatches_total"
     } == {1}
-
-
-@pytest.mark.guarantee("G5", "G12")
-@pytest.mark.parametrize(
-    "rest",
-    [
-        'indexers: [{name: byTeam, entryPoint: "handlers:by_helper"}]',
-        'transform: {entryPoint: "handlers:with_helper"}, indexers: [{name: byTeam, fieldPath: data.found}]',
-    ],
-)
-def test_a_function_in_a_cache_goes_on_when_its_generation_is_gone(rig, config_map, sandbox, rest) -> None:
-    """Only a handler's policy changes: the cache stays, and its function imports at last what it needs."""
-    helper = "def team_of(obj):\n    return obj['data']['team']\n"
-    rig.folder.write("helper.py", helper)
-    rig.resources = [_resource(rest)]
-    rig.handler("tell")
-    controller = rig.run(CODE + LATE, objects=[config_map("m1")])
-    controller.wait_idle()
-    rig.only(rest="resyncPeriod: 1h")
-    rig.apply()
-    rig.retired()
-    sandbox.create(config_map("m2", team="blue"))
-    controller.wait_idle()
-    assert [view.name for view in controller.lister("maps").by_index("byTeam", "blue")] == ["m2"]
 
 
 @pytest.mark.guarantee("G14")

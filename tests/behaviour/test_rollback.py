@@ -1,11 +1,8 @@
 """Probation: code that fails gives way to the code before, by itself or by hand; nothing is lost by it."""
 
 import asyncio
-import gc
 import json
 import re
-import sys
-import weakref
 
 import pytest
 
@@ -261,34 +258,3 @@ def test_somebody_goes_back_by_hand(rig, run, config_map, asked) -> None:
     assert rig.roll_back().lists == 0
     assert sorted(str(each.key) for each in runs.lister("maps").list()) == ["default/late", "default/m"]
     assert asked() == lists
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G21", "G22")
-def test_generations_in_memory_stay_few(rig, run) -> None:
-    """Edits within a probation keep one generation more; going there and back ten times leaves nothing."""
-    runs = run()
-    first = {name for name in sys.modules if name.startswith("_declctl_gen.")}
-    for number in range(20):
-        _edit(rig, GOOD, f"edit {number}")
-        until("the one in between is gone", lambda: runs.status().generations_alive == 2)
-    assert runs.runtime.history()["inMemory"] == [1, 21]
-    rig.roll_back()
-    rig.retired()
-    gc.collect()
-    gone = []
-    for number in range(10):
-        gone.append(weakref.ref(runs.runtime.parts.reloader.active))
-        _edit(rig, GOOD, f"more {number}")
-        gone.append(weakref.ref(runs.runtime.parts.reloader.active))
-        assert rig.roll_back().result == "RolledBack"
-        rig.retired()
-
-    def left() -> int:
-        gc.collect()
-        return sum(ref() is not None for ref in gone)
-
-    until("all of them are collected", lambda: not left())
-    assert {name for name in sys.modules if name.startswith("_declctl_gen.")} == first
-    assert runs.runtime.history()["inMemory"] == [42]
-    assert ("torn down", "good") not in rig.told("torn down")

@@ -4,7 +4,7 @@ import pytest
 
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import let_begin, secret
+from tests.behaviour.conftest import secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 INCLUDES = "includeSnapshotsFrom: [secrets]"
@@ -117,30 +117,6 @@ def test_a_name_that_is_not_included_is_named(reading, config_map) -> None:
     runs = reading.run("def wrong(obj, ctx): ctx.snapshots['maps']\n", objects=[config_map("m")])
     until("it has failed", lambda: runs.handler("wrong").failed == 1)
     assert "name it in includeSnapshotsFrom, which has: secrets" in runs.handler("wrong").last_error
-
-
-def test_without_the_cache_only_the_handler_that_names_it_waits(
-    reading, config_map, sandbox, controller
-) -> None:
-    """A right is missing: after `warmTimeout` all others run, and the status says who waits for what."""
-    reading.handler("later", rest=INCLUDES)
-    reading.handler("keyed", rest=f"mode: Reconcile, {INCLUDES}")
-    reading.handler("free", entry="handlers:free")
-    reading.reload_policy += ", warmTimeout: 30s"
-    reading.write(f"{READS_TWICE}\ndef free(obj): note('free', obj.name)\n")
-    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = controller(reading.folder.path, objects=[secret("a", at="early"), config_map("m")])
-    let_begin(runs)
-    until("the free one is called", lambda: reading.told("free") == [("free", "m")])
-    until("the others wait", lambda: all(runs.handler(n).retried for n in ("later", "keyed")))
-    assert (reading.told("async"), reading.told("reconciled")) == ([], [])
-    for name in ("later", "keyed"):
-        assert "secrets has not synced" in runs.handler(name).last_error
-        assert runs.handler(name).failed == 0
-    sandbox.faults.clear()
-    runs.wait_idle(60.0)
-    assert reading.told("async") == [("async", [("a", "early")])]
-    assert reading.told("reconciled") == [("reconciled", "m", [("a", "early")])]
 
 
 def test_a_reload_may_add_and_remove_a_snapshot(reading, config_map) -> None:

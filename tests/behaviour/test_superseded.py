@@ -298,38 +298,6 @@ def renamed(change): pass
     assert controller.log.find("refused") is None
 
 
-@pytest.mark.thorough
-@pytest.mark.guarantee("G6", "G12")
-@pytest.mark.parametrize("stage", [*RENEWING, "warming"])
-def test_what_was_given_up_half_way_is_made_whole_by_the_next_attempt(
-    stage, rig, running, stuck, sandbox, config_map
-) -> None:
-    """The same edit again, after objects have come, gone and changed in the middle of it."""
-    handlers, resources = list(rig.handlers), list(rig.resources)
-    getattr(stuck, stage)()
-    edited = list(rig.handlers), list(rig.resources), (rig.folder.path / "handlers.py").read_text()
-    sandbox.create(config_map("p", owner="p"))
-    sandbox.patch("ConfigMap", "m", {"data": {"owner": "changed"}}, namespace="default")
-    sandbox.delete("ConfigMap", "n", namespace="default")
-    running.wait_idle()
-    rig.handlers, rig.resources = handlers, resources
-    rig.write(GOOD.format(name="first"))
-    until("it is given up", lambda: _given_up(running) >= 1)
-    sandbox.faults.clear()
-    stuck.let_go()
-    rig.handlers, rig.resources, code = edited
-    rig.write(code)
-    until("the edit is live", lambda: running.status().generation == 3)
-    until("the old generation is retired", lambda: running.status().generations_alive == 1)
-    lister = running.lister("maps")
-    assert sorted(view.name for view in lister.list()) == ["m", "o", "p"]
-    if lister.index_names():
-        by_path = stage == "bringing_a_field_to_hand"
-        found = {value: [view.name for view in lister.by_index("byName", value)] for value in "mnop"}
-        assert found == {"m": [] if by_path else ["m"], "n": [], "o": ["o"], "p": ["p"]}
-        assert sorted(lister.index_values("byName")) == sorted(["changed" if by_path else "m", "o", "p"])
-
-
 @pytest.mark.guarantee("G6", "G24")
 def test_what_was_given_up_was_not_tried(rig, config_map) -> None:
     """An attempt that ends half way says nothing of its files: the same bytes are tried again."""
@@ -345,40 +313,6 @@ def test_what_was_given_up_was_not_tried(rig, config_map) -> None:
     until("it is undone", lambda: rig.told("torn down"))
     again = asyncio.run_coroutine_threadsafe(reloader.reload(asked=False), loop).result(30)
     assert (again.result, again.generation) == ("Applied", 2), again.line
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G12")
-def test_readers_never_see_an_index_that_is_half_built(rig, running, stuck, sandbox, config_map) -> None:
-    """An index is defined anew under its name: its readers have the old one, whole, until the new one is."""
-    rig.resources = [_MAPS.format("indexers: [{name: byName, fieldPath: data.owner}]")]
-    rig.write()
-    until("the index is there", lambda: running.status().generation == 3)
-    resources, handlers = list(rig.resources), list(rig.handlers)
-    lister = running.lister("maps")
-    stuck.building_an_index()
-    sandbox.create(config_map("p", owner="another"))
-    running.wait_idle()
-    for reader in (lister, running.lister("maps")):
-        assert sorted(reader.index_values("byName")) == ["another", "m", "n", "o"]
-        assert [view.name for view in reader.by_index("byName", "another")] == ["p"]
-    rig.resources, rig.handlers = resources, handlers
-    rig.write(GOOD.format(name="newer"))
-    until("the newer edit is live", lambda: running.status().generation == 4)
-    assert [view.name for view in running.lister("maps").by_index("byName", "another")] == ["p"]
-
-
-@pytest.mark.thorough
-def test_an_attempt_is_asked_for_and_another_edit_comes(rig, running, stuck, sandbox) -> None:
-    """`declctl reload` of files that have changed since the attempt began does not join it."""
-    stuck.warming()
-    rig.resources.pop()
-    with_secrets = rig.folder.path / "manifest.yaml"
-    with_secrets.write_text(rig.manifest())
-    outcome = running.reload()
-    assert outcome.result == "Applied"
-    assert [r.name for r in running.status().resources] == ["maps"]
-    assert _given_up(running) == 1
 
 
 @pytest.mark.thorough

@@ -13,8 +13,6 @@ import threading
 import pytest
 
 from declctl.kit import files as reader
-from declctl.runtime.checking.check import read_files
-from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import BundleDir, ConfigMapDir, until
 
 TELLING = """
@@ -92,32 +90,6 @@ def _plan(controller) -> str:
     return str(handler.entry_point)
 
 
-@pytest.mark.thorough
-def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) -> None:
-    """`reload.watch` is like any other policy: Off, Poll and Auto take effect without a restart."""
-    rig.handler("tell")
-    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
-    rig.write()
-    versions(1)
-    running = controller(rig.folder.path / "manifest.yaml", watch=None)
-    running.wait_ready()
-    for generation, policy in enumerate(("Poll", "Auto"), start=1):
-        rig.reload_policy = f"watch: {policy}, preflight: 'Off', settle: 20ms"
-        rig.write()
-        if policy == "Poll":
-            assert running.status().generation == 1
-            assert running.reload().result == "Applied"
-        live = 2 * generation
-        until("the policy is live", lambda n=live: running.status().generation == n)
-        versions(live + 1)
-        until(f"an edit is noticed under {policy}", lambda n=live: running.status().generation == n + 1)
-    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
-    rig.write()
-    until("it is off", lambda: running.status().generation == 6)
-    versions(7)
-    assert running.reload().result == "Applied"
-
-
 def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkeypatch) -> None:
     """A broken edit brings a package: its folder is watched too, so that nobody waits for the mended file."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
@@ -177,145 +149,6 @@ def test_a_controller_that_cannot_look_goes_on_and_says_so(
     level = "error" if isinstance(error, KeyError) else "warning"
     assert len([line for line in running.log.events(level) if "files can't be looked at" in line]) == 1
     assert running.log.find("files are looked at again")
-
-
-@pytest.mark.parametrize("watch", ["Poll", "Off"])
-def test_a_reload_for_which_the_process_lacked_something_is_made_without_another_edit(
-    watch, rig, controller, versions, monkeypatch
-) -> None:
-    """No thread to read the files at that moment: that is no fault of theirs, and is tried again."""
-    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.1)
-    rig.handler("tell")
-    rig.reload_policy = f"watch: '{watch}', settle: 20ms, preflight: 'Off'"
-    rig.write()
-    versions(1)
-    running = controller(rig.folder.path, watch=watch == "Poll")
-    running.wait_ready()
-    left = [1, 2]
-
-    def failing(files):
-        if left:
-            left.pop()
-            raise RuntimeError("can't start new thread")
-        return read_files(files)
-
-    monkeypatch.setattr("declctl.runtime.reloading.reload.read_files", failing)
-    versions(2)
-    if watch == "Off":
-        outcome = running.reload()
-        assert (outcome.result, outcome.reason) == ("Refused", "ResourcesExhausted")
-    until("the edit is live", lambda: running.status().generation == 2)
-    assert running.log.find("can't start new thread")
-    assert running.log.find("please report it") is None
-
-
-_SWITCHING = """
-import yaml  # installed, until there is one beside the manifest
-from blackboard import tell as note
-def tell(change):
-    note("yaml", getattr(yaml, "VERSION", "installed"), str(change.key))
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G24")
-@pytest.mark.parametrize("watch", ["Auto", "Poll"])
-def test_a_package_that_comes_and_goes_is_imported_and_left_to_python(
-    watch, rig, config_map, monkeypatch
-) -> None:
-    """A folder first, its front later, a module in its place, nothing: each is live by itself."""
-    looks: list[str] = []
-    digest = InputFiles.digest
-    monkeypatch.setattr(InputFiles, "digest", lambda files: looks.append(digest(files)) or looks[-1])
-    rig.handler("tell")
-    rig.reload_policy = f"watch: {watch}, settle: 20ms, preflight: 'Off'"
-    running = rig.run(_SWITCHING, watch=True)
-    folder, module = rig.folder.path / "yaml", rig.folder.path / "yaml.py"
-
-    def front() -> None:
-        (folder / "__init__.py").write_text("VERSION = 'package'\n")
-
-    def module_instead() -> None:
-        (folder / "__init__.py").rename(module)
-        module.write_text("VERSION = 'module'\n")
-
-    steps = {"package": front, "module": module_instead, "installed": module.unlink}
-    folder.mkdir()
-    before = len(looks)
-    until("the folder has been looked at", lambda: len(looks) >= before + 2, timeout=30)
-    for generation, (version, step) in enumerate(steps.items(), start=2):
-        step()
-        until(f"{version} is live", lambda number=generation: running.status().generation == number)
-        running.sandbox.create(config_map(version))
-        row = ("yaml", version, f"default/{version}")
-        until("it is imported", lambda told=row: told in rig.told("yaml"))
-
-
-FILES = {
-    "app/__init__.py": "",
-    "app/handlers.py": (
-        "from blackboard import tell as note\nfrom .texts import VERSION, say\n"
-        "def tell(change):\n    from .deep.late import VERSION as late\n"
-        "    note('versions', VERSION, say(), late)\n"
-    ),
-    "app/texts.py": "from app.deep import words\nVERSION = {0}\ndef say(): return words.VERSION\n",
-    "app/deep/__init__.py": "",
-    "app/deep/words.py": "VERSION = {0}\n",
-    "app/deep/late.py": "VERSION = {0}\n",
-}
-
-
-@pytest.fixture
-def modules(rig):
-    """Writes every module of a package in one version, the deepest first."""
-
-    def write(version: int) -> None:
-        for name, text in reversed(FILES.items()):
-            rig.folder.write(name, text.replace("{0}", str(version)))
-
-    write(1)
-    rig.handler("tell", entry="app.handlers:tell")
-    rig.reload_policy = "settle: 200ms, preflight: 'Off'"
-    return write
-
-
-def test_modules_that_are_saved_one_after_the_other_are_one_reload(rig, modules, config_map) -> None:
-    """Three modules in two folders change together, or, if the deepest has a fault, none of them does."""
-    running = rig.run(watch=True, objects=[config_map("one")])
-    running.wait_idle()
-    modules(2)
-    until("it is live", lambda: running.status().generation == 2)
-    running.sandbox.create(config_map("two"))
-    running.wait_idle()
-    assert rig.told("versions") == [("versions", 1, 1, 1), ("versions", 2, 2, 2)]
-    assert running.status().reloads == {"Applied": 1}
-
-    rig.folder.write("app/deep/words.py", "VERSION = 3\nraise OSError('no words')\n")
-    for name in ("app/deep/late.py", "app/texts.py"):
-        rig.folder.write(name, FILES[name].replace("{0}", "3"))
-    outcome = running.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "ImportFailed")
-    assert "app/deep/words.py:2" in outcome.message
-    running.sandbox.create(config_map("three"))
-    running.wait_idle()
-    assert rig.told("versions")[2:] == [("versions", 2, 2, 2)]
-
-
-@pytest.mark.thorough
-def test_a_module_that_comes_or_goes_is_noticed(rig, modules, config_map) -> None:
-    """A module that is imported before it is there, in a new folder of the package: each step is noticed."""
-    running = rig.run(watch=True)
-    words = (rig.folder.path / "app/deep/words.py").read_text()
-    (rig.folder.path / "app/deep/deeper").mkdir()
-    rig.folder.write("app/deep/words.py", f"from .deeper import more\n{words}")
-    until("it is missing", lambda: running.condition("Reloaded").status == "False")
-    rig.folder.write("app/deep/deeper/more.py", "X = 1\n")
-    until("the new module is there", lambda: running.status().generation == 2)
-    rig.folder.write("app/deep/deeper/unrelated.py", "X = 1\n")  # nothing imports it: no generation
-    rig.folder.write("app/deep/deeper/more.py", "X = 2\n")
-    until("it has changed", lambda: running.status().generation == 3)
-    rig.folder.remove("app/deep/deeper/more.py")
-    until("it is gone", lambda: running.condition("Reloaded").status == "False")
 
 
 CODE = "from blackboard import tell as note\n{0}def tell(change): note('version', {1})\n"

@@ -194,26 +194,6 @@ def test_an_edit_that_names_another_resource_waits_for_its_cache(
 
 
 @EITHER
-def test_an_edit_that_names_a_resource_that_can_not_be_read_is_refused(
-    rig, config_map, sandbox, code, rest
-) -> None:
-    """The refusal names the missing right, and the old code goes on."""
-    declare(rig)
-    runs = rig.run(NOTHING, objects=[config_map("m"), secret("a")])
-    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    rig.resources.append(SECRETS)
-    declare(rig, rest)
-    outcome = rig.reload(code)
-    assert (outcome.result, outcome.reason) == ("Refused", "Forbidden")
-    assert "secrets is forbidden" in outcome.message
-    runs.wait_idle()
-    rig.board.told.clear()
-    runs.sandbox.create(config_map("n"))
-    all_called(rig)
-    assert reads_of(rig) == {()}
-
-
-@EITHER
 def test_an_edit_that_names_a_cache_that_never_synced_is_told_so(start, rig, sandbox, code, rest) -> None:
     """The resource was in the manifest, unread; from the edit on, calls wait for it, and then read all."""
     sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")

@@ -3,10 +3,9 @@
 import pytest
 
 from declctl.errors import NotSynced, UnknownNamespace
-from declctl.runtime.handling import invocations
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from tests.behaviour.conftest import let_begin, secret
+from tests.behaviour.conftest import secret
 
 SECRETS = "- {name: secrets, apiVersion: v1, kind: Secret}"
 # Tells each ConfigMap without a Secret of its name to be an orphan, as a handler would that deletes it.
@@ -49,70 +48,6 @@ def start(acting, controller, config_map):
 
 def _in(rig, what: str) -> int:
     return len(rig.told(what))
-
-
-def test_a_handler_that_acts_on_absence_deletes_nothing_while_caches_fill(start, rig, sandbox) -> None:
-    """No handler is called before every cache of the manifest has synced, however late one of them is."""
-    sandbox.faults.refuse(503, Match(resource="secrets"))
-    runs = start()
-    until("the other cache has synced", lambda: runs.resource("maps").synced)
-    assert not runs.resource("secrets").synced
-    assert rig.told() == []
-    until("the changes wait", lambda: runs.handler("tell").queued == 3)
-    assert rig.told() == []
-    until("the status says so", lambda: runs.condition("Ready").message == "not synced: secrets")
-    sandbox.faults.clear()
-    runs.wait_idle(60.0)
-    assert (_in(rig, "kept"), _in(rig, "deleted"), _in(rig, "called")) == (6, 0, 6)
-    runs.wait_ready()
-
-
-@pytest.mark.client_go(311, "Controller")
-def test_a_handler_that_acts_on_absence_deletes_nothing_while_a_right_is_missing(start, rig, sandbox) -> None:
-    """After `warmTimeout` handlers begin; what can't be read is an error, and no attempt, until it can."""
-    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(", warmTimeout: 30s")
-    let_begin(runs)
-    until("each was called more often than attempts are", lambda: _in(rig, "called") > 6 * 3)
-    with pytest.raises(NotSynced, match=r"^secrets has not synced \(.*secrets is forbidden"):
-        runs.lister("secrets").list()
-    assert not runs.lister("secrets").has_synced
-    assert (_in(rig, "kept"), _in(rig, "deleted")) == (0, 0)
-    for name in ("tell", "tell-async"):
-        figures = runs.handler(name)
-        assert (figures.failed, figures.succeeded, figures.retried > 3) == (0, 0, True)
-        assert "secrets has not synced" in (figures.last_error or "")
-    degraded = runs.condition("Degraded")
-    assert (degraded.status, "secrets is forbidden" in degraded.message) == ("True", True)
-    assert (runs.condition("Ready").status, runs.condition("Ready").reason) == ("False", "NotSynced")
-    said = [line for line in runs.log.events("warning") if line.startswith("secrets has not synced")]
-    assert len(said) == 1
-    assert "grant list and watch" in said[0]
-    assert len([line for line in runs.log.events() if " waits with default/" in line]) == 2  # one each
-    assert runs.log.events("error") == []
-
-    sandbox.faults.clear()
-    runs.wait_idle(60.0)
-    assert (_in(rig, "kept"), _in(rig, "deleted")) == (6, 0)
-    runs.wait_ready()
-
-
-def test_what_waits_for_a_cache_is_called_as_soon_as_it_has_synced(
-    start, rig, acting, sandbox, monkeypatch
-) -> None:
-    """However long it backs off: here the next call would come in an hour."""
-    monkeypatch.setattr(invocations, "LONGEST_WAIT_FOR_SYNC", 3600.0)
-    long = "initialBackoff: 1h, maxBackoff: 1h"
-    acting.handlers = [
-        each.replace("initialBackoff: 20ms, maxBackoff: 50ms", long) for each in acting.handlers
-    ]
-    sandbox.faults.refuse(403, Match(resource="secrets"), message="secrets is forbidden")
-    runs = start(", warmTimeout: 30s")
-    let_begin(runs)
-    until("all back off", lambda: sum(runs.handler(name).retried for name in ("tell", "tell-async")) == 6)
-    sandbox.faults.clear()
-    runs.wait_idle(60.0)
-    assert (_in(rig, "called"), _in(rig, "kept"), _in(rig, "deleted")) == (12, 6, 0)
 
 
 def test_a_kind_that_is_not_served_is_not_waited_for(start, rig, acting) -> None:
@@ -173,19 +108,6 @@ def test_a_hook_of_a_later_generation_reads_what_has_synced(rig, config_map) -> 
     )
     assert runs.reload().result == "Applied"
     assert rig.told("found") == [("found", 1)]
-
-
-def test_a_cache_stays_readable_through_an_outage_and_a_relist(rig, config_map, sandbox) -> None:
-    """Once synced, the newest state that is known is read: stale, and not an error."""
-    runs = rig.run(objects=[config_map("m")])
-    lister = runs.lister("maps")
-    sandbox.faults.refuse(403, Match(resource="configmaps"), message="forbidden for now")
-    sandbox.faults.compact()
-    sandbox.faults.cut_watches()
-    until("the fault is known", lambda: runs.resource("maps").error is not None)
-    assert [view.name for view in lister.list()] == ["m"]
-    assert lister.has_synced
-    assert runs.resource("maps").synced
 
 
 READS = """

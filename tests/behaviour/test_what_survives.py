@@ -103,28 +103,6 @@ def test_changes_behind_a_retry_go_to_the_fixed_code_with_it(rig, config_map, co
 
 
 @pytest.mark.guarantee("G10")
-@pytest.mark.parametrize("mode", MODES)
-def test_a_retry_comes_when_it_was_due_before_the_fix(rig, config_map, mode) -> None:
-    """The back-off has grown to four hours: the edit neither shortens nor restarts it; attempts count on."""
-    rig.handler("tell", rest=f"mode: {mode}, {HOURS}")
-    argument = "request" if mode == "Reconcile" else "change"
-    head = f"from blackboard import tell as note\ndef tell({argument}):\n"
-    runs = rig.run(f"{head}    note('broken')\n    1 / 0\n", objects=[config_map("m")])
-    for number in (1, 2, 3):
-        until("it has failed again", lambda number=number: runs.handler("tell").retried == number)
-        if number < 3:
-            runs.advance(3600.0 * number)
-    rig.apply(f"{head}    note('fixed', str({argument}.key))\n")
-    runs.advance(12_900)  # a reconciler's back-off is up to a tenth shorter
-    assert (runs.handler("tell").running, rig.told("fixed")) == (0, [])
-    runs.advance(1_600)
-    runs.wait_idle()
-    assert (len(rig.told("broken")), rig.told("fixed")) == (3, [("fixed", "default/m")])
-    figures = runs.handler("tell")
-    assert (figures.delivered, figures.succeeded, figures.failed, figures.retried) == (1, 1, 0, 3)
-
-
-@pytest.mark.guarantee("G10")
 def test_the_changes_of_a_removed_handler_are_still_those_of_its_code(rig, gate, config_map) -> None:
     """There is no fixed code for them: the drain waits for retries that are due, as for what was queued."""
     rig.handler("tell", rest="retry: {maxAttempts: 2, initialBackoff: 1h, maxBackoff: 1h}")
@@ -138,19 +116,6 @@ def test_the_changes_of_a_removed_handler_are_still_those_of_its_code(rig, gate,
     gate.set()
     rig.retired()
     assert len(rig.told("broken")) == 6
-
-
-@pytest.mark.guarantee("G10")
-def test_attempts_that_were_made_before_a_reload_count(rig, config_map) -> None:
-    """A handler is reloaded while it fails: it is not tried more often than `maxAttempts` in all."""
-    code = "from blackboard import tell as note\ndef tell(change):\n    note('try', {0})\n    1 / 0\n"
-    rig.handler("tell", rest="retry: {maxAttempts: 4, initialBackoff: 200ms, maxBackoff: 200ms}")
-    controller = rig.run(code.format(1), objects=[config_map("m")])
-    until("it failed twice", lambda: controller.handler("tell").retried == 2)
-    rig.apply(code.format(2))
-    controller.wait_idle()
-    assert [row[1] for row in rig.told("try")] == [1, 1, 2, 2]
-    assert controller.handler("tell").failed == 1
 
 
 STATE = """
@@ -257,21 +222,6 @@ def test_a_stuck_call_does_not_keep_a_reload_from_taking_over(rig, config_map) -
     rig.retired()
     assert controller.handler("tell").zombies == 0
     assert controller.handler("tell").retried == 0
-
-
-@pytest.mark.guarantee("G9")
-def test_a_stuck_asynchronous_call_is_cancelled_and_tried_with_the_new_code(rig, config_map) -> None:
-    """An `async def` handler hangs: it is cancelled at `drainTimeout`, the new code tries again (G9)."""
-    waiting = "import asyncio; await asyncio.Event().wait()"
-    controller = _stuck(rig, config_map, "async def", waiting)
-    controller.wait_idle()
-    assert sorted(rig.told("ended")) == [
-        ("ended", "default/m0", 2),
-        ("ended", "default/m0", 2),
-        ("ended", "default/m1", 2),
-        ("ended", "default/m2", 2),
-    ]
-    rig.retired()
 
 
 CODE = """

@@ -93,17 +93,6 @@ def test_a_status_that_changes_in_each_call_is_written_once(rig, pods, sandbox) 
     assert controller.condition("Degraded").status == "False"
 
 
-def test_a_status_that_changes_in_each_call_does_not_hasten_a_requeue(rig, pods, sandbox) -> None:
-    """A reconciler that writes its status and returns Requeue is called when the Requeue is due."""
-    controller = pods(stamps_again=RECONCILES)
-    for number in range(5):
-        sandbox.create(pod(f"p{number}"))
-    until("the own writes are recognised", lambda: controller.handler("stamps-again").own_writes == 5)
-    controller.wait_idle()
-    assert len(rig.told("stamps-again")) == 5
-    assert sandbox.ledger.count("patch") == 5
-
-
 def test_two_reconcilers_that_feed_each_other_are_named_and_slowed_down(rig, pods, sandbox) -> None:
     """Each writes a time whenever the other one has: a condition, a warning with the field, and delays."""
     controller = pods(stamps=RECONCILES, stamps_too=RECONCILES)
@@ -152,21 +141,3 @@ def test_a_handler_of_changes_that_feeds_itself_is_named(rig, pods, sandbox) -> 
     sandbox.create(pod())
     message = until("the loop is in the status", lambda: loops(controller), timeout=30)
     assert "follows default/a: its writes to v1 Pod default/a lead to its next call" in message
-
-
-def test_at_rest_there_are_no_writes_and_no_calls(rig, pods, config_map, sandbox) -> None:
-    """Children, marks of the parent and a status: what is as declared leads to nothing any more."""
-    controller = pods(settles=RECONCILES)
-    for number in range(5):
-        sandbox.create(pod(f"p{number}"))
-    until("all are written", lambda: len(sandbox.objects("ConfigMap", "default")) == 10)
-    controller.wait_idle()
-    patches, calls = sandbox.ledger.count("patch"), len(rig.told("settles"))
-    sandbox.faults.bookmark()
-    sandbox.create(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "z", "namespace": "default"}}
-    )
-    controller.wait_idle()
-    assert (sandbox.ledger.count("patch"), len(rig.told("settles"))) == (patches, calls)
-    # Each pod: one mark, two children, one status; its own writes have led to no further call.
-    assert (patches, calls) == (5 * 4, 5)

@@ -1,14 +1,11 @@
 """Handlers that write: `def` and `async def`, throttled, refused, cancelled, in a dry run, at the end."""
 
 import asyncio
-import threading
 
 import pytest
 
-from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox.faults import Match
 from declctl.testing import until
-from declctl.transport import Client
 
 HEAD = """
 from blackboard import tell as note
@@ -50,19 +47,6 @@ def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code)
     assert totals(controller) == {("apply", "succeeded"): 1}
 
 
-def test_a_request_that_is_throttled_is_waited_for(rig, config_map, sandbox) -> None:
-    """The API server is busy for two seconds: the handler is not called again, and it is counted."""
-    rig.handler("tell")
-    controller = rig.run(ASYNC)
-    sandbox.faults.refuse(429, Match("patch", "configmaps"), times=1, retry_after=1)
-    sandbox.create(config_map("a"))
-    until("it is written", lambda: rig.told("written"))
-    controller.wait_idle()
-    assert totals(controller) == {("apply", "succeeded"): 1}
-    assert controller.status().write_retries == {"too_many_requests": 1, "conflict": 0}
-    assert controller.handler("tell").retried == 0
-
-
 def test_the_rate_of_writes_changes_with_a_reload(rig, config_map, sandbox) -> None:
     """With one write in 1,000 seconds, the second one would come after the end of the test."""
     rig.handler("tell")
@@ -75,21 +59,6 @@ def test_the_rate_of_writes_changes_with_a_reload(rig, config_map, sandbox) -> N
     assert [str(step) for step in controller.reload().steps] == ["~writes"]
     sandbox.create(config_map("b"))
     until("the second one is written", lambda: totals(controller).get(("apply", "succeeded")) == 2)
-
-
-@pytest.mark.parametrize(("code", "result"), [(409, "conflict"), (403, "refused"), (500, "failed")])
-def test_a_refusal_is_the_handlers_failure_and_is_retried(rig, config_map, sandbox, code, result) -> None:
-    """The handler is called again until the write succeeds; a conflict is repeated before."""
-    rig.handler("tell", rest="retry: {initialBackoff: 10ms}")
-    controller = rig.run(ASYNC)
-    times = 6 if code == 409 else 1
-    sandbox.faults.refuse(code, Match("patch", "configmaps"), times=times)
-    sandbox.create(config_map("a"))
-    until("it is written", lambda: rig.told("written"))
-    controller.wait_idle()
-    assert totals(controller) == {("apply", result): 1, ("apply", "succeeded"): 1}
-    assert controller.handler("tell").retried == 1
-    assert controller.status().write_retries["conflict"] == (5 if code == 409 else 0)
 
 
 def test_the_timeout_of_a_hook_cancels_its_request(rig, config_map, sandbox) -> None:
@@ -178,23 +147,6 @@ def test_a_life_cycle_hook_may_apply(rig, sandbox) -> None:
     assert rig.told("role") == [("role", "made")]
     ((_, name, message),) = rig.told("refused")
     assert (name, message.rpartition(": ")[2]) == ("InvalidWrite", "a life-cycle hook is about no object")
-
-
-def test_a_dry_run_changes_nothing(rig, config_map, sandbox) -> None:
-    """Handlers run, the server checks what they write, and stores nothing."""
-    rig.handler("tell")
-    options = RunOptions(manifest=str(rig.write(ASYNC)), watch=False, dry_run=True)
-    sandbox.create(config_map("a"))
-    runtime = Runtime(options, connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()))
-    thread = threading.Thread(target=runtime.run)
-    thread.start()
-    try:
-        until("the handler has written", lambda: rig.told("written"))
-        assert [(each.verb, each.result) for each in runtime.status().writes] == [("apply", "dry_run")]
-        assert [found["metadata"]["name"] for found in sandbox.objects("ConfigMap", "default")] == ["a"]
-    finally:
-        runtime.stop()
-        thread.join()
 
 
 def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbox) -> None:

@@ -1,8 +1,5 @@
 """Handlers that write: a reconciler applies a child and writes a status, as `def` and as `async def`."""
 
-import base64
-import hashlib
-
 from declctl.testing import until
 
 CODE = """
@@ -66,72 +63,6 @@ def test_an_edit_of_applies_takes_effect_at_the_reload(rig, config_map, sandbox)
     until("it is written", lambda: controller.handler("tell").succeeded)
     (made,) = [each for each in sandbox.objects("ConfigMap") if each["metadata"]["name"] == "made"]
     assert made["metadata"]["managedFields"][0]["manager"] == "declctl/behaviour/former"
-
-
-METADATA_ONLY = """
-async def tell(obj, ctx):
-    ready = {"type": "Ready", "status": "True", "reason": "Seen"}
-    await ctx.patch_status(conditions=[ready])
-"""
-
-
-def test_a_status_of_metadata_alone_keeps_the_conditions_of_others(rig, sandbox) -> None:
-    """The cache has no status, so it is read from the server before it is written."""
-    others = {"type": "Other", "status": "True", "reason": "X", "message": "", "lastTransitionTime": None}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a", "namespace": "default"},
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-        "status": {"conditions": [others]},
-    }
-    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod, cache: {mode: MetadataOnly}}")
-    rig.handler("tell", resource="pods")
-    controller = rig.run(METADATA_ONLY, objects=[pod])
-    controller.wait_idle()
-    assert controller.handler("tell").failed == 0
-    (found,) = sandbox.objects("Pod")
-    assert [each["type"] for each in found["status"]["conditions"]] == ["Other", "Ready"]
-
-
-NO_ANNOTATIONS = """
-async def keep(request, ctx):
-    if request.obj is not None and request.name == "owner":
-        await ctx.apply_set([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kid"}}])
-"""
-
-
-def test_a_cache_without_annotations_loses_no_child(rig, config_map, sandbox) -> None:
-    """The kinds of the children stand in an annotation, which is read: a Secret of a former process goes."""
-    sandbox.create(config_map("owner"))
-    (owner,) = sandbox.objects("ConfigMap")
-    digest = hashlib.sha256(b"owner.default.ConfigMap.").digest()
-    set_id = f"applyset-{base64.urlsafe_b64encode(digest).decode().rstrip('=')}-v1"
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": "former",
-            "namespace": "default",
-            "labels": {"applyset.kubernetes.io/part-of": set_id},
-            "ownerReferences": [{"kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}],
-            "managedFields": [{"manager": "declctl/behaviour/keep", "operation": "Apply"}],
-        },
-    }
-    sandbox.create(secret)
-    annotations = {
-        "applyset.kubernetes.io/tooling": "declctl/v0",
-        "applyset.kubernetes.io/contains-group-kinds": "ConfigMap,Secret",
-    }
-    owner["metadata"]["annotations"] = annotations
-    sandbox.update(owner)
-    rig.resources.append(
-        "- {name: bare, apiVersion: v1, kind: ConfigMap, transform: {dropFields: [metadata.annotations]}}"
-    )
-    rig.handler("keep", resource="bare", rest="mode: Reconcile")
-    controller = rig.run(NO_ANNOTATIONS)
-    until("the set is applied", lambda: controller.handler("keep").succeeded)
-    assert sandbox.objects("Secret") == []
 
 
 def test_a_reload_that_removes_a_handler_says_that_its_children_stay(rig, config_map) -> None:

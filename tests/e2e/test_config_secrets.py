@@ -9,6 +9,8 @@ from clusters import Cluster, drop_namespace, new_namespace
 from processes import Declctl
 from rest import MERGE
 
+from tests.storm import plugin
+
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -46,11 +48,7 @@ FIRST, SECOND = "token-of-monday", "token-of-tuesday"
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the manifest; the plugin is installed for all child processes."""
     site = tmp_path / "site"
-    info = site / "dc_pager-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-pager\nVersion: 1.0\n", "utf-8")
-    (info / "entry_points.txt").write_text("[declctl]\npager = dc_pager\n", "utf-8")
-    (site / "dc_pager.py").write_text(PLUGIN, "utf-8")
+    plugin.install(site, "pager", PLUGIN)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
     folder = tmp_path / "bundle"
     folder.mkdir()

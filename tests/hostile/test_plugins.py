@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.testing import BundleDir, until
 from tests.children import descendants
 from tests.hostile.bounds import bounded
+from tests.storm import plugin
 
 GOOD = "import declctl\n\n@declctl.hookimpl\ndef declctl_event(change):\n    return None\n"
 BAD = {
@@ -33,19 +35,9 @@ BAD = {
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Puts a package with one plugin on the path, of this process and its children."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
-
-    def install(name: str, source: str) -> None:
-        (site / f"hostile_{name}.py").write_text(source)
-        info = site / f"hostile_{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hostile_{name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[declctl]\n{name} = hostile_{name}\n")
-
-    return install
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return partial(plugin.install, tmp_path)
 
 
 def test_plugins_that_hang_crash_or_exit_are_lines_of_the_list(install) -> None:
@@ -57,7 +49,7 @@ def test_plugins_that_hang_crash_or_exit_are_lines_of_the_list(install) -> None:
     before = descendants()
     with bounded(seconds=100, megabytes=60):
         try:
-            listed = {plugin.name: plugin for plugin in list_plugins(children.begin, seconds=2.0)}
+            listed = {each.name: each for each in list_plugins(children.begin, seconds=2.0)}
         finally:
             children.close()
     for name, (_, words) in BAD.items():
@@ -65,7 +57,7 @@ def test_plugins_that_hang_crash_or_exit_are_lines_of_the_list(install) -> None:
         assert words in str(listed[name].reason), name
     assert listed["zz_good"].state == "Ready"
     assert listed["zz_good"].hooks == ("declctl_event",)
-    assert not [name for name in sys.modules if name.startswith("hostile_")]
+    assert not [name for name in sys.modules if name.startswith("dc_")]
     until("nothing is left", lambda: descendants() <= before)
 
 
@@ -74,8 +66,8 @@ def test_the_command_outlives_a_plugin_that_ends_the_process(install) -> None:
     install("exits", BAD["exits"][0])
     ended = CliRunner().invoke(app, ["plugins", "list", "-o", "json"])
     assert ended.exit_code == 0
-    (plugin,) = [plugin for plugin in json.loads(ended.stdout) if plugin["name"] == "exits"]
-    assert plugin["state"] == "Quarantined"
+    (found,) = [each for each in json.loads(ended.stdout) if each["name"] == "exits"]
+    assert found["state"] == "Quarantined"
 
 
 def test_a_thousand_plugins_are_listed(install) -> None:
@@ -88,7 +80,7 @@ def test_a_thousand_plugins_are_listed(install) -> None:
             listed = list_plugins(children.begin)
         finally:
             children.close()
-    assert len([plugin for plugin in listed if plugin.distribution.startswith("hostile_")]) == 1000
+    assert len([each for each in listed if each.distribution.startswith("dc-p")]) == 1000
 
 
 ORPHANING = """

@@ -1,4 +1,4 @@
-"""The installed plugin that runs in a storm."""
+"""Installed plugins of tests, such as the one that runs in a storm."""
 
 from pathlib import Path
 
@@ -13,10 +13,11 @@ def declctl_event(change):
 """
 
 
-def install(site: Path) -> None:
-    """Make a folder one in which the plugin `stormy` is installed, whose module is `dc_stormy`."""
-    info = site / "dc_stormy-1.0.dist-info"
+def install(site: Path, name: str = "stormy", code: str = _CODE) -> None:
+    """Make a folder one in which a plugin is installed."""
+    module = f"dc_{name}"
+    info = site / f"{module}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dc-stormy\nVersion: 1.0\n", "utf-8")
-    (info / "entry_points.txt").write_text("[declctl]\nstormy = dc_stormy\n", "utf-8")
-    (site / "dc_stormy.py").write_text(_CODE, "utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dc-{name}\nVersion: 1.0\n", "utf-8")
+    (info / "entry_points.txt").write_text(f"[declctl]\n{name} = {module}\n", "utf-8")
+    (site / f"{module}.py").write_text(code, "utf-8")
