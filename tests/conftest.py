@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
@@ -101,3 +102,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True
 settings.register_profile("person", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("person"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "person")
+
+# Hypothesis takes constants for its examples from all modules that are no library, and holds the modules for
+# ever. Those of a generation have to go with it.
+_is_local = providers.is_local_module_file
+providers.is_local_module_file = lambda file: Path(file).is_relative_to(TESTS.parent) and _is_local(file)

@@ -108,6 +108,7 @@ def test_reloads_leave_nothing_behind(rig, sandbox, asked, config_map) -> None:
     controller.sandbox.patch("ConfigMap", "m", {"data": {"version": "warm"}})
     controller.wait_idle()
     before, files, threads = fingerprint(controller, sandbox), _files(), _threads()
+    gc.collect()  # also what other tests have left
     generations = _generations()
     for version in range(warm + 1, warm + _RELOADS + 1):
         if version % 5 == 0:
