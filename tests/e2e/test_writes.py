@@ -83,6 +83,17 @@ async def operator(request, ctx):
 
 def noted(obj, ctx):
     ctx.record_event(obj, "Noted", obj.annotations.get("note", "none"))
+
+
+async def shared(obj, ctx):
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
+    try:
+        await ctx.apply_set([child])
+        await ctx.apply({**child, "data": {"of": obj.name}})
+    except Exception as error:
+        print("refused", obj.name, type(error).__name__, error, flush=True)
+    else:
+        print("done", obj.name, flush=True)
 """
 
 
@@ -174,6 +185,70 @@ def test_children_are_applied_pruned_and_left_to_others(
     assert (
         metadata["labels"]["applyset.kubernetes.io/id"] == child["labels"]["applyset.kubernetes.io/part-of"]
     )
+
+
+def test_a_child_stays_with_its_owner(cluster: Cluster, webapps: str, namespace: str, bundle: Any) -> None:
+    """Neither another object of the handler nor `ctx.apply` takes it away, also after a restart."""
+
+    def child() -> tuple[list[str], bool, Any]:
+        found = _maps(cluster, namespace)["shared"]
+        owners = [each["name"] for each in found["metadata"]["ownerReferences"]]
+        return owners, "applyset.kubernetes.io/part-of" in found["metadata"]["labels"], found.get("data")
+
+    _create(cluster, webapps, "o1")
+    with Declctl(bundle("shared"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the child is there", lambda: "done o1" in _lines(declctl, "done"))
+        _create(cluster, webapps, "o2")
+        until("the other one is refused", lambda: _lines(declctl, "refused o2 AlreadyOwned"))
+        assert child() == (["o1"], True, {"of": "o1"})
+        assert declctl.stop() == 0
+    with Declctl(bundle("shared"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the other one is refused", lambda: _lines(declctl, "refused o2 AlreadyOwned"))
+        until("the first one goes on", lambda: "done o1" in _lines(declctl, "done"))
+        assert child() == (["o1"], True, {"of": "o1"})
+        assert declctl.stop() == 0
+
+
+def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """The condition of another controller stays; a call that finds nothing to change sends nothing."""
+    _create(cluster, webapps, "shop", a="1")
+    others = {
+        "type": "Synced",
+        "status": "True",
+        "reason": "Other",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    cluster.rest.request("PATCH", f"{webapps}/shop/status", {"status": {"conditions": [others]}}, media=MERGE)
+    with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
+
+        def status() -> Any:
+            return cluster.rest.request("GET", f"{webapps}/shop").get("status") or {}
+
+        until("it is written", lambda: status().get("files") == 1)
+        by_type = {each["type"]: each for each in status()["conditions"]}
+        assert by_type["Synced"] == others
+        ready = by_type["Ready"]
+        assert (ready["status"], ready["reason"], ready["message"]) == ("True", "Applied", "1 files")
+        assert ready["observedGeneration"] == status()["observedGeneration"] == 1
+        until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 1 1 0 False"])
+        version = cluster.rest.request("GET", f"{webapps}/shop")["metadata"]["resourceVersion"]
+
+        cluster.rest.request("PATCH", f"{webapps}/shop", {"spec": {"files": {"a": "2"}}}, media=MERGE)
+        until("the new spec is seen", lambda: status()["observedGeneration"] == 2)
+        after = {each["type"]: each for each in status()["conditions"]}["Ready"]
+        assert after["lastTransitionTime"] == ready["lastTransitionTime"]
+        assert version != cluster.rest.request("GET", f"{webapps}/shop")["metadata"]["resourceVersion"]
+        until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 2 1 0 False"])
+
+        totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
+        assert totals["patch_status", "succeeded"] == 2
+        assert totals["patch_status", "skipped"] >= 2
+        # The first apply_set has marked the parent: its new version is known.
+        assert declctl.status()["writeRetries"]["conflict"] == 0
+        assert declctl.stop() == 0
 
 
 @pytest.mark.scenario
