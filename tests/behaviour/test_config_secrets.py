@@ -83,6 +83,28 @@ def test_the_value_arrives_and_is_shown_nowhere(rig, board, config_map, controll
 
 
 @pytest.mark.thorough
+def test_a_rotated_value_comes_with_the_next_reload(rig, board, config_map, controller) -> None:
+    """`declctl reload` of the same files reads it again; without another value, nothing happens."""
+    rig.reload_policy = "settle: 20ms"  # with a pre-flight, whose child knows no cluster
+    _write(rig)
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[secret(FIRST)])
+    runs.wait_ready()
+    assert runs.reload().result == "Unchanged"
+    runs.sandbox.patch("Secret", "pager", {"data": secret(SECOND)["data"]})
+    outcome = runs.reload()
+    assert (outcome.result, outcome.lists) == ("Applied", 0)
+    assert "~plugin pager (config changed)" in outcome.line
+    assert SECOND not in json.dumps(outcome.document())
+    assert rig.told("prepare") == [("prepare", FIRST), ("prepare", SECOND)]
+    runs.sandbox.create(config_map("m"))
+    until("it is called", lambda: rig.told("event"))
+    assert rig.told("event") == [("event", SECOND)]
+    assert runs.reload().result == "Unchanged"
+    _write(rig, code="X = 1\n")
+    assert "plugin" not in runs.reload().line
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("found", "words", "place"),
     [

@@ -239,6 +239,31 @@ def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -
     assert rig.told("reconcile", "team-b/kept", [NAME]) == []
 
 
+def test_a_scope_that_nothing_can_leave_costs_no_list(rig, config_map, sandbox) -> None:
+    """One LIST of the cache, and no more."""
+    runs = _run(rig, objects=[config_map("m")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    runs.wait_idle()
+    assert sandbox.ledger.count("list", resource="configmaps") <= 1
+    assert sandbox.ledger.count("watch", resource="configmaps") == 1
+
+
+def test_a_namespace_that_the_selector_does_not_match_any_more(rig, config_map, sandbox) -> None:
+    """Its objects are finalized when they are deleted."""
+    labels = {"team": "web"}
+    metadata = {"name": "team-b", "labels": labels}
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    rig.more = "  namespaces: {labelSelector: {matchLabels: {team: web}}}\n"
+    runs = _run(rig, objects=[config_map("m", "team-b")])
+    until("it is reconciled", lambda: rig.told("reconcile", "team-b/m", [NAME]))
+    runs.wait_idle()
+    sandbox.patch("Namespace", "team-b", {"metadata": {"labels": {"team": None}}}, namespace=None)
+    until("it has left", lambda: runs.resource("maps").objects == 0)
+    sandbox.delete("ConfigMap", "m", namespace="team-b")
+    until("it is gone", lambda: finalizers(sandbox, "m", "team-b") is None)
+    assert rig.told("finalize") == [("finalize", "team-b/m", 1)]
+
+
 def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released(
     rig, config_map, sandbox
 ) -> None:

@@ -125,6 +125,36 @@ def test_validate_says_which_plugin_is_left_out(rig, plugin, tmp_path) -> None:
     assert "it is left out (onError: Disable)" in warning.message
 
 
+_WITH_SCHEMA = (
+    PLUGIN
+    + """@declctl.hookimpl
+def declctl_config_schema():
+    levels = {"properties": {"level": {"type": "integer"}, "mode": {"enum": ["fast", "exact"]}}}
+    return {"additionalProperties": False, **levels}
+"""
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("preflight", ["On", "Off"])
+def test_a_reload_tells_all_faults_of_a_config(rig, plugin, tmp_path, controller, preflight) -> None:
+    """An edit with two slips in a plugin's config is refused once, with both places."""
+    _break(tmp_path, _WITH_SCHEMA)
+    rig.reload_policy = f"settle: 20ms, preflight: {preflight}"
+    _write(rig, 1)
+    runs = controller(rig.folder.path / "manifest.yaml")
+    rig.more = "  plugins:\n    - name: tester\n      config:\n        levl: 1\n        mode: exakt\n"
+    rig.write()
+    outcome = runs.reload()
+    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
+    lines = (rig.folder.path / "manifest.yaml").read_text().splitlines()
+    found = [(lines[d.line - 1][d.column - 1 :], d.message, d.suggestion) for d in outcome.diagnostics]
+    assert found == [
+        ("levl: 1", "tester: config: unknown key 'levl'", 'did you mean "level"?'),
+        ("exakt", 'tester: config.mode: this is none of ["fast", "exact"]', 'did you mean "exact"?'),
+    ]
+
+
 _FLAKY = """
 import declctl
 from blackboard import tell
@@ -184,6 +214,33 @@ def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succe
     until("it is degraded no more", lambda: runs.condition("Degraded").status == "False")
     assert runs.log.find("plugin tester is called again") is not None
     assert [(p.state, p.circuit_breaker.state) for p in runs.status().plugins] == [("Ready", "Closed")]
+
+
+def test_a_reload_of_handlers_leaves_a_plugin_suspended(
+    rig, plugin, tmp_path, config_map, controller, monkeypatch
+) -> None:
+    """An edit that is not about the plugin neither calls it nor forgets how long it has been down."""
+    monkeypatch.setattr(rig.board, "down", True, raising=False)
+    _break(tmp_path, _FLAKY)
+    _write_flaky(rig)
+    rig.more = rig.more.replace("100ms", "1h").replace("200ms", "1h")
+    rig.write()
+    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
+    until("it is suspended", lambda: [p.state for p in runs.status().plugins] == ["Suspended"])
+    calls = len(rig.told("called"))
+    rig.write("def tell(change): 'edited'\n")
+    assert runs.reload().result == "Applied"
+    runs.sandbox.create(config_map("late"))
+    until("the other handler has it", lambda: runs.handler("tell").succeeded >= 9)
+    assert [p.state for p in runs.status().plugins] == ["Suspended"]
+    assert len(rig.told("called")) == calls
+    # Another config may be what it needs: it is called at once.
+    rig.board.down = False
+    rig.more = rig.more.replace("onError", "config: {url: new}, onError")
+    rig.write()
+    assert runs.reload().result == "Applied"
+    until("it is called", lambda: len(rig.told("called")) > calls)
+    assert [p.state for p in runs.status().plugins] == ["Ready"]
 
 
 def _write(rig, level: int, code: str = "") -> None:

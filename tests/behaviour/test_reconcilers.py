@@ -158,6 +158,24 @@ def of_pod(obj):
 """
 
 
+@pytest.mark.parametrize(
+    ("rest", "made"),
+    [("filter: {entryPoint: 'handlers:falters'}", "map"), (f"watches: [{POD_MAPPING}]", "pod")],
+    ids=["filter", "mapping"],
+)
+def test_a_filter_or_mapping_that_fails_for_a_while_is_asked_again(
+    rest, made, rig, sandbox, config_map
+) -> None:
+    """With the back-off of the handler, until it leads to the key: nobody has to change the object again."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("keys", rest=f"mode: Reconcile, retry: {{initialBackoff: 5ms, maxBackoff: 5ms}}, {rest}")
+    runs = rig.run(FALTERING, objects=[config_map("a")])
+    sandbox.create(config_map("b") if made == "map" else pod("p"))
+    until("it leads to its key", lambda: ("key", "default/b") in rig.told("key"))
+    runs.wait_idle()
+    assert (runs.handler("keys").retried, runs.handler("keys").failed) == (2, 0)
+
+
 def test_a_mapping_that_fails_as_often_as_the_manifest_allows_is_given_up(rig, sandbox, config_map) -> None:
     """As a call is: it counts as failed, and the handler waits for the next change of the object."""
     rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
@@ -172,6 +190,41 @@ def test_a_mapping_that_fails_as_often_as_the_manifest_allows_is_given_up(rig, s
     assert "a filter or mapping has failed on pods default/p" in told
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     until("its next change leads to a key", lambda: ("key", "default/b") in rig.told("key"))
+
+
+LISTED = """
+from blackboard import tell as note
+
+def keys(request):
+    note("key", request.key)
+
+def of_pod(obj):
+    return ["a/b/c", 7, "", "default/good"]
+"""
+
+
+def test_a_value_that_is_no_key_hides_no_other_and_is_shown(rig, sandbox, config_map) -> None:
+    """The good keys of a list are due; the log names the others with the object."""
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
+    rig.handler("keys", rest=f"mode: Reconcile, watches: [{POD_MAPPING}]")
+    runs = rig.run(LISTED, objects=[config_map("a"), pod("p"), pod("q")])
+    until("the good key is due", lambda: ("key", "default/good") in rig.told("key"))
+    runs.wait_idle()
+    assert runs.handler("keys").no_keys == 4
+    (figures,) = [each for each in runs.status().document()["handlers"] if each["name"] == "keys"]
+    assert figures["mode"] == "Reconcile"
+    watch = {"resource": "pods", "mapTo": "entryPoint (handlers:of_pod)"}
+    counts = {"led": 2, "keys": 2, "ledNowhere": 0, "noKeys": 4}
+    assert figures["watches"] == [{**watch, **counts}]
+    rig.write(LISTED.replace('["a/b/c", 7, "", "default/good"]', "None"))
+    assert runs.reload().result == "Applied"
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
+    runs.wait_idle()
+    (found,) = runs.handler("keys").watches
+    assert (found.led, found.led_nowhere) == (2, 1)
+    (told,) = [event for event in runs.log.events("warning") if "no key" in event]
+    assert "pods default/p" in told
+    assert "'a/b/c' and a value of type int are no keys" in told
 
 
 RAISES = """
@@ -251,6 +304,34 @@ from blackboard import tell as note
 def keys(request):
     note("key", request.key, request.obj is not None)
 """
+
+
+def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, config_map) -> None:
+    """An object of another namespace is there: no reconciler is told that it is gone. An edit adds it."""
+
+    def referring(name: str, to: str) -> dict:
+        found = pod(name)
+        found["metadata"]["annotations"] = {"map": to}
+        return found
+
+    rig.resources = [
+        "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default]}",
+        "- {name: pods, apiVersion: v1, kind: Pod}",
+    ]
+    rig.handler(
+        "keys", rest="mode: Reconcile, watches: [{resourceRef: {name: pods}, mapTo: {annotation: map}}]"
+    )
+    objects = [config_map("a"), config_map("a", "other"), referring("p", "other/a"), referring("q", "a")]
+    runs = rig.run(GONE, objects=objects)
+    runs.wait_idle()
+    assert set(rig.told("key")) == {("key", "default/a", True)}
+    rig.resources[0] = "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default, other]}"
+    rig.write()
+    assert runs.reload().result == "Applied"
+    runs.wait_idle()
+    sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
+    runs.wait_idle()
+    assert set(rig.told("key")) == {("key", "default/a", True), ("key", "other/a", True)}
 
 
 def definition(plural: str, kind: str) -> dict:

@@ -1,7 +1,6 @@
-"""A running controller and the files that it watches: fresh sources, whole bundles, packages and links.
+"""A running controller and the files that it watches: fresh sources, whole bundles, and links.
 
-A handler package of several modules is one: its modules change together, or not at all. Of links, what
-runs is what they lead to, and edits behind them are noticed.
+Of links, what runs is what they lead to, and edits behind them are noticed.
 """
 
 import errno
@@ -13,6 +12,7 @@ import threading
 import pytest
 
 from declctl.kit import files as reader
+from declctl.runtime.checking.check import read_files
 from declctl.testing import BundleDir, ConfigMapDir, until
 
 TELLING = """
@@ -90,6 +90,32 @@ def _plan(controller) -> str:
     return str(handler.entry_point)
 
 
+@pytest.mark.thorough
+def test_watching_is_turned_on_and_off_by_a_reload(rig, controller, versions) -> None:
+    """`reload.watch` is like any other policy: Off, Poll and Auto take effect without a restart."""
+    rig.handler("tell")
+    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
+    rig.write()
+    versions(1)
+    running = controller(rig.folder.path / "manifest.yaml", watch=None)
+    running.wait_ready()
+    for generation, policy in enumerate(("Poll", "Auto"), start=1):
+        rig.reload_policy = f"watch: {policy}, preflight: 'Off', settle: 20ms"
+        rig.write()
+        if policy == "Poll":
+            assert running.status().generation == 1
+            assert running.reload().result == "Applied"
+        live = 2 * generation
+        until("the policy is live", lambda n=live: running.status().generation == n)
+        versions(live + 1)
+        until(f"an edit is noticed under {policy}", lambda n=live: running.status().generation == n + 1)
+    rig.reload_policy = "watch: 'Off', preflight: 'Off', settle: 20ms"
+    rig.write()
+    until("it is off", lambda: running.status().generation == 6)
+    versions(7)
+    assert running.reload().result == "Applied"
+
+
 def test_a_mended_file_is_noticed_where_only_the_refused_edit_has_it(rig, monkeypatch) -> None:
     """A broken edit brings a package: its folder is watched too, so that nobody waits for the mended file."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
@@ -149,6 +175,36 @@ def test_a_controller_that_cannot_look_goes_on_and_says_so(
     level = "error" if isinstance(error, KeyError) else "warning"
     assert len([line for line in running.log.events(level) if "files can't be looked at" in line]) == 1
     assert running.log.find("files are looked at again")
+
+
+@pytest.mark.parametrize("watch", ["Poll", "Off"])
+def test_a_reload_for_which_the_process_lacked_something_is_made_without_another_edit(
+    watch, rig, controller, versions, monkeypatch
+) -> None:
+    """No thread to read the files at that moment: that is no fault of theirs, and is tried again."""
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.1)
+    rig.handler("tell")
+    rig.reload_policy = f"watch: '{watch}', settle: 20ms, preflight: 'Off'"
+    rig.write()
+    versions(1)
+    running = controller(rig.folder.path, watch=watch == "Poll")
+    running.wait_ready()
+    left = [1, 2]
+
+    def failing(files):
+        if left:
+            left.pop()
+            raise RuntimeError("can't start new thread")
+        return read_files(files)
+
+    monkeypatch.setattr("declctl.runtime.reloading.reload.read_files", failing)
+    versions(2)
+    if watch == "Off":
+        outcome = running.reload()
+        assert (outcome.result, outcome.reason) == ("Refused", "ResourcesExhausted")
+    until("the edit is live", lambda: running.status().generation == 2)
+    assert running.log.find("can't start new thread")
+    assert running.log.find("please report it") is None
 
 
 CODE = "from blackboard import tell as note\n{0}def tell(change): note('version', {1})\n"

@@ -1,5 +1,7 @@
 """Handlers that write: a reconciler applies a child and writes a status, as `def` and as `async def`."""
 
+import pytest
+
 from declctl.testing import until
 
 CODE = """
@@ -63,6 +65,53 @@ def test_an_edit_of_applies_takes_effect_at_the_reload(rig, config_map, sandbox)
     until("it is written", lambda: controller.handler("tell").succeeded)
     (made,) = [each for each in sandbox.objects("ConfigMap") if each["metadata"]["name"] == "made"]
     assert made["metadata"]["managedFields"][0]["manager"] == "declctl/behaviour/former"
+
+
+METADATA_ONLY = """
+async def tell(obj, ctx):
+    ready = {"type": "Ready", "status": "True", "reason": "Seen"}
+    await ctx.patch_status(conditions=[ready])
+"""
+
+
+def test_a_status_of_metadata_alone_keeps_the_conditions_of_others(rig, sandbox) -> None:
+    """The cache has no status, so it is read from the server before it is written."""
+    others = {"type": "Other", "status": "True", "reason": "X", "message": "", "lastTransitionTime": None}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"conditions": [others]},
+    }
+    rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod, cache: {mode: MetadataOnly}}")
+    rig.handler("tell", resource="pods")
+    controller = rig.run(METADATA_ONLY, objects=[pod])
+    controller.wait_idle()
+    assert controller.handler("tell").failed == 0
+    (found,) = sandbox.objects("Pod")
+    assert [each["type"] for each in found["status"]["conditions"]] == ["Other", "Ready"]
+
+
+CHILD = """
+async def keep(request, ctx):
+    if request.name == "owner":
+        await ctx.apply_set([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}}])
+"""
+
+
+@pytest.mark.parametrize("dropped", ["metadata.annotations", "data"])
+def test_annotations_that_the_cache_lacks_are_read_before_a_set_is_applied(
+    dropped, rig, config_map, sandbox
+) -> None:
+    """They name the kinds of children of former processes; otherwise nothing is read."""
+    transform = f"transform: {{dropFields: [{dropped}]}}"
+    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, {transform}}}"]
+    rig.handler("keep", rest="mode: Reconcile, applies: [{apiVersion: v1, kind: ConfigMap}]")
+    controller = rig.run(CHILD, objects=[config_map("owner")])
+    controller.wait_idle()
+    reads = [each.name for each in sandbox.ledger.requests("get", resource="configmaps")]
+    assert ("owner" in reads) is (dropped != "data")
 
 
 def test_a_reload_that_removes_a_handler_says_that_its_children_stay(rig, config_map) -> None:
