@@ -36,8 +36,7 @@ def _held(rig, config_map, *, before: tuple[str, int], after: tuple[str, int], p
     rig.handlers = []
     rig.handler("tell", rest=f"queue: {{concurrency: {after[1]}}}")
     rig.handler("other")
-    rig.write(_code(2, after[0]))
-    assert controller.reload().result == "Applied"
+    rig.apply(_code(2, after[0]))
     for number in (1, 2):
         controller.sandbox.create(config_map(f"m{number}"))
         until("it was told to another handler", lambda: rig.told("other", f"m{number}"))  # noqa: B023

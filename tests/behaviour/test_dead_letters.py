@@ -34,8 +34,7 @@ def test_what_was_given_up_is_handled_after_the_code_is_mended(rig, config_map) 
     until("it is given up", lambda: runs.handler("tell").dead_letters == 1)
     (letter,) = runs.runtime.dead_letters()
     assert (letter.key, letter.type, letter.error) == ("default/a", "Added", "ValueError: no a")
-    rig.write(MENDED)
-    assert runs.reload().result == "Applied"
+    rig.apply(MENDED)
     assert runs.handler("tell").dead_letters == 1
     assert dict(_requeue(runs, "tell", "default/a")) == {"Requeued": 1}
     until("it is told", lambda: rig.told("told", "a", "Added"))

@@ -124,8 +124,7 @@ def test_a_filter_changes_after_its_cache_was_made_anew(rig, config_map, asked) 
     before = asked()
     dropping = "ConfigMap, transform: {dropFields: [metadata.managedFields, metadata.annotations]}}"
     rig.resources = [rig.resources[0].replace("ConfigMap}", dropping)]
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     rig.folder.write("manifest.yaml", rig.manifest().replace("app=web", "app"))
     assert controller.reload().result == "Applied"
     controller.wait_idle()

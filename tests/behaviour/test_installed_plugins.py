@@ -51,17 +51,14 @@ _SCHEMA_RAISES = PLUGIN + "@declctl.hookimpl\ndef declctl_config_schema(): raise
 
 
 @pytest.mark.parametrize("code", ["import no_such_module\n", _SCHEMA_RAISES], ids=["import", "schema"])
-def test_a_plugin_that_is_left_out_is_told_everywhere(
-    rig, plugin, tmp_path, config_map, controller, code
-) -> None:
+def test_a_plugin_that_is_left_out_is_told_everywhere(rig, plugin, tmp_path, config_map, code) -> None:
     """`onError: Disable`: a log line, Degraded, its state, and counters that don't call it a success.
 
     Nothing of it is called, its life-cycle hooks neither.
     """
     _break(tmp_path, code)
     _write_optional(rig)
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abc"])
-    runs.wait_ready()
+    runs = rig.run(objects=[config_map(name) for name in "abc"])
     runs.sandbox.patch("ConfigMap", "a", {"data": {"x": "y"}})
     runs.wait_idle()
     figures, status = runs.handler("it"), runs.status()
@@ -85,12 +82,11 @@ def test_a_plugin_that_is_left_out_is_told_everywhere(
     assert rig.board.told == []
 
 
-def test_a_plugin_that_is_mended_hears_what_is_there(rig, plugin, tmp_path, config_map, controller) -> None:
+def test_a_plugin_that_is_mended_hears_what_is_there(rig, plugin, tmp_path, config_map) -> None:
     """`declctl reload` tries it again with the same files; it hears the cache once, as a late joiner."""
     _break(tmp_path, "1/0\n")
     _write_optional(rig)
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map("a"), config_map("b")])
-    runs.wait_ready()
+    runs = rig.run(objects=[config_map("a"), config_map("b")])
     runs.wait_idle()
     assert rig.told("event") == []
     assert runs.on_machinery(runs.runtime.reload(asked=False), 30).result == "Unchanged"
@@ -137,12 +133,12 @@ def declctl_config_schema():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("preflight", ["On", "Off"])
-def test_a_reload_tells_all_faults_of_a_config(rig, plugin, tmp_path, controller, preflight) -> None:
+def test_a_reload_tells_all_faults_of_a_config(rig, plugin, tmp_path, preflight) -> None:
     """An edit with two slips in a plugin's config is refused once, with both places."""
     _break(tmp_path, _WITH_SCHEMA)
     rig.reload_policy = f"settle: 20ms, preflight: {preflight}"
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
+    runs = rig.start()
     rig.more = "  plugins:\n    - name: tester\n      config:\n        levl: 1\n        mode: exakt\n"
     rig.write()
     outcome = runs.reload()
@@ -188,15 +184,14 @@ def _write_flaky(rig, *, mode: str = "Event", failures: int = 3) -> None:
 
 @pytest.mark.parametrize("mode", ["Event", "Reconcile"])
 def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succeed(
-    rig, plugin, tmp_path, config_map, controller, monkeypatch, mode
+    rig, plugin, tmp_path, config_map, monkeypatch, mode
 ) -> None:
     """Its state, `Degraded`, the log and the counters say so; nothing is lost, and other handlers go on."""
     monkeypatch.setattr(rig.board, "down", True, raising=False)
     _break(tmp_path, _flaky(mode))
     _write_flaky(rig, mode=mode)
     objects = [config_map(name) for name in "abcdefgh"]
-    runs = controller(rig.folder.path / "manifest.yaml", objects=objects)
-    runs.wait_ready()
+    runs = rig.run(objects=objects)
     until("a trial has failed", lambda: runs.log.find("on trial, has failed: OSError: the pager is down"))
     calls = len(rig.told("called"))
     (loaded,) = runs.status().plugins
@@ -217,7 +212,7 @@ def test_a_plugin_whose_calls_fail_is_suspended_and_called_again_when_they_succe
 
 
 def test_a_reload_of_handlers_leaves_a_plugin_suspended(
-    rig, plugin, tmp_path, config_map, controller, monkeypatch
+    rig, plugin, tmp_path, config_map, monkeypatch
 ) -> None:
     """An edit that is not about the plugin neither calls it nor forgets how long it has been down."""
     monkeypatch.setattr(rig.board, "down", True, raising=False)
@@ -225,11 +220,10 @@ def test_a_reload_of_handlers_leaves_a_plugin_suspended(
     _write_flaky(rig)
     rig.more = rig.more.replace("100ms", "1h").replace("200ms", "1h")
     rig.write()
-    runs = controller(rig.folder.path / "manifest.yaml", objects=[config_map(name) for name in "abcdefgh"])
+    runs = rig.start(objects=[config_map(name) for name in "abcdefgh"])
     until("it is suspended", lambda: [p.state for p in runs.status().plugins] == ["Suspended"])
     calls = len(rig.told("called"))
-    rig.write("def tell(change): 'edited'\n")
-    assert runs.reload().result == "Applied"
+    rig.apply("def tell(change): 'edited'\n")
     runs.sandbox.create(config_map("late"))
     until("the other handler has it", lambda: runs.handler("tell").succeeded >= 9)
     assert [p.state for p in runs.status().plugins] == ["Suspended"]
@@ -237,8 +231,7 @@ def test_a_reload_of_handlers_leaves_a_plugin_suspended(
     # Another config may be what it needs: it is called at once.
     rig.board.down = False
     rig.more = rig.more.replace("onError", "config: {url: new}, onError")
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply()
     until("it is called", lambda: len(rig.told("called")) > calls)
     assert [p.state for p in runs.status().plugins] == ["Ready"]
 
@@ -250,11 +243,10 @@ def _write(rig, level: int, code: str = "") -> None:
     rig.write(f"def tell(change): ...\n{code}")
 
 
-def test_a_plugin_is_prepared_once_until_its_config_changes(rig, plugin, config_map, controller) -> None:
+def test_a_plugin_is_prepared_once_until_its_config_changes(rig, plugin, config_map) -> None:
     """Edited handler files leave the plugin alone; an edited config means prepare, then teardown."""
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    runs.wait_ready()
+    runs = rig.run()
     assert rig.told("prepare") == [("prepare", 1, {"level": 1})]
     _write(rig, 1, "X = 2")
     assert runs.reload().result == "Applied"
@@ -275,10 +267,10 @@ def test_a_plugin_is_prepared_once_until_its_config_changes(rig, plugin, config_
     assert rig.told("reload") == [("reload", "Applied")] * 2
 
 
-def test_a_refused_reload_leaves_a_plugin_as_it_was(rig, plugin, controller) -> None:
+def test_a_refused_reload_leaves_a_plugin_as_it_was(rig, plugin) -> None:
     """A broken handler file beside a plugin: the plugin hears of the attempt, and of nothing else."""
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
+    runs = rig.start()
     _write(rig, 1, "def (")
     assert runs.reload().result == "Refused"
     assert [row[0] for row in rig.board.told] == ["startup", "prepare", "reload"]
@@ -294,13 +286,10 @@ def _upgrade(site, version: str) -> None:
     importlib.invalidate_caches()
 
 
-def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
-    rig, plugin, tmp_path, config_map, controller
-) -> None:
+def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(rig, plugin, tmp_path, config_map) -> None:
     """An upgrade of a plugin beneath a running process: a reload says so, and nothing is half new."""
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    runs.wait_ready()
+    runs = rig.run()
     _upgrade(tmp_path / "site", "2.0")
     outcome = runs.reload()
     assert outcome.result == "Unchanged"
@@ -321,10 +310,10 @@ def test_an_upgraded_plugin_needs_a_restart_and_goes_on_as_it_was(
     assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
 
 
-def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_path, controller) -> None:
+def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_path) -> None:
     """The manifest needs 2.0, which is installed but not loaded: refused, with the advice to restart."""
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
+    runs = rig.start()
     _upgrade(tmp_path / "site", "2.0")
     _write(rig, 1)
     rig.more = rig.more.replace("name: tester,", "name: tester, version: '>=2',")
@@ -336,15 +325,14 @@ def test_a_manifest_that_wants_the_upgraded_version_is_refused(rig, plugin, tmp_
 
 
 @pytest.mark.guarantee("G21")
-def test_going_back_leaves_a_plugin_alone_that_both_have(rig, plugin, config_map, controller) -> None:
+def test_going_back_leaves_a_plugin_alone_that_both_have(rig, plugin, config_map) -> None:
     """One object for both: it is neither prepared nor torn down on the way, and once at the end."""
     rig.reload_policy += ", probationPeriod: 1h"
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    runs.wait_ready()
+    runs = rig.run()
     _write(rig, 1, "X = 2")
     assert runs.reload().result == "Applied"
-    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert rig.roll_back().generation == 3
     until("the others are retired", lambda: runs.status().generations_alive == 1)
     assert (len(rig.told("prepare")), rig.told("teardown")) == (1, [])
     assert runs.stop() == 0
@@ -352,16 +340,15 @@ def test_going_back_leaves_a_plugin_alone_that_both_have(rig, plugin, config_map
 
 
 @pytest.mark.guarantee("G21")
-def test_going_back_gives_a_plugin_its_config_again(rig, plugin, config_map, controller) -> None:
+def test_going_back_gives_a_plugin_its_config_again(rig, plugin, config_map) -> None:
     """Where the config was another one, the plugin is prepared with the one that it had."""
     rig.reload_policy += ", probationPeriod: 1h"
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    runs.wait_ready()
+    runs = rig.run()
     _write(rig, 2)
     assert runs.reload().result == "Applied"
     assert rig.told("teardown") == []  # the one before may come back
-    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert rig.roll_back().generation == 3
     until("the others are retired", lambda: runs.status().generations_alive == 1)
     levels = [row[2]["level"] for row in rig.told("prepare")]
     assert (levels, rig.told("teardown")) == ([1, 2, 1], [("teardown", 2)])
@@ -371,18 +358,16 @@ def test_going_back_gives_a_plugin_its_config_again(rig, plugin, config_map, con
 
 
 @pytest.mark.guarantee("G21")
-def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin, controller) -> None:
+def test_a_plugin_that_an_edit_left_out_waits_for_the_way_back(rig, plugin) -> None:
     """It is torn down when the generation that has it is retired, and not before."""
     rig.reload_policy += ", probationPeriod: 1h"
     _write(rig, 1)
-    runs = controller(rig.folder.path / "manifest.yaml")
-    runs.wait_ready()
+    runs = rig.run()
     rig.more, rig.handlers = "", []
     rig.handler("tell")
-    rig.write("def tell(change): ...\n")
-    assert runs.reload().result == "Applied"
+    rig.apply("def tell(change): ...\n")
     assert rig.told("teardown") == []
-    assert runs.on_machinery(runs.runtime.rollback(), 30).generation == 3
+    assert rig.roll_back().generation == 3
     assert runs.reload().generation == 4
     assert rig.told("teardown") == []
     assert runs.stop() == 0

@@ -173,13 +173,13 @@ def test_a_rollback_waits_for_the_cache_of_the_generation_before(rig, sandbox, c
     lagging.edit(_NARROW).applied()
     lagging.fail(namespace="", resource="")
     lagging.change_all()
-    refused = controller.on_machinery(controller.runtime.rollback(1), 60)
+    refused = rig.roll_back(1)
     assert (refused.result, refused.reason) == ("Refused", "CacheLags"), refused.line
     assert rig.told("tell") == []
     sandbox.faults.clear()
     until(
         "it goes back",
-        lambda: controller.on_machinery(controller.runtime.rollback(1), 60).result == "RolledBack",
+        lambda: rig.roll_back(1).result == "RolledBack",
     )
     controller.wait_idle(60)
     assert rig.told("tell") == [("tell", "Added", "outside", "Initial")]

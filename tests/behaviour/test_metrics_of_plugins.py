@@ -42,8 +42,7 @@ def test_counters_go_on_over_edits_that_leave_the_code_alone(rig, config_map) ->
     runs.wait_idle()
     assert runs.metrics()[ADDED] == 1
     rig.handler("other")
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply()
     assert runs.reload(force=True).result == "Applied"
     assert runs.metrics()[ADDED] == 1
     runs.sandbox.create(config_map("b", x="1", y="2"))
@@ -61,14 +60,12 @@ def test_other_code_begins_at_zero_and_its_old_metrics_are_gone(rig, config_map)
     rig.handler("tell")
     runs = rig.run(CODE, objects=[config_map("a")])
     runs.wait_idle()
-    rig.write(CODE.replace("team_names", "team_words"))
-    assert runs.reload().result == "Applied"
+    rig.apply(CODE.replace("team_names", "team_words"))
     shown = runs.metrics()
     assert ADDED not in shown
     assert "team_words" in shown
     assert "team_names" not in shown
-    rig.write("def tell(change): ...\n")
-    assert runs.reload().result == "Applied"
+    rig.apply("def tell(change): ...\n")
     assert runs.metrics() == {}
 
 
@@ -249,8 +246,7 @@ def test_collectors_of_old_code_are_freed(rig, config_map) -> None:
     runs.wait_idle()
     assert runs.metrics() == {"team_last": 1}
     for number in range(3):
-        rig.write(COLLECTOR.replace("EXTRA", f"pass  # {number}"))
-        assert runs.reload().result == "Applied"
+        rig.apply(COLLECTOR.replace("EXTRA", f"pass  # {number}"))
         assert runs.metrics() == {"team_last": 0}
     until("old generations are retired", lambda: runs.status().generations_alive == 1)
 

@@ -117,8 +117,7 @@ def test_a_reload_while_a_key_waits_changes_only_the_code(rig, config_map, sandb
     until("the first child is there", lambda: sandbox.objects("Secret"))
     sandbox.update(config_map("a", n="1"))
     until("the key waits", lambda: controller.handler("counts").cache_waits)
-    rig.write(COUNTS.replace('note("counted"', 'note("counted anew"'))
-    assert str(controller.reload().result) == "Applied"
+    rig.apply(COUNTS.replace('note("counted"', 'note("counted anew"'))
     assert not rig.told("counted anew")
     sandbox.faults.speak()
     until("both are there", lambda: len(sandbox.objects("Secret")) == 2)
@@ -139,8 +138,7 @@ def test_a_handler_that_goes_while_its_key_waits_leaves_nothing(rig, config_map,
     until("the key waits", lambda: controller.handler("counts").cache_waits)
     rig.handlers.clear()
     rig.reload_policy = rig.reload_policy.replace("drainTimeout: 5s", "drainTimeout: 100ms")
-    rig.write()
-    assert str(controller.reload().result) == "Applied"
+    rig.apply()
     sandbox.faults.speak()
     controller.wait_idle()
     assert len(sandbox.objects("Secret")) == 1

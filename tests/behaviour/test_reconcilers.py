@@ -132,8 +132,7 @@ def test_a_mapping_that_raises_is_shown_and_loses_no_change(rig, sandbox, config
     assert len(lines) == 1
     assert "pods default/odd-1" in lines[0].event
     assert "of_pod" in lines[0].fields["traceback"]
-    rig.write(MAPPED.replace("raise ValueError", "str"))
-    assert runs.reload().result == "Applied"
+    rig.apply(MAPPED.replace("raise ValueError", "str"))
     until("the changes lead to their keys", lambda: {"default/odd-1", "default/odd-2"} <= set(keys()))
     runs.wait_idle()
     until("the condition is over", lambda: not degraded(runs))
@@ -216,8 +215,7 @@ def test_a_value_that_is_no_key_hides_no_other_and_is_shown(rig, sandbox, config
     watch = {"resource": "pods", "mapTo": "entryPoint (handlers:of_pod)"}
     counts = {"led": 2, "keys": 2, "ledNowhere": 0, "noKeys": 4}
     assert figures["watches"] == [{**watch, **counts}]
-    rig.write(LISTED.replace('["a/b/c", 7, "", "default/good"]', "None"))
-    assert runs.reload().result == "Applied"
+    rig.apply(LISTED.replace('["a/b/c", 7, "", "default/good"]', "None"))
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     runs.wait_idle()
     (found,) = runs.handler("keys").watches
@@ -288,8 +286,7 @@ def test_a_change_goes_before_keys_of_which_nothing_has_changed(added_by, rig, s
         until("the first sync is over", lambda: len(rig.told("key")) == 10)
         rig.board.gates["call"].clear()
         rig.board.told.clear()
-        rig.write(ORDERED + "# edited\n")
-        assert runs.reload().result == "Applied"
+        rig.apply(ORDERED + "# edited\n")
     until("a call runs, and all others wait", lambda: rig.told("key") and runs.handler("keys").queued == 9)
     sandbox.patch("ConfigMap", "m9", {"data": {"x": "y"}})
     until("the change is queued", lambda: runs.handler("keys").merged == 1)
@@ -326,8 +323,7 @@ def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, conf
     runs.wait_idle()
     assert set(rig.told("key")) == {("key", "default/a", True)}
     rig.resources[0] = "- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [default, other]}"
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply()
     runs.wait_idle()
     sandbox.patch("Pod", "p", {"metadata": {"labels": {"x": "y"}}})
     runs.wait_idle()

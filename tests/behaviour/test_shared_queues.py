@@ -97,8 +97,7 @@ def test_a_reload_changes_who_shares_and_loses_nothing(rig, config_map) -> None:
     rig.handlers.clear()
     rig.handler("one", rest=other)
     rig.handler("two", resource="secrets", rest=other)
-    rig.write()
-    assert runs.reload().result == "Applied"
+    rig.apply()
     until("all is done", lambda: len(rig.board.told) == 6)
     rig.board.most = 0
     for number in range(5, 10):

@@ -32,8 +32,7 @@ def test_a_handler_that_is_added_hears_the_cache_once_and_no_list_is_made(rig, a
     before = asked()
     rig.handler("other")
     rig.handler("third", rest="initialSync: Skip")
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     controller.sandbox.create(config_map("new"))
     controller.wait_idle()
     heard = rig.told("other")
@@ -62,8 +61,7 @@ def test_a_handler_that_is_removed_hears_what_came_before_and_is_torn_down_once(
         controller.sandbox.create(config_map(f"m{number}"))
     until("all wait", lambda: controller.handler("slow").queued == 4)
     rig.handlers.pop()
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     controller.sandbox.create(config_map("after"))
     assert rig.told("teardown") == []
     rig.board.open_gate("slow")
@@ -84,8 +82,7 @@ def test_a_resource_that_is_added_costs_one_list_and_one_watch_of_its_own(rig, a
     before = asked("configmaps")
     rig.resources.append("- {name: pods, apiVersion: v1, kind: Pod}")
     rig.handler("other", resource="pods")
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     controller.wait_idle()
     assert rig.told("other") == [("other", "Added", "default/p", True, 1)]
     assert asked("configmaps") == before
@@ -103,8 +100,7 @@ def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandb
     controller = rig.run(CODE)
     until("both are watched", lambda: sandbox.faults.document()["openWatches"] == 2)
     rig.resources.pop()
-    rig.write()
-    assert controller.reload().result == "Applied"
+    rig.apply()
     until("one watch is left", lambda: sandbox.faults.document()["openWatches"] == 1)
     with pytest.raises(KeyError):
         controller.lister("pods")
@@ -161,8 +157,7 @@ def test_handlers_stand_in_manifest_order_after_every_reload(rig) -> None:
     for turn in range(20):
         rig.handlers.append(rig.handlers.pop(0))
         names.append(names.pop(0))
-        rig.write(f"{CODE}\nTURN = {turn}\n")
-        assert controller.reload().result == "Applied"
+        rig.apply(f"{CODE}\nTURN = {turn}\n")
         assert [h.name for h in controller.status().handlers] == names
 
 
