@@ -57,3 +57,16 @@ def test_at_the_end_of_the_process_what_rests_is_handled(rig, config_map) -> Non
     runs.stop()
     assert rig.told("a", "Deleted")
     assert not runs.log.find("changes that waited are dropped")
+
+
+def test_a_reconciler_is_called_once_for_many_changes(rig, config_map) -> None:
+    """With the newest state, and the causes of all."""
+    rig.handler("keys", rest="mode: Reconcile, debounce: 1500ms")
+    runs = rig.run(CODE)
+    for number in range(5):
+        one = config_map("a", n=str(number))
+        runs.sandbox.update(one) if number else runs.sandbox.create(one)
+    until("the last state is reconciled", lambda: rig.told("key", "a", "4"))
+    runs.wait_idle()
+    figures = runs.handler("keys")
+    assert len(rig.board.told) + figures.merged == 5

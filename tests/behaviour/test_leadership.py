@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -103,6 +104,26 @@ def leads(controller: ControllerUnderTest) -> bool:
     return controller.log.find("leads: handlers begin") is not None
 
 
+@pytest.fixture
+def follow(bundle: BundleDir, rival: Rival, controller: Any) -> Callable[..., ControllerUnderTest]:
+    """Starts the process, beside objects, while the other one leads; returns when it is ready and follows."""
+
+    def start(*objects: Any) -> ControllerUnderTest:
+        rival.takes()
+        process = controller(bundle.path, objects=objects)
+        process.wait_ready()
+        until("it follows", lambda: follows(process))
+        return process
+
+    return start
+
+
+def take_over(process: ControllerUnderTest, rival: Rival) -> None:
+    """The other process dies; returns when the handlers of this one have begun."""
+    rival.dies()
+    until("it leads", lambda: leads(process), timeout=60)
+
+
 def full_lists(sandbox: SandboxThread) -> int:
     """The LISTs of all objects, and streaming lists."""
     lists = [each for each in sandbox.ledger.requests("list") if each.params.get("limit") != "1"]
@@ -113,13 +134,10 @@ def full_lists(sandbox: SandboxThread) -> int:
 @pytest.mark.thorough
 @pytest.mark.client_go(320, 339, "Warmup")
 def test_a_warm_follower_knows_everything_and_acts_on_nothing(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """It is ready, its caches are current, and at the takeover handlers receive the present state once."""
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(config_map("a", v="1"))
     sandbox.create(config_map("b", v="1"))
     sandbox.patch("ConfigMap", "a", {"data": {"v": "2"}})
     until("the cache is current", lambda: process.lister("maps").get("default/a")["data"]["v"] == "2")
@@ -133,8 +151,7 @@ def test_a_warm_follower_knows_everything_and_acts_on_nothing(
 
     before = full_lists(sandbox)
     began = time.monotonic()
-    rival.dies()
-    until("it leads", lambda: leads(process), timeout=30)
+    take_over(process, rival)
     took = time.monotonic() - began
     process.wait_idle()
     assert sorted(row for row in board.told if row[0] == "seen") == [
@@ -152,18 +169,13 @@ def test_a_warm_follower_knows_everything_and_acts_on_nothing(
 @pytest.mark.thorough
 @pytest.mark.client_go("Warmup")
 def test_a_new_leader_waits_until_its_cache_has_what_the_old_one_has_done(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """The watch of the follower is held back while the old leader acts, and is killed (kubernetes#137308).
 
     Without the check of freshness, the handler receives the old state, and an object that is gone.
     """
-    rival.takes()
-    process: ControllerUnderTest = controller(
-        bundle.path, objects=[config_map("a", v="old"), config_map("gone", v="old")]
-    )
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(config_map("a", v="old"), config_map("gone", v="old"))
     sandbox.faults.silence("configmaps")
     sandbox.patch("ConfigMap", "a", {"data": {"v": "new"}})
     sandbox.delete("ConfigMap", "gone", "default")
@@ -197,7 +209,7 @@ def namespace(name: str, **labels: str) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_a_new_leader_knows_all_namespaces_of_its_selector(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """A namespace came into the set while the watch of namespaces was held back: it is not overlooked."""
     bundle.edit(
@@ -205,11 +217,8 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(
         "ConfigMap, namespaces: [default]",
         "ConfigMap, namespaces: {labelSelector: team=web}",
     )
-    rival.takes()
     objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
-    process: ControllerUnderTest = controller(bundle.path, objects=[*objects, config_map("b", "two", v="1")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(*objects, config_map("b", "two", v="1"))
     sandbox.faults.silence("namespaces")
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
     rival.dies()
@@ -230,7 +239,7 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(
 
 @pytest.mark.thorough
 def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """A namespace without a Role came into the set: handlers begin with the others."""
     bundle.edit(
@@ -238,17 +247,13 @@ def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
         "ConfigMap, namespaces: [default]",
         "ConfigMap, namespaces: {labelSelector: team=web}",
     )
-    rival.takes()
     objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
-    process: ControllerUnderTest = controller(bundle.path, objects=[*objects, config_map("b", "two", v="1")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(*objects, config_map("b", "two", v="1"))
     for verb in ("list", "watch"):
         sandbox.faults.refuse(403, Match(verb, "configmaps", namespace="two"))
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
     until("it is refused", lambda: "two" in (process.resource("maps").error or ""))
-    rival.dies()
-    until("its handlers have begun", lambda: leads(process), timeout=30)
+    take_over(process, rival)
     until(
         "the object of the other namespace is handled",
         lambda: [row for row in board.told if row[0] == "seen"],
@@ -258,20 +263,16 @@ def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
 
 @pytest.mark.thorough
 def test_a_cache_whose_watch_brings_nothing_is_listed_anew(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """A watch can be silent without an end. The takeover waits ten seconds, and lists that cache alone."""
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="old")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(config_map("a", v="old"))
     before = full_lists(sandbox)
     # Every watch from a version stays silent, as behind a proxy that has lost its server; lists work.
     sandbox.faults.watch_list = "invalid"
     sandbox.faults.silence("configmaps")
     sandbox.patch("ConfigMap", "a", {"data": {"v": "new"}})
-    rival.dies()
-    until("its handlers have begun", lambda: leads(process), timeout=60)
+    take_over(process, rival)
     until("both were called", lambda: len(board.told) == 2)
     assert {row[2] if row[0] == "key" else row[3] for row in board.told} == {"new"}
     assert process.resource("maps").relists == 1
@@ -305,7 +306,7 @@ def found(sandbox: SandboxThread, name: str) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_the_leader_alone_adds_and_releases_finalizers(
-    bundle, controller, sandbox, rival, board, config_map
+    bundle, follow, sandbox, rival, board, config_map
 ) -> None:
     """Also of objects outside of its scope. What the old leader has finalized is not finalized again."""
     bundle.edit(
@@ -314,15 +315,12 @@ def test_the_leader_alone_adds_and_releases_finalizers(
         'entryPoint: "code:finalizing", finalizer: example.dev/keys',
     )
     bundle.write("code.py", FINALIZES)
-    rival.takes()
     going = [config_map(name, namespace, v="1") for name, namespace in GOING]
     for each in going:
         each["metadata"]["finalizers"] = ["example.dev/keys"]
-    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1"), *going])
-    process.wait_ready()
+    process = follow(config_map("a", v="1"), *going)
     for name, namespace in GOING:
         sandbox.delete("ConfigMap", name, namespace)
-    until("it follows", lambda: follows(process))
     until(
         "the deletions are known",
         lambda: process.lister("maps").get("default/mine")["metadata"].get("deletionTimestamp"),
@@ -347,12 +345,9 @@ def test_the_leader_alone_adds_and_releases_finalizers(
 
 @pytest.mark.thorough
 @pytest.mark.client_go(320)
-def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, config_map) -> None:
+def test_an_edit_reaches_a_follower(bundle, follow, sandbox, rival, board, config_map) -> None:
     """A reload is staged and committed as ever, calls nothing, and the new code takes over."""
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(config_map("a", v="1"))
     bundle.edit("code.py", 'tell("seen"', 'tell("new code"')
     bundle.edit(
         "manifest.yaml",
@@ -362,8 +357,7 @@ def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, c
     outcome = process.reload()
     assert outcome.line.startswith("generation 2")
     assert (outcome.lists, outcome.watches, board.told) == (1, 1, [])
-    rival.dies()
-    until("it leads", lambda: leads(process), timeout=30)
+    take_over(process, rival)
     process.wait_idle()
     assert sorted(board.told) == [("key", "a", "1"), ("new code", "Added", "a", "1", True)]
     # From now on, an edit is one of a leader: handlers go on where they are.
@@ -374,13 +368,10 @@ def test_an_edit_reaches_a_follower(bundle, controller, sandbox, rival, board, c
 
 
 @pytest.mark.client_go(320)
-def test_a_cold_follower_asks_for_nothing(bundle, controller, sandbox, rival, board, config_map) -> None:
+def test_a_cold_follower_asks_for_nothing(bundle, follow, sandbox, rival, board, config_map) -> None:
     """No LIST and no WATCH before it leads, also after an edit; it is ready, as a rolling update wants it."""
     bundle.write("manifest.yaml", SPEC % ", followers: Cold")
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow(config_map("a", v="1"))
     bundle.edit("code.py", 'tell("seen"', 'tell("new code"')
     bundle.edit(
         "manifest.yaml",
@@ -390,8 +381,7 @@ def test_a_cold_follower_asks_for_nothing(bundle, controller, sandbox, rival, bo
     assert process.reload().line.startswith("generation 2")
     assert (sandbox.ledger.count("list"), sandbox.ledger.count("watch")) == (0, 0)
     assert process.condition("Ready").reason == "Following"
-    rival.dies()
-    until("it leads", lambda: leads(process), timeout=30)
+    take_over(process, rival)
     process.wait_idle()
     assert sorted(board.told) == [("key", "a", "1"), ("new code", "Added", "a", "1", True)]
     assert process.condition("Ready").reason == "Synced"
@@ -503,12 +493,9 @@ def _stops(process: ControllerUnderTest) -> bool:
     return election is not None and election.state == "Stopping"
 
 
-def test_a_follower_that_stops_leaves_the_lease_alone(bundle, controller, sandbox, rival) -> None:
+def test_a_follower_that_stops_leaves_the_lease_alone(bundle, follow, sandbox, rival) -> None:
     """It ends at once, with 0, and the leader notices nothing."""
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path)
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow()
     assert process.stop() == 0
     assert rival.holder == OTHER
     assert sandbox.ledger.count("update", resource="leases") == 0
@@ -525,17 +512,14 @@ def test_a_process_that_lacks_a_right_ends_at_once(bundle, controller, sandbox) 
     assert sandbox.ledger.count("create", resource="leases") == 0
 
 
-def test_hooks_of_a_follower_read_and_do_not_write(bundle, controller, sandbox, rival, board) -> None:
+def test_hooks_of_a_follower_read_and_do_not_write(bundle, follow, sandbox, rival, board) -> None:
     """`declctl_startup` is called in each process, before the election: its write is refused, and counted."""
     bundle.write("code.py", CODE + STARTUP)
     bundle.edit(
         "manifest.yaml", "  handlers:", '  lifecycle: {startup: [{entryPoint: "code:begin"}]}\n  handlers:'
     )
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path)
-    process.wait_ready()
+    process = follow()
     assert [row[0] for row in board.told] == ["refused"]
-    until("it follows", lambda: follows(process))
     election = process.status().leader_election
     assert election is not None
     assert election.refused_writes == 1
@@ -555,7 +539,7 @@ async def begin(ctx):
 
 
 @pytest.mark.thorough
-def test_schedules_of_a_follower_do_not_fire(bundle, controller, rival, board) -> None:
+def test_schedules_of_a_follower_do_not_fire(bundle, follow, rival, board) -> None:
     """Times while another process leads belong to that process; after the takeover they begin anew."""
     bundle.write("code.py", CODE + '\ndef pulse(schedule):\n    tell("pulse", schedule.time)\n')
     bundle.edit(
@@ -563,13 +547,9 @@ def test_schedules_of_a_follower_do_not_fire(bundle, controller, rival, board) -
         "  leader",
         '  schedules: [{name: pulse, every: 1s, entryPoint: "code:pulse"}]\n  leader',
     )
-    rival.takes()
-    process: ControllerUnderTest = controller(bundle.path)
-    process.wait_ready()
-    until("it follows", lambda: follows(process))
+    process = follow()
     assert process.status().schedules[0].next_run is None
-    rival.dies()
-    until("it leads", lambda: leads(process), timeout=30)
+    take_over(process, rival)
     began = datetime.now(UTC)
     until("it is called", lambda: board.told, timeout=30)
     assert board.told[0][1] > began

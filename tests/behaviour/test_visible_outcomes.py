@@ -1,6 +1,8 @@
 """What gave way, what was taken back, what needs a new process: told as well, and as what it is (G25)."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -21,6 +23,35 @@ from tests.rooms.cli.conftest import _declctl  # noqa: F401 - a fixture
 _PROBATION = MANIFEST.replace("settle: 20ms", "settle: 20ms, probationPeriod: 1h, minCalls: 5")
 _DROPS = "transform: {dropFields: [metadata.managedFields, data.size]}"
 _FAILING = HANDLERS.replace("    print(", "    raise ValueError('no good')\n    print(")
+
+
+@pytest.mark.thorough
+@pytest.mark.guarantee("G25")
+def test_an_edit_that_gives_way_is_told_and_is_no_failure(scene: Scene, ask: Run) -> None:
+    """Who waits for it gets the outcome of the newer one; the condition stays true."""
+    number, counted, logged = world_of(scene.text)["generation"], scene.text.metrics(), len(scene.text.err)
+    scene.sandbox.faults.delay(3600.0, Match(resource="secrets"))
+    asked = scene.sandbox.ledger.requests
+    before = len(asked())
+    more = "    - {name: secrets, apiVersion: v1, kind: Secret}\n  handlers:\n"
+    scene.bundle.write("manifest.yaml", MANIFEST.replace("  handlers:\n", more))
+    command = [sys.executable, "-m", "declctl", "reload", "--admin", scene.text.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        until("it is staged", lambda: "secrets" in {r.resource for r in asked()[before:]}, timeout=30)
+        scene.bundle.write("manifest.yaml", MANIFEST)
+        scene.bundle.write("handlers.py", f"{HANDLERS}X = 1\n")
+        second = ask("reload")
+        out, err = first.communicate(timeout=30)
+    scene.sandbox.faults.clear()
+    assert (second.status, first.returncode, out, err) == (0, 0, second.out, "")
+    assert out.startswith(f"generation {number + 1}: ~handler tell (code), 0 LIST, ")
+    assert scene.text.attempts_since(counted) == {"Superseded": 1, "Applied": 1}
+    (line,) = scene.text.logged_text("given up", after=logged)
+    given_up = r"\S+Z reload of <digest> given up after \d+ ms: files have changed again"
+    assert re.fullmatch(given_up, scene.told(line))
+    rows = rows_of(ask("history").out, scene)
+    assert [(row[2], row[4]) for row in rows[-2:]] == [("Superseded", "Superseded"), ("Applied", "Applied")]
+    is_well(scene, ask, number + 1, reason="Applied")
 
 
 @pytest.mark.guarantee("G25")
@@ -84,6 +115,29 @@ def test_code_that_is_taken_back_is_told_everywhere(scene: Scene, ask: Run) -> N
     scene.bundle.write("handlers.py", f"{HANDLERS}X = 2\n")
     assert ask("reload").status == 0
     is_well(scene, ask, bad + 2, reason="Applied")
+
+
+@pytest.mark.thorough
+@pytest.mark.guarantee("G21", "G25")
+def test_who_goes_back_by_hand_is_not_told_of_a_failure(scene: Scene, ask: Run) -> None:
+    """The status says from where to where and that somebody wanted it; the log has it as information."""
+    old = world_of(scene.text)["generation"]
+    scene.bundle.write("manifest.yaml", _PROBATION)
+    scene.bundle.write("handlers.py", f"{HANDLERS}X = 3\n")
+    assert ask("reload").status == 0
+    logged = len(scene.text.err)
+    ended = ask("rollback")
+    why = f"from generation {old + 1} to {old}: somebody asked for it"
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"generation {old + 2}: rolled back {why}, 0 LIST, ")
+    first, *_ = scene.told(ask("status").out).splitlines()
+    again = "the files are tried again when they change"
+    assert first == f"guard generation {old + 2} (ROLLED BACK 0s ago {why}; {again})"
+    line = scene.text.logged_text("rolled back", after=logged)[0]
+    assert re.match(r"\S+Z generation ", line), "no warning"
+    tried_again = ask("reload")
+    assert (tried_again.status, tried_again.err) == (0, "")
+    is_well(scene, ask, old + 3, reason="Applied")
 
 
 @pytest.mark.thorough
