@@ -1,6 +1,7 @@
 """Metrics that handler files and plugins add (`declctl_metrics`), over edits, refusals and rollbacks."""
 
 import gc
+import importlib
 import sys
 from pathlib import Path
 
@@ -178,6 +179,35 @@ def test_an_installed_plugin_keeps_its_metrics(install, bundle_dir, controller, 
     runs.wait_idle()
     assert runs.metrics() == {"declctl_tester_seen_total": 2}  # both objects were Added again
     assert sys.modules["dc_tester"].calls == 2
+
+
+def test_a_class_counts_on(install, bundle_dir, controller, config_map) -> None:
+    """It is made anew for each generation; its counters go on, as its version is the same."""
+    code = """
+import declctl
+from prometheus_client import Counter
+
+
+class Plugin:
+    @declctl.hookimpl
+    def declctl_metrics(self, registry):
+        self.seen = Counter("seen", "Changes.", registry=registry)
+
+    @declctl.hookimpl
+    def declctl_event(self):
+        self.seen.inc()
+"""
+    info = install("tester", code) / "dc_tester-1.0.dist-info"
+    (info / "entry_points.txt").write_text("[declctl]\ntester = dc_tester:Plugin\n")
+    importlib.invalidate_caches()
+    path = bundle_dir.write("manifest.yaml", manifest("{name: tester}"))
+    runs = controller(path, objects=[config_map("a")])
+    runs.wait_ready()
+    runs.wait_idle()
+    assert runs.reload(force=True).result == "Applied"
+    runs.sandbox.create(config_map("b"))
+    runs.wait_idle()
+    assert runs.metrics() == {"seen_total": 2}
 
 
 def test_a_class_a_module_and_two_functions_have_metrics(rig, config_map) -> None:
