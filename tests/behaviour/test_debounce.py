@@ -51,7 +51,9 @@ def test_an_edit_ends_the_rest(rig, config_map) -> None:
 def test_at_the_end_of_the_process_what_rests_is_handled(rig, config_map) -> None:
     """SIGTERM ends the rest: a Deleted would not come again after a restart."""
     rig.handler("tell", rest="debounce: 1h, events: [Deleted]")
+    rig.handler("keys", rest="mode: Reconcile")
     runs = rig.run(CODE, objects=[config_map("a", n="0")])
+    until("handlers have begun", lambda: rig.told("key", "a"))  # caches are ready a moment before
     runs.sandbox.delete("ConfigMap", "a", "default")
     until("it rests", lambda: runs.handler("tell").queued == 1)
     runs.stop()
