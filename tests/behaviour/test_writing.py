@@ -1,4 +1,7 @@
-"""Handlers that write: a reconciler applies a child and writes a status, as `def` and as `async def`."""
+"""Handlers that write: what they apply, their status, and writes of `ctx.client` and `ctx.sync_client`.
+
+`declctl why` leads from a field to the call that has written it.
+"""
 
 import pytest
 
@@ -124,3 +127,100 @@ def test_a_reload_that_removes_a_handler_says_that_its_children_stay(rig, config
     (line,) = [line for line in controller.log.events("warning") if "stay" in line]
     assert line.startswith("fields in v1 ConfigMap that apply has applied stay with the field manager")
     assert "`kubectl get ConfigMap --all-namespaces -l applyset.kubernetes.io/part-of" in line
+
+
+# By whom a field was written, and by which client
+
+
+MADE = """
+async def tell(obj, ctx):
+    if obj.name == "a":
+        await ctx.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made"}, "data": DATA})
+"""
+
+
+def test_a_field_leads_to_the_generation_that_wrote_it(rig, config_map, sandbox) -> None:
+    """An edit adds a field. The field that was there before still leads to the code that has written it."""
+    rig.handler("tell", rest="replay: OnCodeChange")
+    controller = rig.run(MADE + 'DATA = {"const": "1"}', objects=[config_map("a")])
+
+    def applied(count: int) -> bool:
+        return sum(total.count for total in controller.status().writes if total.verb == "apply") == count
+
+    until("it is written", lambda: applied(1))
+    rig.write(MADE + 'DATA = {"const": "1", "extra": "2"}')
+    controller.reload()
+    until("it is written again", lambda: applied(2))
+
+    def generation(field: str) -> tuple[int, bool]:
+        found = controller.on_machinery(controller.runtime.why("configmaps", "default/made", field), 10)
+        (owned,) = found.fields
+        return owned.write.generation, owned.exact
+
+    assert generation("data.const") == (1, True)
+    assert generation("data.extra") == (2, True)
+
+
+CLIENTS = """
+import asyncio
+import declctl
+from blackboard import tell as note
+def body(name):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+"""
+ASYNC = (
+    CLIENTS
+    + """
+async def tell(obj, ctx):
+    from kubernetes.aio.client import CoreV1Api
+    if obj.name == "a":
+        await CoreV1Api(ctx.client).create_namespaced_config_map("default", body("made"))
+"""
+)
+SYNC = (
+    CLIENTS
+    + """
+def tell(obj, ctx):
+    from kubernetes.client import CoreV1Api
+    if obj.name == "a":
+        CoreV1Api(ctx.sync_client).create_namespaced_config_map("default", body("made"))
+"""
+)
+TASK_AND_THREAD = (
+    CLIENTS
+    + """
+async def tell(obj, ctx):
+    from kubernetes.client import CoreV1Api
+    def write():
+        CoreV1Api(ctx.sync_client).create_namespaced_config_map("default", body("made"))
+    if obj.name == "a":
+        await asyncio.create_task(asyncio.to_thread(write))
+"""
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", [ASYNC, SYNC, TASK_AND_THREAD], ids=["async", "sync", "task-and-thread"])
+def test_a_write_by_an_official_client_is_counted_for_its_handler(rig, config_map, sandbox, code) -> None:
+    """`declctl status` and the metrics show what a handler writes, whichever client it takes."""
+    rig.handler("tell")
+    controller = rig.run(code)
+    sandbox.create(config_map("a"))
+    until("it is counted", lambda: controller.status().writes)
+    controller.wait_idle()
+    (total,) = controller.status().writes
+    assert (total.handler, total.verb, total.result, total.count) == ("tell", "create", "succeeded", 1)
+
+
+def test_why_names_the_call_that_wrote_by_an_official_client(rig, config_map, sandbox) -> None:
+    """The handler, its generation, and what the call was for."""
+    rig.handler("tell")
+    controller = rig.run(ASYNC)
+    sandbox.create(config_map("a"))
+    until("it is counted", lambda: controller.status().writes)
+    found = controller.on_machinery(controller.runtime.why("configmaps", "default/made"), 10)
+    (write,) = found.writes
+    assert (write.verb, write.handler, write.generation, write.called_for) == (
+        "create", "tell", 1, "default/a",
+    )  # fmt: skip
+    assert write.causes == ("Added maps default/a (Watch)",)

@@ -1,14 +1,15 @@
-"""A running process, and the other commands."""
+"""A running process, the other commands, and what keeps it from its end: slow steps, user code that hangs."""
 
 import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from bundles import telling
-from clusters import SandboxCluster, new_namespace
+from bundles import TELLING, telling
+from clusters import Cluster, SandboxCluster, new_namespace
 from processes import Declctl, environment
 from rest import pod
 from waiting import until
@@ -183,3 +184,30 @@ def test_the_process_ends_while_it_logs_in(tmp_path: Path) -> None:
     with Declctl(bundle.path, kubeconfig=kubeconfig) as declctl:
         until("it logs in", sign.exists)
         assert declctl.stop() == 0
+
+
+_STUCK = """\
+def stuck(obj):
+    while obj["metadata"]["name"] == "bad": pass
+    return [obj["metadata"]["name"]]
+"""
+
+
+def test_a_live_function_that_computes_for_ever_is_named_and_sigterm_is_obeyed(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """It is called where events pass: nothing goes on, but the log says why, and the process ends."""
+    bundle = telling(tmp_path / "bundle", namespace=namespace)
+    bundle.write("handlers.py", TELLING + _STUCK)
+    bundle.edit(
+        "manifest.yaml", "name: byNode, fieldPath: spec.nodeName", "name: x, entryPoint: 'handlers:stuck'"
+    )
+    with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
+        declctl.wait_until_synced()
+        cluster.rest.create(pod("bad", namespace))
+        said = f"the machinery has been blocked for 5 s at {bundle.path / 'handlers.py'}:4 in stuck"
+        until("the log says so", lambda: any(said in line for line in tuple(declctl.err)))
+        began = time.monotonic()
+        assert declctl.stop(seconds=60) == 1
+        assert time.monotonic() - began < 45
+        assert any("ending without it" in line for line in declctl.err)
