@@ -155,6 +155,14 @@ CASES = (
         manifest=_edited("config: {level: 1}", "configFrom: [{name: level, file: secret/level}]"),
     ),
     Case(
+        "a value in a file that does not match the schema",
+        "Invalid",
+        'secret/level:1: tester: config.level: this is not of type "integer"',
+        None,
+        manifest=_edited("config: {level: 1}", "configFrom: [{name: level, file: secret/level}]"),
+        arrange=lambda scene: scene.bundle.write("secret/level", "high"),
+    ),
+    Case(
         "a manifest that is gone",
         "Invalid",
         "<folder>:1: the folder <folder> holds no YAML file",
