@@ -7,7 +7,8 @@ failure that is not repeated kills nothing. The tests of `make test` come first,
 command finds the fault.
 
 Which tests execute which line comes from one run of all tests with coverage, kept in `.mutants/` until a
-file is newer. For lines that only a child process executes, the tests of the room run.
+file is newer. For lines that only a child process executes, the tests of the rest of the file run, or those
+of the room.
 """
 
 import argparse
@@ -162,8 +163,13 @@ class TestMap:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that execute a line of it: those of `make test` first, then by what they take."""
         lines = self._data.contexts_by_lineno(str(ROOT / mutant.path))
-        contexts = (context for number in mutant.lines for context in lines.get(number, ()))
-        found = self.times.keys() & {context.rpartition("|")[0] for context in contexts}
+        found = set[str]()
+        for numbers in (
+            mutant.lines,
+            lines,
+        ):  # or the rest of the file, or of the room
+            contexts = {context for number in numbers for context in lines.get(number, ())}
+            found = found or self.times.keys() & {context.rpartition("|")[0] for context in contexts}
         room = f"tests/rooms/{mutant.path.split('/')[1]}/"
         found = found or {name for name in self.times if name.startswith(room)}
         return sorted(found, key=lambda name: (not self.times[name][1], self.times[name][0], name))
