@@ -156,3 +156,26 @@ def _warnings(running) -> list[tuple[str, int]]:
     return [
         (line.split("warning ")[1][:6], int(line.split("handlers.py:")[1].split(":")[0])) for line in lines
     ]
+
+
+def test_a_helper_that_is_imported_past_the_bundle_is_told(rig) -> None:
+    """Its edits are not noticed: the start says so, at the statement that imports it."""
+    rig.handler("tell")
+    rig.folder.write("lib/outsider_of_the_test.py", "X = 1\n")
+    path = str(rig.folder.path / "lib")
+    running = rig.run(f"import sys\nsys.path.insert(0, {path!r})\nimport outsider_of_the_test{TELL}")
+    assert _warnings(running) == [("DCL093", 2), ("DCL094", 3)]
+
+
+@pytest.mark.thorough
+def test_what_a_library_does_when_it_is_imported_is_fine(bundle_dir, tmp_path, monkeypatch) -> None:
+    """It is imported once in the life of the process."""
+    site = tmp_path / "elsewhere"
+    site.mkdir()
+    (site / "outsider_library.py").write_text(f"{HELPER}\nmetric(); port(); pool.submit(print)\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    pieces = Pieces(bundle_dir)
+    pieces.handler("tell")
+    pieces.reload_policy = "preflightTimeout: 20s"
+    manifest = pieces.write("import outsider_library  # of prometheus\ndef tell(change): ...\n")
+    assert check(str(manifest)).diagnostics == ()
