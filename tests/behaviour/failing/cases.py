@@ -161,6 +161,7 @@ CASES = (
         None,
         manifest=_edited("config: {level: 1}", "configFrom: [{name: level, file: secret/level}]"),
         arrange=lambda scene: scene.bundle.write("secret/level", "high"),
+        put_right=lambda scene: scene.bundle.remove("secret/level"),
     ),
     Case(
         "a manifest that is gone",
