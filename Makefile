@@ -52,7 +52,7 @@ test-all: test test-rest ## all tests
 
 MUTANTS ?= 150
 
-mutants: $(TESTS) ## do the tests find planted faults? two hours; MUTANTS=20 for a look
+mutants: $(TESTS) ## do the tests find planted faults? half an hour, quiet; MUTANTS=20 for a look
 	$(BIN)/python -m tests.mutants --mutants $(MUTANTS)
 
 lint: $(TESTS) ## style: ruff

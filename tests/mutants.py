@@ -155,7 +155,8 @@ class TestMap:
             # What end-to-end tests run is in other processes.
             options = f"-n{3 * (os.cpu_count() or 1)} --no-loadscope-reorder --ignore=tests/e2e --cov=declctl"
             options += f" --cov-context=test --cov-config={FOLDER / 'coveragerc'} --cov-report= tests plugins"
-            _pytest(ROOT, *options.split(), report=made).wait()
+            if _pytest(ROOT, *options.split(), report=made).wait() > 1:  # 1: a test failed
+                raise SystemExit("the run that maps the tests did not end by itself")
         self.times: dict[str, tuple[float, bool]] = json.loads(made.read_text())["times"]
         self._data = CoverageData(str(FOLDER / "coverage"))
         self._data.read()
@@ -164,10 +165,7 @@ class TestMap:
         """The tests that execute a line of it: those of `make test` first, then by what they take."""
         lines = self._data.contexts_by_lineno(str(ROOT / mutant.path))
         found = set[str]()
-        for numbers in (
-            mutant.lines,
-            lines,
-        ):  # or the rest of the file, or of the room
+        for numbers in (mutant.lines, lines):  # or the rest of the file, or of the room
             contexts = {context for number in numbers for context in lines.get(number, ())}
             found = found or self.times.keys() & {context.rpartition("|")[0] for context in contexts}
         room = f"tests/rooms/{mutant.path.split('/')[1]}/"
@@ -251,6 +249,8 @@ class Copy:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
             process.wait()
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise RuntimeError(f"the map names tests that are not there: {tests}")
         failed = json.loads(self._report.read_text())["failed"] if self._report.exists() else []
         return failed[0] if failed else f"(pytest ends with {status})" if status else ""
 
