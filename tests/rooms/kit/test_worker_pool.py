@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from declctl.kit import KeyedQueue, LoopThread, ManualClock, SystemClock
+from declctl.kit.keyed_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, ends_worker, settle_cancellation
 
@@ -17,13 +18,15 @@ class Odd(BaseException):
     """What no `except Exception` catches."""
 
 
+def queue_of(clock: SystemClock | ManualClock) -> KeyedQueue[int]:
+    return KeyedQueue(clock=clock, weigh=lambda _: 1, merge=lambda a, b, _: [a, b], merge_above=1 << 30)
+
+
 class Scene:
     """A pool with one worker, whose work raises for the key `bad`, as a fault of our own would."""
 
     def __init__(self, raised: type[BaseException], *, recovers: bool = True) -> None:
-        self.queue: KeyedQueue[int] = KeyedQueue(
-            clock=SystemClock(), weigh=lambda _: 1, merge=lambda a, b, _: [a, b], merge_above=1 << 30
-        )
+        self.queue = queue_of(SystemClock())
         self.raised, self.recovers = raised, recovers
         self.faults: list[BaseException] = []
         self.worked: list[str] = []
@@ -94,9 +97,7 @@ class Cancelled:
     """A pool with one worker, whose work cancels the worker's task in some way for the key `bad`."""
 
     def __init__(self, cancel) -> None:
-        self.queue: KeyedQueue[int] = KeyedQueue(
-            clock=SystemClock(), weigh=lambda _: 1, merge=lambda a, b, _: [a, b], merge_above=1 << 30
-        )
+        self.queue = queue_of(SystemClock())
         self.cancel = cancel
         self.outcomes: list[tuple[str, str]] = []
         self.left = 0
@@ -265,13 +266,21 @@ class Member:
 
     def __init__(self, budget: WorkerBudget, clock: ManualClock) -> None:
         self.woken = 0
-        self.queue: KeyedQueue[int] = KeyedQueue(
-            clock=clock, weigh=lambda _: 1, merge=lambda waiting, new, _: [waiting, new], merge_above=1 << 30
-        )
+        self.queue = queue_of(clock)
         self.queue.share_workers(budget, self.wake)
 
     def wake(self) -> None:
         self.woken += 1
+
+    def take(self) -> QueueItem[int]:
+        """An item, which it gets."""
+        item = self.queue.take()
+        assert item is not None
+        return item
+
+    def is_refused(self) -> bool:
+        """Asks, and gets nothing."""
+        return self.queue.take() is None
 
     def fill(self, number: int) -> None:
         self.queue.add_all([(f"k{each}", each) for each in range(number)])
@@ -292,29 +301,25 @@ def test_all_queues_together_have_so_many_items(clock: ManualClock) -> None:
     _, (a, b) = _members(clock, 2, 2)
     a.fill(5)
     b.fill(5)
-    first, second = a.queue.take(), b.queue.take()
-    assert first is not None
-    assert second is not None
-    assert a.queue.take() is None
-    assert b.queue.take() is None
+    first, _ = a.take(), b.take()
+    assert a.is_refused()
+    assert b.is_refused()
     assert a.queue.next_due() is None
     a.queue.done(first)
     assert a.woken == 1
-    assert a.queue.take() is not None
+    a.take()
     _, (busy, quiet) = _members(clock, 1, 2)
     busy.fill(10_000)
-    item = busy.queue.take()
-    assert item is not None
+    item = busy.take()
     quiet.fill(1)
-    assert quiet.queue.take() is None
+    assert quiet.is_refused()
     busy.queue.done(item)
     assert quiet.woken == 1
-    assert busy.queue.take() is None
-    item = quiet.queue.take()
-    assert item is not None
+    assert busy.is_refused()
+    item = quiet.take()
     quiet.queue.done(item)
     assert busy.woken == 1
-    assert busy.queue.take() is not None
+    busy.take()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -344,59 +349,46 @@ def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
     _, (a, stuck) = _members(clock, 1, 2)
     a.fill(3)
     stuck.fill(1)
-    item = a.queue.take()
-    assert item is not None
-    assert stuck.queue.take() is None
+    item = a.take()
+    assert stuck.is_refused()
     a.queue.done(item)
-    assert a.queue.take() is None
+    assert a.is_refused()
     assert a.queue.next_due() == pytest.approx(TURN_SECONDS)
     clock.set(TURN_SECONDS)
     assert a.queue.next_due() == 0.0
-    item = a.queue.take()
-    assert item is not None
+    item = a.take()
     a.queue.done(item)
-    assert stuck.queue.take() is not None
+    stuck.take()
     _, (a, b) = _members(clock, 1, 2)
     a.fill(2)
     b.fill(1)
-    item = a.queue.take()
-    assert item is not None
-    assert b.queue.take() is None
+    item = a.take()
+    assert b.is_refused()
     a.queue.retry(item, 60.0)
-    item = b.queue.take()
-    assert item is not None
+    item = b.take()
     b.queue.exclude_from_limit(item)
-    other = a.queue.take()
-    assert other is not None
+    other = a.take()
     b.queue.done(item)  # it has returned its permit before
-    assert a.queue.take() is None
+    assert a.is_refused()
     a.queue.done(other)
 
 
 def test_a_queue_without_work_gives_up_its_turn(clock: ManualClock) -> None:
     """What it waited for was dropped, before or after it was woken: the next one is woken, without a wait."""
-    _, (a, b, c) = _members(clock, 1, 3)
-    for member in (a, b, c):
-        member.fill(1)
-    item = a.queue.take()
-    assert item is not None
-    assert b.queue.take() is None
-    assert c.queue.take() is None
-    b.queue.clear()
-    a.queue.done(item)
-    assert (b.woken, c.woken) == (0, 1)
-    assert c.queue.take() is not None
-    _, (a, b, c) = _members(clock, 1, 3)
-    for member in (a, b, c):
-        member.fill(1)
-    item = a.queue.take()
-    assert item is not None
-    assert b.queue.take() is None
-    assert c.queue.take() is None
-    a.queue.done(item)
-    assert (b.woken, c.woken) == (1, 0)
-    b.queue.clear()
-    assert c.woken == 1
+    for before in (True, False):
+        _, (a, b, c) = _members(clock, 1, 3)
+        for member in (a, b, c):
+            member.fill(1)
+        item = a.take()
+        assert b.is_refused()
+        assert c.is_refused()
+        if before:
+            b.queue.clear()
+        a.queue.done(item)
+        assert (b.woken, c.woken) == ((0, 1) if before else (1, 0))
+        b.queue.clear()
+        assert c.woken == 1
+        c.take()
 
 
 def test_a_queue_that_may_take_no_more_gives_up_its_turn(clock: ManualClock) -> None:
@@ -405,16 +397,15 @@ def test_a_queue_that_may_take_no_more_gives_up_its_turn(clock: ManualClock) -> 
     a.fill(2)
     b.fill(1)
     c.fill(1)
-    items = a.queue.take(), b.queue.take()
-    assert None not in items
-    assert a.queue.take() is None
-    assert c.queue.take() is None
+    _, running = a.take(), b.take()
+    assert a.is_refused()
+    assert c.is_refused()
     a.queue.max_running = 1
-    b.queue.done(items[1])  # type: ignore[arg-type]
+    b.queue.done(running)
     assert (a.woken, c.woken) == (1, 0)
-    assert a.queue.take() is None
+    assert a.is_refused()
     assert c.woken == 1
-    assert c.queue.take() is not None
+    c.take()
 
 
 def test_the_number_and_the_members_may_change_while_items_run(clock: ManualClock) -> None:
@@ -425,37 +416,29 @@ def test_the_number_and_the_members_may_change_while_items_run(clock: ManualCloc
     budget, (a, b) = _members(clock, 1, 2)
     a.fill(3)
     b.fill(3)
-    items = [a.queue.take()]
-    assert b.queue.take() is None
+    first = a.take()
+    assert b.is_refused()
     budget.resize(2)
     assert b.woken == 1
-    items.append(b.queue.take())
-    assert None not in items
+    second = b.take()
     budget.resize(1)
-    assert items[0] is not None
-    a.queue.done(items[0])
-    assert a.queue.take() is None
-    assert items[1] is not None
-    b.queue.done(items[1])
-    assert a.queue.take() is not None
+    a.queue.done(first)
+    assert a.is_refused()
+    b.queue.done(second)
+    a.take()
     _, (a, b) = _members(clock, 1, 2)
     a.fill(2)
     b.fill(1)
-    item = a.queue.take()
-    assert item is not None
-    assert b.queue.take() is None
+    item = a.take()
+    assert b.is_refused()
     a.queue.share_workers(None, a.wake)
-    assert a.queue.take() is not None
+    a.take()
     a.queue.done(item)
-    assert b.queue.take() is not None
+    b.take()
 
 
 def test_threads_never_exceed_the_budget() -> None:
     """Four threads for each of three queues, and all work is done by two at a time."""
-    from declctl.kit import SystemClock
-    from declctl.kit.keyed_queue import QueueItem
-    from declctl.kit.worker_pool import ThreadWorkerPool
-
     clock, lock = SystemClock(), threading.Lock()
     budget = WorkerBudget(2, clock=clock)
     running, most, left = [0], [0], [300]
@@ -463,9 +446,7 @@ def test_threads_never_exceed_the_budget() -> None:
     pools: list[ThreadWorkerPool[int]] = []
     queues: list[KeyedQueue[int]] = []
     for _ in range(3):
-        queue: KeyedQueue[int] = KeyedQueue(
-            clock=clock, weigh=lambda _: 1, merge=lambda waiting, new, _: [waiting, new], merge_above=1 << 30
-        )
+        queue = queue_of(clock)
 
         def work(item: QueueItem[int], queue: KeyedQueue[int] = queue) -> bool:
             with lock:
