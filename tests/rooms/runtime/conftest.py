@@ -1,6 +1,7 @@
 """What the tests of runtime share: manifests on disk, records, and a log that can be read."""
 
 import asyncio
+import inspect
 import itertools
 import json
 import threading
@@ -17,7 +18,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
-from declctl.manifest.model import RetrySpec
+from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
@@ -114,14 +115,14 @@ PLAN = HandlerPlan(
     entry_point=EntryPoint("handlers", "notify"),
     plugin=None,
     events=("Added", "Modified", "Deleted", "Resync"),
-    initial_sync="Deliver",  # type: ignore[arg-type]
+    initial_sync=InitialSync.DELIVER,
     resync_period=0.0,
-    delivery="Event",  # type: ignore[arg-type]
+    delivery=Delivery.EVENT,
     buffer_bytes=1 << 20,
-    queue=None,  # type: ignore[arg-type]
-    retry=None,  # type: ignore[arg-type]
+    queue=QueueSpec(),
+    retry=RetrySpec(),
     timeout=None,
-    on_failure="Ignore",  # type: ignore[arg-type]
+    on_failure=OnFailure.IGNORE,
 )
 
 
@@ -129,8 +130,6 @@ def implementation(
     function: Callable[..., Any], *, hook: str = "declctl_event", plugin: str = "p"
 ) -> Implementation:
     """A function as the gate calls it."""
-    import inspect
-
     parameters = tuple(inspect.signature(function).parameters)
     return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
 
@@ -159,6 +158,18 @@ def fails(change: Any) -> None:
     raise ValueError("no")
 
 
+def environment(log: Logged, *, handler: str = "notify", generation: int = 1) -> HandlerEnvironment:
+    """What the contexts of a handler are made of: without resources, without a cluster."""
+    return HandlerEnvironment(
+        handler=handler,
+        generation=generation,
+        listers=Listers({}),
+        config={},
+        cluster=SimpleNamespace(),  # type: ignore[arg-type]
+        log=log,
+    )
+
+
 class Bench:
     """A slot without threads: a test takes and works by hand."""
 
@@ -169,29 +180,12 @@ class Bench:
 
     def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> HandlerBinding:
         """One generation of the handler."""
-        from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec
-
-        defaults = {
-            "initial_sync": InitialSync.DELIVER,
-            "delivery": Delivery.EVENT,
-            "queue": QueueSpec(),
-            "retry": RetrySpec(),
-            "on_failure": OnFailure.IGNORE,
-        }
         made = tuple(f if isinstance(f, Implementation) else implementation(f) for f in functions)
-        environment = HandlerEnvironment(
-            handler="notify",
-            generation=generation,
-            listers=Listers({}),
-            config={},
-            cluster=SimpleNamespace(),  # type: ignore[arg-type]
-            log=self.log,
-        )
         return HandlerBinding(
             generation,
-            replace(PLAN, **{**defaults, **policy}),
+            replace(PLAN, **policy),
             EventTarget(made),
-            partial(HandlerContext, environment),
+            partial(HandlerContext, environment(self.log, generation=generation)),
             self.loop,
         )
 
