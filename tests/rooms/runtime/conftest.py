@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +68,21 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@cache
+def _reader(api_version: str, kind: str) -> Projection:
+    return Projection(api_version=api_version, kind=kind)
+
+
+def stored(
+    metadata: Mapping[str, Any], *, api_version: str = "v1", kind: str = "Pod", **fields: Any
+) -> Record:
+    """An object as the cache has it, with these fields beside its metadata."""
+    body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+    made = _reader(api_version, kind).record(json.dumps(body).encode())
+    assert made is not None
+    return made
+
+
 def make_record(
     name: str,
     *,
@@ -75,22 +90,17 @@ def make_record(
     version: int | None = None,
     namespace: str = "default",
     labels: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> Record:
-    """A pod as the cache has it."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid or f"uid-{namespace}-{name}",
-            "resourceVersion": str(next(_versions) if version is None else version),
-            "labels": dict(labels or {}),
-        },
+    """A pod, of a newer version each time unless told otherwise."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or f"uid-{namespace}-{name}",
+        "resourceVersion": str(next(_versions) if version is None else version),
+        "labels": dict(labels or {}),
     }
-    made = Projection(api_version="v1", kind="Pod").record(json.dumps(body).encode())
-    assert made is not None
-    return made
+    return stored(metadata, **fields)
 
 
 @pytest.fixture(name="record")
