@@ -12,7 +12,7 @@ from declctl.runtime.checking.check import check, import_aside, read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight import Preflight
 from declctl.runtime.checking.preflight_pool import Ending
-from declctl.testing import BundleDir, ConfigMapDir
+from declctl.testing import BundleDir
 from tests.children import SLOW_IN_CHILD, share_children
 
 
@@ -170,33 +170,6 @@ def test_a_handler_file_that_cannot_be_read_is_told(bundle) -> None:
     bundle.remove("handlers.py")
     (bundle.path / "handlers.py").symlink_to("gone.py")
     assert check(str(bundle.path)).errors[0].code in ("DCL000", "DCL040")
-
-
-def test_a_configmap_that_is_swapped_while_it_is_read_is_not_torn(tmp_path, monkeypatch) -> None:
-    """The kubelet swaps `..data` between two reads: everything is read again, from one version."""
-    text = (
-        "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {{name: v{0}}}\nspec:\n"
-        "  resources: [{{name: pods, apiVersion: v1, kind: Pod}}]\n"
-        "  handlers: [{{name: h, resourceRef: {{name: pods}}, entryPoint: 'handlers:h'}}]\n"
-    )
-
-    def files(version: int) -> dict[str, str]:
-        return {"manifest.yaml": text.format(version), "handlers.py": f"VERSION = {version}\ndef h(): ...\n"}
-
-    mounted = ConfigMapDir(tmp_path / "etc", files(1))
-    load, swaps = inputs.load, [2, 3]
-
-    def load_and_swap(source, **more):
-        if swaps:
-            mounted.swap(files(swaps.pop(0)), keep=True)
-        return load(source, **more)
-
-    monkeypatch.setattr(inputs, "load", load_and_swap)
-    for manifest in (mounted.path, mounted.path / "manifest.yaml"):
-        read = inputs.InputFiles(str(manifest)).read()
-        version = read.loaded.controller.name.removeprefix("v")
-        assert read.bundle.files["handlers.py"].startswith(f"VERSION = {version}\n".encode())
-        assert version == "3"
 
 
 def test_a_folder_that_never_rests_is_a_fault(tmp_path, bundle, monkeypatch) -> None:

@@ -1,7 +1,6 @@
 """Edits that change what is read without a change of a file that was read: each is noticed."""
 
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -46,11 +45,6 @@ def _deep_folders_first(b: BundleDir) -> Steps:
 def _folder_of_an_installed_name_first(b: BundleDir) -> Steps:
     folder = b.path / "yaml"
     return [folder.mkdir, lambda: b.write("yaml/__init__.py", "X = 1\n"), lambda: shutil.rmtree(folder)]
-
-
-def _module_goes_and_its_folder_stays(b: BundleDir) -> Steps:
-    path = b.path / "handlers" / "pods.py"
-    return [path.unlink, lambda: b.write("handlers/pods.py", "def h(change): ...\n")]
 
 
 def _all_goes_but_folders(b: BundleDir) -> Steps:
@@ -116,7 +110,6 @@ SEQUENCES: Mapping[str, Callable[[BundleDir], Steps]] = {
     "optional import, folder first": _optional_folder_first,
     "package in a package, folders first": _deep_folders_first,
     "folder of an installed name": _folder_of_an_installed_name_first,
-    "module goes, folder stays": _module_goes_and_its_folder_stays,
     "all modules go, folders stay": _all_goes_but_folders,
     "folder in the place of a module": _folder_becomes_a_file_again,
     "folder with the name of a module": _folder_with_the_name_of_a_module,
@@ -150,52 +143,6 @@ def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
     bundle = BundleDir(tmp_path / "bundle", _files("import yaml\n" if "installed" in sequence else OPTIONAL))
     steps = SEQUENCES[sequence](bundle)
-    _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
-
-
-@pytest.mark.guarantee("G24")
-@pytest.mark.parametrize("watch", [WatchFiles.AUTO, WatchFiles.POLL])
-def test_each_git_switch_is_noticed(watch, tmp_path, monkeypatch) -> None:
-    """Branches on which a package is a module, is missing, has other modules, or is an empty folder."""
-    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    bundle = BundleDir(tmp_path / "bundle", _files(OPTIONAL))
-
-    def run(*arguments: str) -> None:
-        who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run([git, "-C", str(bundle.path), *who, *arguments], check=True, capture_output=True)
-
-    run("init", "-q", "-b", "none")
-    run("add", ".")
-    run("commit", "-qm", "none")
-    for branch, files in {
-        "package": {"extra/__init__.py": "", "extra/rules.py": "X = 1\n"},
-        "module": {"extra.py": "rules = 1\n"},
-        "namespace": {"extra/rules.py": "X = 2\n"},
-        "deep": {"extra/rules/__init__.py": "X = 3\n", "extra/rules/more.py": ""},
-    }.items():
-        run("switch", "-qc", branch, "none")
-        for name, text in files.items():
-            bundle.write(name, text)
-        run("add", ".")
-        run("commit", "-qm", branch)
-    branches = [
-        "none",
-        "package",
-        "module",
-        "none",
-        "namespace",
-        "deep",
-        "module",
-        "namespace",
-        "none",
-        "package",
-    ]
-    run("switch", "-q", "none")
-    steps: Steps = [lambda branch=branch: run("switch", "-q", branch) for branch in branches[1:]]
-    (bundle.path / "extra").mkdir()  # git leaves folders that something else is in; here an empty one
     _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
 
 

@@ -132,7 +132,7 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
 
 
 def test_what_a_filter_fails_on() -> None:
-    """A new one that raises refuses the reload. What the old one failed on is not told: nobody knows of it."""
+    """A new one that raises refuses the reload. Nobody knows of what the old one failed on."""
     with pytest.raises(ReloadRefused) as refused:
         told(labels("app=web"), BROKEN, [pod("a", "web")])
     assert refused.value.reason == "FilterFailed"
