@@ -171,13 +171,15 @@ def test_letters_survive_a_reload(bench, slot, added, clock) -> None:
     assert (seen, slot.statistics().dead_letters) == ([2], 0)
 
 
-def test_a_handler_that_was_removed_keeps_no_letters(slot, added) -> None:
-    """Its last calls fail without a letter that nobody could requeue."""
+def test_a_handler_that_was_removed_keeps_no_letters(bench, slot, added) -> None:
+    """Its last calls fail without a letter that nobody could requeue; nor is anybody sent to look for one."""
     slot.add_all([added("a")])
     item = slot.queue.take()
     slot.close()
     slot.work(item)
     assert (slot.statistics().failed, slot.statistics().dead_letters) == (1, 0)
+    line = bench.log.find("notify failed on Added default/a")
+    assert line.event.endswith("attempt 1 of 2, given up")
 
 
 def _letter(key: str, error: str = "") -> DeadLetter:

@@ -113,27 +113,6 @@ def test_all_is_told_before_another_worker_may_have_the_key(
     assert witness.told == [*((listener, "held") for listener in told), ("breaker", left)]
 
 
-def test_what_a_removed_handler_gives_up_is_in_no_dead_letter(bench, added, log) -> None:
-    """The letters go with the handler: the log does not send anybody to look for one."""
-    began, gate = threading.Event(), threading.Event()
-
-    def hangs(change) -> None:
-        began.set()
-        assert gate.wait(SOON)
-        raise ValueError("no")
-
-    slot = bench.slot(hangs, retry=ONCE, on_failure=OnFailure.DEAD_LETTER)
-    slot.add_all([added("a")])
-    worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
-    worker.start()
-    assert began.wait(SOON)
-    slot.close()
-    gate.set()
-    worker.join(SOON)
-    assert len(slot.dead_letters) == 0
-    assert log.find("notify failed on Added default/a").event.endswith("attempt 1 of 1, given up")
-
-
 def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     """A loop that was blocked, and ends when its call awaits at last, does not keep the key for ever."""
     loop, began, called = LoopThread("test-ending").start(), threading.Event(), []
