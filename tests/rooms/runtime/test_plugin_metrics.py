@@ -43,17 +43,12 @@ class Made:
         return found
 
 
-def gauge(name: str, value: Any = 1.0) -> Metric:
-    """A gauge with one value."""
-    made = GaugeMetricFamily(name, "x")
-    made.samples.append(made_sample(name, value))
+def gauge(name: str, value: Any = 1.0, series: str = "") -> Metric:
+    """A gauge with one value, which may be of any type, and maybe a sample with the name of another one."""
+    made = GaugeMetricFamily(name, "x", value=0.0)
+    (sample,) = made.samples
+    made.samples[:] = [sample._replace(name=each, value=value) for each in (name, series) if each]
     return made
-
-
-def made_sample(name: str, value: Any) -> Any:
-    """A sample as prometheus-client has it, with any value."""
-    family = GaugeMetricFamily(name, "x", value=0.0)
-    return family.samples[0]._replace(value=value)
 
 
 def code(*collectors: Any, owner: str = "handlers", **others: Any) -> Any:
@@ -105,6 +100,7 @@ def test_code_without_the_hook_costs_nothing() -> None:
         (ZeroDivisionError("by me"), "Raised", "ZeroDivisionError: by me"),
         (SystemExit(3), "Raised", "SystemExit"),
         (gauge("declctl_ready"), "Refused", "declctl_ready is one of declctl's own"),
+        (gauge("bad", series="declctl_ready"), "Refused", "declctl_ready"),  # a second series of that name
         (gauge("bad", "many"), "Refused", "can't be written"),
         (gauge("bad", None), "Refused", "can't be written"),
     ],
@@ -117,19 +113,11 @@ def test_a_bad_collector_takes_no_other_with_it(bad: Any, reason: str, words: st
         assert "first 1.0" in text
         assert "last 1.0" in text
         assert "bad" not in text
+        assert "declctl_ready" not in text
     assert scraped.faults() == {reason: 2}
     (line,) = scraped.log.events("warning")
     assert line.startswith("metrics of handlers are left out of /metrics: ")
     assert words in line
-
-
-def test_a_sample_with_the_name_of_another_metric_is_refused() -> None:
-    """It would be a second series of that name."""
-    family = gauge("mine")
-    family.samples.append(made_sample("declctl_ready", 0.0))
-    scraped = Scraped(code(Made(family), Made(gauge("good"))))
-    assert "declctl_ready" not in scraped()
-    assert scraped.faults() == {"Refused": 1}
 
 
 def test_two_owners_of_a_name_are_not_both_shown() -> None:
@@ -253,10 +241,12 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
     assert "jobs_total 3.0" in scraped()
     asyncio.run(scraped.metrics.retire(first))
     assert "jobs_total 3.0" in scraped()
-    edited, _ = counting()
     inputs: Any = SimpleNamespace(modules={"handlers": "edited"}, code="2")
-    scraped.metrics.commit(edited, inputs)
+    scraped.metrics.commit(counting()[0], inputs)
     assert "jobs_total 0.0" in scraped()
+    without: Any = Code()
+    scraped.metrics.commit(without, INPUTS)
+    assert scraped() == "", "at the commit, and not when it has drained"
 
 
 def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +277,3 @@ def test_a_registry_that_two_generations_have_is_kept_by_the_second() -> None:
     scraped.metrics.commit(second, INPUTS)
     asyncio.run(scraped.metrics.retire(first))
     assert "jobs_total 2.0" in scraped()
-
-
-def test_metrics_of_removed_code_are_gone() -> None:
-    """At the commit, and not when it has drained."""
-    scraped = Scraped()
-    first, _ = counting()
-    scraped.metrics.commit(first, INPUTS)
-    without: Any = Code()
-    scraped.metrics.commit(without, INPUTS)
-    assert scraped() == ""

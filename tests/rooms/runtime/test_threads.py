@@ -219,6 +219,12 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
         asked.set()
         gate.wait(30)
 
+    for _ in range(20):
+        watchdog.look()
+        answered = threading.Event()
+        machinery.loop.call_soon_threadsafe(answered.set)
+        assert answered.wait(20)
+    assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
     machinery.loop.call_soon_threadsafe(index_function)
     assert asked.wait(20)
     for _ in range(5):
@@ -234,19 +240,6 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
     until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
     assert "goes on: it was blocked for" in log.events("warning")[0]
     assert watchdog.status.last_place.endswith(" in index_function")
-    assert machinery.stop()
-
-
-def test_a_machinery_that_answers_is_not_mentioned(log) -> None:
-    """Nothing is counted or told."""
-    machinery = LoopThread("declctl-machinery").start()
-    watchdog = Watchdog(machinery, log)
-    for _ in range(20):
-        watchdog.look()
-        answered = threading.Event()
-        machinery.loop.call_soon_threadsafe(answered.set)
-        assert answered.wait(20)
-    assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
     assert machinery.stop()
 
 
