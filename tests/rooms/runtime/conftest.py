@@ -53,18 +53,15 @@ def bundle(tmp_path: Path) -> BundleDir:
 
 @pytest.fixture
 def log() -> Logged:
-    """A log that can be read."""
     return Logged()
 
 
 def errors(log: Logged) -> list[Line]:
-    """The lines of level error."""
     return [line for line in log.lines if line.level == "error"]
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves when it is told to."""
     return ManualClock()
 
 
@@ -105,7 +102,6 @@ def make_record(
 
 @pytest.fixture(name="record")
 def _record() -> Callable[..., Record]:
-    """Makes records."""
     return make_record
 
 
@@ -164,7 +160,6 @@ class Hanging:
 
 
 def fails(change: Any) -> None:
-    """A hook that fails."""
     raise ValueError("no")
 
 
@@ -206,7 +201,6 @@ class Bench:
         return slot
 
     def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> EventSlot:  # noqa: A002 - its name
-        """The handler with that binding, and a filter."""
         binding = replace(binding, filter=filter)
         self.handler = EventSlot(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
         return self.handler
@@ -232,7 +226,6 @@ class Bench:
 
 @pytest.fixture
 def bench(clock: ManualClock, log: Logged):
-    """A slot to be worked by hand."""
     loop = LoopThread("test-handlers").start()
     made = Bench(clock, log, loop)
     yield made

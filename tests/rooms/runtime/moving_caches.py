@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
+from declctl.runtime.handling.relocation import FreshnessProof
 
 CLOCK = ManualClock()
 
@@ -33,7 +34,6 @@ class MadeUpCache:
         self.has_synced = True
 
     def add_listener(self, listener, *, resync_period: float, initial: bool):
-        """Tell it what happens from now on."""
         assert not initial
         self.listeners.append(listener)
         return SimpleNamespace(remove=lambda: self.listeners.remove(listener))
@@ -43,7 +43,6 @@ class MadeUpCache:
         return _Held(self)
 
     def put(self, record: Record) -> None:
-        """An object is made or changed."""
         assert not self.pauses
         old = self.store.get(record.key)
         self.store[record.key] = record
@@ -75,11 +74,9 @@ class MadeUpCache:
         return self.identity.watch.namespace in (None, namespace)
 
     def request_relist(self) -> None:
-        """Count how often that is asked for."""
         self.relists_requested += 1
 
     def statistics(self):
-        """Nothing is wrong."""
         return SimpleNamespace(error=None)
 
     def _tell(self, notification: Notification) -> None:
@@ -103,3 +100,10 @@ def begun(move):
     for _ in move.begin():
         pass
     return move
+
+
+def proof_of(source: MadeUpCache, target: MadeUpCache) -> FreshnessProof:
+    """What a target has to show before the handler `tell` moves to it, from now on."""
+    proof = FreshnessProof(["tell"], [source], target)
+    proof.begin()
+    return proof

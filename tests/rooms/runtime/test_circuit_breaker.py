@@ -184,7 +184,6 @@ def _flaky():
 
 @pytest.fixture(name="slot")
 def _slot(bench, breaker, flaky):
-    """A handler of the plugin, worked by hand."""
     return bench.bound(replace(bench.binding(flaky.declctl_event), breaker=breaker))
 
 

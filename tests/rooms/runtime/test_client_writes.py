@@ -20,7 +20,6 @@ WRITE = ClientWrite("PATCH", f"{PODS}/b", "declctl/1.0", "application/json", b"{
 
 
 def recorded(write: ClientWrite):
-    """The entry of the ledger for a write."""
     ledger, clock = WriteLedger(), ManualClock()
 
     def known(*name: str) -> Resource | None:

@@ -37,7 +37,6 @@ def flaky() -> Flaky:
 
 @pytest.fixture
 def slot(bench, flaky):
-    """A handler that keeps what it gives up."""
     return bench.slot(implementation(flaky.hook), **POLICY)
 
 

@@ -170,8 +170,6 @@ class _Errors(Exception):
 
 
 class _Unprintable(Exception):
-    """An exception whose text raises."""
-
     def __str__(self) -> str:
         raise RuntimeError("not even this")
 

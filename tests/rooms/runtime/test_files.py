@@ -302,22 +302,18 @@ def test_each_fault_is_logged_once_and_so_is_its_end() -> None:
     assert log.events()[3:] == [log.events()[1], "files are looked at again, after that has failed once"]
 
 
-def test_a_fault_of_ours_is_logged_as_one() -> None:
-    """What neither the files nor the system can be blamed for is an error with a traceback."""
-    log = Logged()
-    try:
-        raise KeyError("x")
-    except KeyError as error:
-        FileWatchHealth(clock=ManualClock(), log=log).failed(error)
-    (line,) = log.lines
-    assert (line.level, "please report it" in line.event) == ("error", True)
-    assert "test_a_fault_of_ours_is_logged_as_one" in line.fields["traceback"]
-
-
 def test_a_fault_is_named_by_its_text_and_if_need_be_by_its_class() -> None:
-    """`status` shows it: one of the system, one without a text, and one of Python."""
-    health = FileWatchHealth(clock=ManualClock(), log=Logged())
+    """`status` shows it. What neither the files nor the system can be blamed for is an error of ours."""
+    log = Logged()
+    health = FileWatchHealth(clock=ManualClock(), log=log)
     errors = [OSError("no descriptors"), OSError(), RuntimeError("no threads")]
     for error, words in zip(errors, ["no descriptors", "OSError", "RuntimeError: no threads"], strict=True):
         health.failed(error)
         assert health.status().error == words
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        health.failed(error)
+    line = log.lines[-1]
+    assert (line.level, "please report it" in line.event) == ("error", True)
+    assert "test_a_fault_is_named_by" in line.fields["traceback"]

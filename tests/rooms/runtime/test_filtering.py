@@ -24,7 +24,6 @@ def pod(labels=WEB, name="a", **fields):
 
 
 def filtered(bench, function, *, events=ALL, accepts=None, labels="", paths=(), expression="", **policy):
-    """A slot whose handler has a filter."""
     spec = FilterSpec(labels, tuple(paths), expression=expression)
     binding = bench.binding(function, events=events, **policy)
     return bench.bound(binding, Filter(spec, events, accepts))
@@ -37,14 +36,11 @@ def modified(old, new, **more):
 
 @pytest.fixture
 def heard():
-    """What a handler has been told."""
     return []
 
 
 @pytest.fixture
 def tell(heard):
-    """A handler that says what it was told."""
-
     def told(change, obj, old):
         labels = obj.labels.get("app"), None if old is None else old.labels.get("app")
         heard.append((str(change.type), *labels, str(change.reason), change.initial))

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, until_ready
-from tests.rooms.runtime.moving_caches import MadeUpCache
+from declctl.runtime.handling.relocation import CacheLags, until_ready
+from tests.rooms.runtime.moving_caches import MadeUpCache, proof_of
 
 
 class _Server(MadeUpCache):
@@ -22,12 +22,6 @@ class _Server(MadeUpCache):
             self.at(int(self._source.last_sync_resource_version))
 
 
-def _begun(source, target):
-    proof = FreshnessProof(["tell"], [source], target)
-    proof.begin()
-    return proof
-
-
 async def _through(clock, waiting: asyncio.Task, seconds: float, each=lambda: None) -> float:
     """Let time pass, and let something happen every 5 ms, until it is done; returns the seconds."""
     began = clock.monotonic()
@@ -42,7 +36,7 @@ async def test_a_cache_that_has_not_shown_its_version_is_listed_at_once(clock) -
     """One list, and the handler may go."""
     source = MadeUpCache(seen=10)
     target = _Server(source)
-    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=60))
+    waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=60))
     assert await _through(clock, waiting, 1) < 0.1
     assert target.relists_requested == 1
 
@@ -51,7 +45,7 @@ async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) 
     """A list every two seconds at most; the fault says which cache. Handlers that run go on meanwhile."""
     source = MadeUpCache(seen=10)
     target = _Server(source, served=False)
-    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=9))
+    waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=9))
     lasted = await _through(clock, waiting, 20)
     with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
         await waiting
@@ -66,7 +60,7 @@ async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) 
         source.at(version)
         source.put(record("a", version=version))  # which asserts that it is not held
 
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     change()
     waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=10))
     await _through(clock, waiting, 20, change)
@@ -88,7 +82,7 @@ async def test_a_chase_ends_by_holding_what_is_followed(record, clock) -> None:
             source.at(version)
             source.put(record("a", version=version))
 
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     change()
     waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
     assert 2 <= await _through(clock, waiting, 10, change) < 4

@@ -69,7 +69,6 @@ def _witness(bench, log) -> Witness:
 
 
 def observed(bench, witness: Witness, clock, log, handler, **policy: Any) -> Any:
-    """A slot with a breaker, a tap and a queue whose witness is told."""
     breaker = WatchedBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
     breaker.witness = witness
     slot = witness.slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))

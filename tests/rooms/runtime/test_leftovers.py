@@ -52,11 +52,9 @@ class Scene:
         self.leftovers = HandlerLeftovers(self.slot, self, tasks=tasks, clock=self.clock, log=self.log)  # type: ignore[arg-type]
 
     def server(self, namespace: str) -> FakeControllerSource:
-        """The objects of a namespace."""
         return self.servers.setdefault(namespace, FakeControllerSource(api_version="v1", kind="ConfigMap"))
 
     def source(self, gvk: Any, *, namespace: str, projection: Any, **_: Any) -> FakeControllerSource:
-        """The source of a client, for an informer."""
         self.server(namespace).projection = projection
         return self.server(namespace)
 
@@ -82,7 +80,6 @@ class Scene:
         return Source()
 
     def begin(self, *watches: WatchKey, may_leave: bool = True, name: str = NAME) -> None:
-        """Commit a binding with these watches."""
         finalizer = HandlerFinalizer(
             name,
             KIND,

@@ -16,23 +16,19 @@ _DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
 
 
 def served(namespaced):
-    """The reconciled kind as the server serves it."""
     return Resource(_DEPLOYMENT, "deployments", namespaced)
 
 
 def record(version: int = 1, **metadata):
-    """A pod with this metadata."""
     head = {"name": "web-0", "namespace": "a", "uid": "u", "resourceVersion": str(version)}
     return stored(head | metadata, spec={"app": "web"})
 
 
 def owner(name="web", *, controller=False, kind="Deployment", api_version="apps/v1"):
-    """A reference to an owner."""
     return {"kind": kind, "name": name, "apiVersion": api_version, "controller": controller, "uid": "o"}
 
 
 def owned(*owners, version=1):
-    """A pod with these owners."""
     return record(version, ownerReferences=list(owners))
 
 
@@ -44,7 +40,6 @@ def source(spec=None, *, namespaced=True, function=None, judge=None, caches=None
 
 
 def led_to(where, notification):
-    """The keys to which a change leads."""
     return list(where.keys(notification, lambda _: None).keys)
 
 

@@ -19,8 +19,6 @@ INPUTS: Any = SimpleNamespace(modules={"handlers": "1"}, code="2")
 
 
 class Code:
-    """Loaded code, as far as its metrics go."""
-
     def __init__(self, **metrics: MetricsRegistry) -> None:
         self.metrics = metrics
         self.plugins: list[Any] = []
@@ -63,15 +61,12 @@ def code(*collectors: Any, owner: str = "handlers", **others: Any) -> Any:
 
 
 def encoded(families: Sequence[Metric]) -> str:
-    """The text of a scrape."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Made(*families))
     return generate_latest(registry).decode()
 
 
 class Scraped:
-    """Scrapes of some code."""
-
     def __init__(self, *codes: Any, seconds: float = 5.0) -> None:
         self.log = Logged()
         self.metrics = PluginMetrics(log=self.log, seconds=seconds)
@@ -224,7 +219,6 @@ async def test_two_scrapers_at_once_get_all() -> None:
 
 
 def counting() -> tuple[Any, Counter]:
-    """Code with a counter, as an import makes both."""
     counter = Counter("jobs", "x", registry=None)
     return code(counter), counter
 

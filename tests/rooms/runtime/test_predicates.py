@@ -25,7 +25,6 @@ def record(version, **metadata):
 
 
 def lets(judge, notification):
-    """Whether a change leads to a call."""
     source = KeySource("pods", (), frozenset(ChangeType), judge)
     return list(source.keys(notification, lambda _: None).keys) == ["a/web-0"]
 
@@ -41,7 +40,6 @@ def passing(judge):
 
 
 def filtering(paths=(), *, labels="", expression="", accepts=None):
-    """A filter of a manifest."""
     return Filter(FilterSpec(labels, tuple(paths), expression=expression), tuple(ChangeType), accepts)
 
 

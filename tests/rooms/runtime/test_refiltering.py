@@ -35,18 +35,15 @@ def pod(name, app, size=0):
 
 
 def labels(text):
-    """A filter by labels alone."""
     return Filter(FilterSpec(text), EVENTS)
 
 
 def at_least(size):
-    """A filter by a function."""
     spec = FilterSpec(entry_point=EntryPoint("m", "f"))
     return Filter(spec, EVENTS, lambda obj: obj["spec"]["size"] >= size)
 
 
 def cel(text):
-    """A filter by an expression."""
     return Filter(FilterSpec(expression=text), EVENTS)
 
 

@@ -60,7 +60,6 @@ class Desk:
         return self.schedules.look()
 
     def of(self, name: str = "job") -> ScheduleStatistics:
-        """The figures of one schedule."""
         return next(each for each in self.schedules.statistics() if each.name == name)
 
     async def until(self, condition: Callable[[ScheduleStatistics], bool], name: str = "job") -> None:
@@ -70,7 +69,6 @@ class Desk:
                 await asyncio.sleep(0.001)
 
     async def ended(self, name: str = "job") -> None:
-        """Wait until nothing runs."""
         await self.until(lambda each: not each.running, name)
 
     async def call(self, function: Callable[..., Any], **policy: Any) -> None:
@@ -82,7 +80,6 @@ class Desk:
 
 @pytest.fixture
 def loop():
-    """The handlers' loop."""
     made = LoopThread("test-handlers").start()
     yield made
     made.stop()
@@ -90,7 +87,6 @@ def loop():
 
 @pytest.fixture
 def desk(log: Logged, loop: LoopThread) -> Desk:
-    """A desk that has started."""
     desk = Desk(log, loop)
     desk.schedules.start()
     return desk

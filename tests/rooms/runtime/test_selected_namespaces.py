@@ -15,7 +15,6 @@ FORBIDDEN = Forbidden(403, "Forbidden", "namespaces is forbidden")
 
 
 def space(name: str, **metadata: Any) -> dict[str, Any]:
-    """A namespace."""
     return {"metadata": {"name": name, **metadata}}
 
 
@@ -28,7 +27,6 @@ class Cluster:
         self.asked: list[dict[str, Any]] = []
 
     def source(self, gvk: Any, *, projection: Any, **how: Any) -> FakeControllerSource:
-        """The source of a client."""
         self.asked.append({"kind": str(gvk.kind), **how})
         self.server.projection = projection
         return self.server

@@ -44,7 +44,6 @@ class Bundle(Watched):
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Bundle:
-    """A bundle that is watched."""
     return Bundle(tmp_path / "bundle")
 
 

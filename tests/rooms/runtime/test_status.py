@@ -215,8 +215,6 @@ DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"s
 
 
 def _watched(*objects: dict, deep: bool = False) -> InformerStatistics:
-    """The figures of an informer that has synced."""
-
     async def scenario() -> InformerStatistics:
         clock, source = ManualClock(), FakeControllerSource(projection=fresh_projection())
         for obj in objects:

@@ -38,7 +38,6 @@ def pod(version: int, **spec: Any) -> Record:
 
 
 def call(**changes: Any) -> TappedCall:
-    """A call that has succeeded."""
     fields = {"at": AT, "handler": "notify", "resource": "pods", "key": "shop/web", "type": "Modified"}
     fields |= {"outcome": TapOutcome.SUCCEEDED, "seconds": 0.25, "generation": 3, "attempt": 1}
     return TappedCall(**{**fields, **changes})
@@ -46,7 +45,6 @@ def call(**changes: Any) -> TappedCall:
 
 @pytest.fixture(name="loop")
 def _loop() -> Iterator[LoopThread]:
-    """The loop of a listener."""
     loop = LoopThread("test-tap").start()
     yield loop
     loop.stop()

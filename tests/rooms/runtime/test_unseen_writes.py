@@ -36,7 +36,6 @@ class State:
     selected: dict[str, str] | None = None  # versions by namespace, of a selector of namespaces
 
     def follows(self, namespace: str | None) -> bool:
-        """Whether a selector of namespaces matches it."""
         return self.selected is None or namespace in self.selected
 
     def version_in(self, namespace: str | None) -> str | None:
@@ -55,7 +54,6 @@ class Cache:
         self._projection = Projection(api_version=kind.api_version, kind=kind.kind)
 
     def store(self, key: str, version: int, uid: str | None = None) -> None:
-        """An event of an object."""
         namespace, _, name = key.rpartition("/")
         metadata = {"name": name, "namespace": namespace, "uid": uid or f"uid-{key}"}
         body = {"metadata": {**metadata, "resourceVersion": str(version)}}
@@ -65,19 +63,16 @@ class Cache:
         self.informer.indexer.bookmark(str(version))
 
     def remove(self, key: str, version: int) -> None:
-        """The event of a delete."""
         self.informer.indexer.take(key)
         self.informer.indexer.bookmark(str(version))
 
     def bookmark(self, version: int) -> None:
-        """A bookmark."""
         self.informer.indexer.bookmark(str(version))
 
 
 def applied(
     key: str, version: int, *, kind: GroupVersionKind = MAP, labels: dict[str, str] | None = None
 ) -> Written:
-    """The result of an apply."""
     obj = {"metadata": {"name": key.rpartition("/")[2], "labels": labels or {}}}
     return Written(WriteVerb.APPLY, kind, ObjectKey(key), f"uid-{key}", str(version), obj)
 
@@ -290,7 +285,6 @@ class Reconciling(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """An empty cluster."""
         self.keys, self.cache = Keys(), Cache()
         self.version = 1
         self.created: dict[str, list[str]] = {}  # by key, its children in the cluster
@@ -298,7 +292,6 @@ class Reconciling(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["a/1", "a/2", "a/3"]))
     def change(self, key: str) -> None:
-        """Something leads to a key."""
         self.keys.add(key)
 
     @rule()
@@ -319,14 +312,12 @@ class Reconciling(RuleBasedStateMachine):
 
     @rule()
     def deliver(self) -> None:
-        """The watch brings the next event."""
         if self.events:
             child, version = self.events.pop(0)
             self.cache.store(child, version)
 
     @rule(seconds=st.floats(min_value=0, max_value=OTHERS_SECONDS / 20))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
         self.keys.clock.set(seconds)
 
     @invariant()

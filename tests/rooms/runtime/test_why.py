@@ -19,13 +19,11 @@ CAUSE = Cause("Modified", "webapps", "team-a/shop", "Watch")
 
 
 def entry(manager: str, fields: dict[str, Any], operation: str = "Apply", **more: str) -> dict:
-    """One entry of metadata.managedFields."""
     head = {"manager": manager, "operation": operation, "time": "2026-01-01T00:00:09Z"}
     return {**head, "fieldsV1": fields, **more}
 
 
 def obj(*entries: dict) -> dict:
-    """An object with these managed fields."""
     return {"metadata": {"uid": "u", "resourceVersion": "9", "managedFields": list(entries)}}
 
 
@@ -50,7 +48,6 @@ def record(version: str, verb: WriteVerb = WriteVerb.APPLY, **more: Any) -> Writ
 
 
 def explained(found: dict | None, *records: WriteRecord, field: str = "", managers: dict | None = None):
-    """The answer about the object."""
     return explain_object(
         found,
         records,
@@ -195,7 +192,6 @@ def settings(version: int, data: dict[str, str], *, at: int, metadata: dict | No
 
 
 def wrote(answer: dict, generation: int, *, at: int, verb: WriteVerb = WriteVerb.APPLY) -> WriteRecord:
-    """The write with this answer, by a generation."""
     since = THEN + timedelta(seconds=at)
     fields = applied_fields(answer, manager=WEB, operation=verb.operation, subresource="", since=since)
     version = answer["metadata"]["resourceVersion"]

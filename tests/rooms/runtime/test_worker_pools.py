@@ -60,13 +60,11 @@ def nothing() -> None:
 
 
 def threads(slot, *, size: int, **more) -> ThreadWorkerPool:
-    """A pool for a slot."""
     pool = {"recover": slot.recover, "name": "threads", "size": size, "on_left": nothing}
     return ThreadWorkerPool(slot.queue, slot.work, **pool, **more)
 
 
 def tasks(bench, slot, *, size: int) -> AsyncWorkerPool:
-    """A pool for a slot, on the handlers' loop."""
     pool = {"recover": slot.recover, "name": "tasks", "size": size, "on_left": nothing}
     return AsyncWorkerPool(slot.queue, slot.work_async, loop=bench.loop.loop, **pool)
 

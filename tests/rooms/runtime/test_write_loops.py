@@ -47,7 +47,6 @@ class Scene:
         return "u", str(self.version)
 
     def write_again(self, handler: str = "web", **given: Any) -> None:
-        """Another write of the same call."""
         based_on, digest, time = given["based_on"], given.get("digest"), given.get("time", "")
         entry = {"manager": f"declctl/x/{handler}", "operation": "Apply", "time": time}
         obj = {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}}
@@ -68,7 +67,6 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """The handlers."""
     return Scene()
 
 
