@@ -11,7 +11,7 @@ import pytest
 
 from declctl.kit import LoopThread
 from declctl.kit.worker_pool import AsyncWorkerPool
-from declctl.manifest.model import OnFailure, RetrySpec
+from declctl.manifest.model import OnFailure
 from declctl.objects import ChangeType
 from declctl.runtime.handling import invocations
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
@@ -21,8 +21,6 @@ from declctl.runtime.handling.tap import TapFilter, TapOutcome
 from declctl.testing import until
 from declctl.workqueue import Backoff
 from tests.rooms.runtime.conftest import ONCE, SOON, Hanging, fails, rebind
-
-TWICE = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
 
 
 class Witness:
@@ -90,17 +88,12 @@ def works(change) -> None:
 @pytest.mark.parametrize(
     ("handler", "policy", "told", "left"),
     [
-        pytest.param(works, {}, ["tap"], "gone", id="succeeded"),
-        pytest.param(fails, {"retry": TWICE}, ["log", "tap"], "back", id="retried"),
-        pytest.param(fails, {"retry": ONCE}, ["log", "tap"], "gone", id="given-up"),
-        pytest.param(
-            fails,
-            {"retry": ONCE, "on_failure": OnFailure.DEAD_LETTER},
-            ["log", "tap"],
-            "gone",
-            id="dead-letter",
-        ),
+        (works, {}, ["tap"], "gone"),
+        (fails, {}, ["log", "tap"], "back"),
+        (fails, {"retry": ONCE}, ["log", "tap"], "gone"),
+        (fails, {"retry": ONCE, "on_failure": OnFailure.DEAD_LETTER}, ["log", "tap"], "gone"),
     ],
+    ids=["succeeded", "retried", "given up", "dead letter"],
 )
 def test_all_is_told_before_another_worker_may_have_the_key(
     bench, added, clock, log, witness, handler, policy, told, left
@@ -122,17 +115,11 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
             began.set()
             await asyncio.Event().wait()
 
-    slot = bench.slot(waits, retry=ONCE)
-    workers = AsyncWorkerPool(
-        slot.queue,
-        slot.work_async,
-        recover=slot.recover,
-        name="ending",
-        loop=loop.loop,
-        on_left=lambda: None,
-    )
+    slot = bench.slot(waits, adds="a", retry=ONCE)
+    slot.add_all([added("a", ChangeType.MODIFIED)])
+    pool = {"recover": slot.recover, "name": "ending", "loop": loop.loop, "on_left": list}
+    workers = AsyncWorkerPool(slot.queue, slot.work_async, **pool)
     slot.wake = workers.wake
-    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
     workers.wake()
     assert began.wait(SOON)
     listener = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
@@ -168,11 +155,7 @@ def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, be
         raise LookupError("no context")
 
     bench.log = BrokenLog(log, "error")
-
-    def handler(ctx) -> None:
-        raise ValueError("no")
-
-    binding = bench.binding(handler)
+    binding = bench.binding(lambda ctx: 1 / 0)
     slot = bench.bound(binding if began else replace(binding, make_context=no_context))
     slot.add_all([added("a")])
     item = slot.queue.take()
@@ -211,7 +194,7 @@ def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, 
     assert slot.statistics().zombies == 0
 
 
-def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None:
+def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench) -> None:
     """The end of the drain cancels a call that has returned by then."""
     faults: list[Any] = []
     bench.loop.loop.set_exception_handler(lambda _, context: faults.append(context))
@@ -220,21 +203,17 @@ def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None
         await asyncio.sleep(0)
         assert bench.handler.invocations.abandon(bench.handler.binding) == 1
 
-    slot = bench.slot(returns)
-    slot.add_all([added("a")])
-    assert bench.loop.submit(slot.work_async(slot.queue.take())).result(SOON) is True
+    slot = bench.slot(returns, adds="a")
+    assert bench.begin(asynchronous=True).result(SOON) is True
     bench.loop.submit(asyncio.sleep(0)).result(SOON)
     assert not faults
     assert slot.statistics().succeeded == 1
 
 
-@pytest.mark.parametrize(
-    ("retry_in", "shown"), [(1.0, TapOutcome.RETRIED), (None, TapOutcome.FAILED)], ids=["retried", "removed"]
-)
+@pytest.mark.parametrize(("retry_in", "shown"), [(1.0, TapOutcome.RETRIED), (None, TapOutcome.FAILED)])
 def test_a_call_that_a_fault_of_declctl_has_ended_is_shown(retry_in: float | None, shown: TapOutcome) -> None:
     """It is retried, unless its handler was removed."""
-    fault = KeyError("x")
-    assert Interrupted(error="KeyError", fault=fault, retry_in=retry_in).tapped is shown
+    assert Interrupted(error="KeyError", fault=KeyError("x"), retry_in=retry_in).tapped is shown
 
 
 # Calls that run too long, or are given up
@@ -426,7 +405,7 @@ def test_a_call_that_is_given_up_before_its_blocked_loop_has_begun_it_never_begi
     assert called == []
 
 
-def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
+async def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
     """It is left to the end of the process: calls of others are not looked at for its sake."""
     loops, gate, looks = HandlerLoops(log=log), threading.Event(), list[int]()
 
@@ -438,7 +417,7 @@ def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
         watching.cancel()
         return len(looks)
 
-    async def scenario() -> None:
+    try:
         loops.start()
         loops.newest.loop.call_soon_threadsafe(gate.wait)
         while not loops.newest.is_blocked:
@@ -446,9 +425,6 @@ def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
         assert await one_look() == 1
         loops.keep({await loops.responsive()})
         assert (await one_look(), loops.blocked()) == (0, [])
-
-    try:
-        asyncio.run(scenario())
     finally:
         gate.set()
         loops.stop()

@@ -94,22 +94,6 @@ def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
     ]
 
 
-def test_what_changes_meanwhile_is_asked_again() -> None:
-    """A verdict of what is another object by now counts for nothing, and neither does one of what is gone."""
-    cache = MadeUpCache(pod("a", "web"), pod("b", "web"), pod("c", "web"))
-    refilter = begun(
-        Refilter("notify", labels("app=web"), labels("app=api"), before=[cache], after=[cache], clock=CLOCK)
-    )
-    judged = refilter.judge(refilter.unjudged())
-    cache.put(pod("a", "api"))
-    cache.remove("b")
-    refilter.enter_judged(judged)
-    assert refilter.stale == 1
-    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c")]
-    asked(refilter)
-    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c"), ("Added", "a")]
-
-
 def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> None:
     """So the user's function is asked in a thread, and still nothing is stale when the wait is over."""
     cache = MadeUpCache(pod("a", "web", 5))
