@@ -1,5 +1,6 @@
 """Caches without a server: what is put into them is told to who listens, in the same step."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 from declctl.kit import ManualClock
@@ -38,9 +39,12 @@ class MadeUpCache:
         self.listeners.append(listener)
         return SimpleNamespace(remove=lambda: self.listeners.remove(listener))
 
+    @contextmanager
     def paused(self):
         """Count who takes care that nothing happens."""
-        return _Held(self)
+        self.pauses += 1
+        yield
+        self.pauses -= 1
 
     def put(self, record: Record) -> None:
         assert not self.pauses
@@ -82,17 +86,6 @@ class MadeUpCache:
     def _tell(self, notification: Notification) -> None:
         for listener in tuple(self.listeners):
             listener.add_all([notification])
-
-
-class _Held:
-    def __init__(self, cache: MadeUpCache) -> None:
-        self._cache = cache
-
-    def __enter__(self) -> None:
-        self._cache.pauses += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._cache.pauses -= 1
 
 
 def begun(move):

@@ -23,62 +23,29 @@ from declctl.workqueue import Backoff
 from tests.rooms.runtime.conftest import ONCE, SOON, Hanging, fails, rebind
 
 
-class Witness:
-    """A log and a breaker that note where the change was when they were told."""
+def observed(bench, clock, log, handler, **policy: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """A slot with a breaker and a tap; where its change was when they and the log were told."""
+    breaker = CircuitBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
+    slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))
+    tap = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
+    told = []
 
-    def __init__(self, log: Any) -> None:
-        self.slot: Any = None
-        self.told: list[tuple[str, str]] = []
-        self._log = log
+    def watch(name: str, listener: Any, method: str) -> None:
+        tell = getattr(listener, method)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
+        def noted(*given: Any, **fields: Any) -> None:
+            queue, counted = slot.queue.statistics(), slot.statistics()
+            assert counted.retried + counted.failed + counted.succeeded == 1, f"{name} is told before figures"
+            told.append((name, "held" if queue.running else "back" if queue.backing_off else "gone"))
+            tell(*given, **fields)
 
-    def note(self, listener: str) -> None:
-        figures = self.slot.queue.statistics()
-        where = "held" if figures.running else "back" if figures.backing_off else "gone"
-        counted = self.slot.statistics()
-        assert counted.retried + counted.failed + counted.succeeded == 1, f"{listener} is told before figures"
-        self.told.append((listener, where))
+        setattr(listener, method, noted)
 
-    def error(self, event: str, **fields: Any) -> None:
-        self.note("log")
-        self._log.error(event, **fields)
-
-
-class WatchedBreaker(CircuitBreaker):
-    """A breaker that tells the witness."""
-
-    witness: Witness
-
-    def failed(self, subject: str, what: str) -> None:
-        self.witness.note("breaker")
-        super().failed(subject, what)
-
-    def succeeded(self, subject: str) -> None:
-        self.witness.note("breaker")
-        super().succeeded(subject)
-
-
-@pytest.fixture(name="witness")
-def _witness(bench, log) -> Witness:
-    bench.log = Witness(log)
-    return bench.log
-
-
-def observed(bench, witness: Witness, clock, log, handler, **policy: Any) -> Any:
-    breaker = WatchedBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
-    breaker.witness = witness
-    slot = witness.slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))
-    listener = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
-    add = listener.add
-
-    def tapped(call: Any) -> None:
-        witness.note("tap")
-        add(call)
-
-    listener.add = tapped
-    return slot
+    watch("breaker", breaker, "failed")
+    watch("breaker", breaker, "succeeded")
+    watch("tap", tap, "add")
+    watch("log", log, "error")
+    return slot, told
 
 
 def works(change) -> None:
@@ -96,13 +63,13 @@ def works(change) -> None:
     ids=["succeeded", "retried", "given up", "dead letter"],
 )
 def test_all_is_told_before_another_worker_may_have_the_key(
-    bench, added, clock, log, witness, handler, policy, told, left
+    bench, added, clock, log, handler, policy, told, left
 ) -> None:
     """Figures, log and tap come while the key is held, and the breaker when the queue has its change."""
-    slot = observed(bench, witness, clock, log, handler, **policy)
+    slot, found = observed(bench, clock, log, handler, **policy)
     slot.add_all([added("a")])
     slot.work(slot.queue.take())
-    assert witness.told == [*((listener, "held") for listener in told), ("breaker", left)]
+    assert found == [*((listener, "held") for listener in told), ("breaker", left)]
 
 
 def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:

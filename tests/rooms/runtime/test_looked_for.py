@@ -1,8 +1,7 @@
 """Edits that change what is read without a change of a file that was read: each is noticed."""
 
 import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -106,31 +105,11 @@ def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
     return [lambda: b.write("shared.py", "X = 1\n"), (b.path / "shared.py").unlink]
 
 
-SEQUENCES: Mapping[str, Callable[[BundleDir], Steps]] = {
-    "optional import, folder first": _optional_folder_first,
-    "package in a package, folders first": _deep_folders_first,
-    "folder of an installed name": _folder_of_an_installed_name_first,
-    "all modules go, folders stay": _all_goes_but_folders,
-    "folder in the place of a module": _folder_becomes_a_file_again,
-    "folder with the name of a module": _folder_with_the_name_of_a_module,
-    "file in the place of a package": _file_becomes_a_folder,
-    "package, module, package": _package_module_package,
-    "package renamed and back": _package_renamed,
-    "link that leads nowhere": _link_that_leads_somewhere_at_last,
-}
-
-
-def _told_after_each(watched: Watched, path: Path, steps: Steps) -> None:
-    """Fails unless after each step, once it has settled, what was told last is what the files say."""
-
-    async def scenario() -> None:
-        for number, step in enumerate(steps):
-            step()
-            await watched.noticed()
-            await watched.pass_time(4.0)
-            assert watched.last == InputFiles(str(path)).digest(), f"step {number}"
-
-    watched.run(scenario)
+SEQUENCES = (
+    *(_optional_folder_first, _deep_folders_first, _folder_of_an_installed_name_first, _all_goes_but_folders),
+    *(_folder_becomes_a_file_again, _folder_with_the_name_of_a_module, _file_becomes_a_folder),
+    *(_package_module_package, _package_renamed, _link_that_leads_somewhere_at_last),
+)
 
 
 @pytest.mark.guarantee("G24")
@@ -139,11 +118,20 @@ def _told_after_each(watched: Watched, path: Path, steps: Steps) -> None:
 def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
     sequence, watch, tmp_path, monkeypatch
 ) -> None:
-    """Folders first and modules later, modules that come back: each step is told."""
+    """Folders first and modules later, modules that come back: each step is told once it has settled."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
-    bundle = BundleDir(tmp_path / "bundle", _files("import yaml\n" if "installed" in sequence else OPTIONAL))
-    steps = SEQUENCES[sequence](bundle)
-    _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
+    imports = "import yaml\n" if sequence is _folder_of_an_installed_name_first else OPTIONAL
+    bundle = BundleDir(tmp_path / "bundle", _files(imports))
+    steps, watched = sequence(bundle), Watched(bundle.path, watch=watch)
+
+    async def scenario() -> None:
+        for number, step in enumerate(steps):
+            step()
+            await watched.noticed()
+            await watched.pass_time(4.0)
+            assert watched.last == InputFiles(str(bundle.path)).digest(), f"step {number}"
+
+    watched.run(scenario)
 
 
 def test_files_that_nothing_has_happened_to_are_not_read_into_a_bundle_again(tmp_path, monkeypatch) -> None:

@@ -86,6 +86,12 @@ def loop():
 
 
 @pytest.fixture
+def go() -> threading.Event:
+    """What a call waits for."""
+    return threading.Event()
+
+
+@pytest.fixture
 def desk(log: Logged, loop: LoopThread) -> Desk:
     desk = Desk(log, loop)
     desk.schedules.start()
@@ -142,12 +148,11 @@ async def test_nothing_is_called_before_the_start(log, loop):
     assert (desk.of().succeeded, desk.of().skipped) == (1, 2)
 
 
-async def test_a_call_that_runs_keeps_the_next_one_away(desk, log):
+async def test_a_call_that_runs_keeps_the_next_one_away(desk, go, log):
     """Never two at a time: with Skip, a time in a call is skipped, counted and logged.
 
     Each line counts the times since the last line.
     """
-    go = threading.Event()
     desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
     for _ in range(20):
         desk.after(60)
@@ -166,9 +171,8 @@ async def test_a_call_that_runs_keeps_the_next_one_away(desk, log):
     assert sum(counts) <= 19
 
 
-async def test_what_was_due_in_a_long_call_is_made_up_for_once(desk):
+async def test_what_was_due_in_a_long_call_is_made_up_for_once(desk, go):
     """RunOnce, which is the default."""
-    go = threading.Event()
     desk.commit((lambda: go.wait(_LONGEST), {}))
     for _ in range(4):
         desk.after(60)
@@ -286,9 +290,8 @@ async def test_an_async_call_that_cancels_itself_has_failed(desk, log):
     assert "await asyncio.sleep(0)" in line.fields["traceback"]
 
 
-async def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(desk):
+async def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(desk, go):
     """A thread can't be stopped, and nothing is called beside it."""
-    go = threading.Event()
     desk.commit((lambda: go.wait(_LONGEST), {"timeout": 0.01}))
     desk.after(60)
     await desk.until(lambda each: each.failed == 1)
@@ -301,9 +304,8 @@ async def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(de
     assert (figures.failed, figures.succeeded) == (1, 0)
 
 
-async def test_on_a_blocked_loop_nothing_waits_for_ever(desk, loop):
+async def test_on_a_blocked_loop_nothing_waits_for_ever(desk, go, loop):
     """Other code blocks the loop: the call fails, and an edit gives the schedule another loop."""
-    go = threading.Event()
 
     async def job() -> None:
         """Do nothing."""
@@ -338,9 +340,9 @@ async def test_an_unchanged_schedule_keeps_its_phase(desk):
     assert desk.after(15) == 5
 
 
-async def test_a_running_call_ends_with_the_old_code(desk):
+async def test_a_running_call_ends_with_the_old_code(desk, go):
     """The next call has the new code; the old generation is held until its call has returned."""
-    go, calls = threading.Event(), list[str]()
+    calls = list[str]()
 
     def old() -> None:
         go.wait(_LONGEST)
@@ -361,9 +363,8 @@ async def test_a_running_call_ends_with_the_old_code(desk):
     assert calls == ["old", "new"]
 
 
-async def test_a_schedule_that_is_removed_and_comes_back_never_runs_twice_at_a_time(desk):
+async def test_a_schedule_that_is_removed_and_comes_back_never_runs_twice_at_a_time(desk, go):
     """Its last call goes on beside the edits."""
-    go = threading.Event()
     desk.commit((lambda: go.wait(_LONGEST), {}))
     desk.after(60)
     desk.commit()
@@ -395,9 +396,9 @@ async def test_in_a_pause_nothing_is_called_or_made_up_for(desk):
     assert desk.of().next_run.isoformat() == "2026-01-01T04:00:00+00:00"
 
 
-async def test_a_schedule_is_called_on_request(desk):
+async def test_a_schedule_is_called_on_request(desk, go):
     """Its own times stay as they are."""
-    go, seen = threading.Event(), list[ScheduledRun]()
+    seen = list[ScheduledRun]()
 
     def job(schedule: ScheduledRun) -> None:
         seen.append(schedule)
@@ -414,9 +415,8 @@ async def test_a_schedule_is_called_on_request(desk):
     assert [each.triggered for each in seen] == [True]
 
 
-async def test_the_end_waits_for_running_calls_and_names_those_that_stay(desk):
+async def test_the_end_waits_for_running_calls_and_names_those_that_stay(desk, go):
     """And begins no other."""
-    go = threading.Event()
     desk.commit((lambda: go.wait(_LONGEST), {}), (lambda: None, {"name": "quick"}))
     desk.after(60)
     await desk.ended("quick")

@@ -95,21 +95,14 @@ def _gone_for_a_moment(w: Bundle) -> list[Callable[[], object]]:
     return [w.handlers.unlink, lambda: w.handlers.write_text(NEW)]
 
 
-SAVES: Mapping[str, Callable[[Bundle], list[Callable[[], object]]]] = {
-    "renamed over": _rename_over,
-    "truncated and written": _truncate_and_write,
-    "vim": _vim,
-    "emacs": _emacs,
-    "JetBrains safe write": _jetbrains,
-    "removed and written": _gone_for_a_moment,
-}
+SAVES = (_rename_over, _truncate_and_write, _vim, _emacs, _jetbrains, _gone_for_a_moment)
 
 
 @pytest.mark.guarantee("G24")
-@pytest.mark.parametrize("editor", SAVES)
-def test_one_save_asks_for_one_reload(editor, watched) -> None:
+@pytest.mark.parametrize("save", SAVES)
+def test_one_save_asks_for_one_reload(save, watched) -> None:
     """Swap files, backups, empty and half-written states between are nobody's business."""
-    told = watched.saved(*SAVES[editor](watched))
+    told = watched.saved(*save(watched))
     assert told == [InputFiles(str(watched.path)).read().digest]
     assert watched.handlers.read_text() == NEW
 
