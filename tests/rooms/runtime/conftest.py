@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -161,6 +162,19 @@ class Hanging:
 
 def fails(change: Any) -> None:
     raise ValueError("no")
+
+
+class BrokenLog:
+    """A log that raises for lines of a level, as one whose disk is full; for all of them, or so many."""
+
+    def __init__(self, log: Any, level: str, times: float = math.inf) -> None:
+        self._log, self._level, self._left = log, level, times
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._level and self._left > 0:
+            self._left -= 1
+            raise OSError("no space left on device")
+        return getattr(self._log, name)
 
 
 def environment(log: Logged, *, handler: str = "notify", generation: int = 1) -> HandlerEnvironment:

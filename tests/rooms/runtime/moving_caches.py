@@ -43,8 +43,10 @@ class MadeUpCache:
     def paused(self):
         """Count who takes care that nothing happens."""
         self.pauses += 1
-        yield
-        self.pauses -= 1
+        try:
+            yield
+        finally:
+            self.pauses -= 1
 
     def put(self, record: Record) -> None:
         assert not self.pauses

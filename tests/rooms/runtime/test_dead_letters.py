@@ -92,17 +92,20 @@ def test_a_requeued_change_is_delivered_as_it_was(bench, slot, record, clock, fl
 
 
 def test_of_two_hooks_only_the_one_that_failed_is_called_again(bench, added, clock, flaky) -> None:
-    """A requeue is a further attempt, and no second delivery to what has succeeded."""
+    """A retry and a requeue are further attempts, and no second delivery to what has succeeded."""
     good: list[str] = []
     slot = bench.slot(
         implementation(lambda change: good.append(change.type)), implementation(flaky.hook), **POLICY
     )
     slot.add_all([added("a")])
+    bench.work()
+    assert (len(good), len(flaky.heard)) == (1, 1)
     _give_up(bench, clock)
+    assert (len(good), len(flaky.heard)) == (1, 2)
     flaky.fails = False
     slot.requeue("default/a")
     bench.work()
-    assert (len(good), len(flaky.heard)) == (1, 3)
+    assert (len(good), len(flaky.heard), slot.statistics().succeeded) == (1, 3, 1)
 
 
 def test_a_newer_change_goes_before_a_letter_and_its_success_forgets_it(

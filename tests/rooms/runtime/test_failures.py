@@ -98,26 +98,6 @@ def test_a_failing_change_holds_its_own_key_only(bench, added, clock, attempts, 
     assert (figures.failed, figures.succeeded) == ((0, 3) if later else (1, 2))
 
 
-def test_only_what_failed_is_called_again(bench, clock) -> None:
-    """Of two hooks one fails: the other has heard the change and doesn't hear it twice."""
-    heard = []
-
-    def good(change) -> None:
-        heard.append("good")
-
-    def bad(change) -> None:
-        heard.append("bad")
-        if heard.count("bad") == 1:
-            raise ValueError
-
-    slot = bench.slot(bad, good, adds="a")
-    bench.work()
-    clock.set(1.0)
-    bench.work()
-    assert heard == ["bad", "good", "bad"]
-    assert slot.statistics().succeeded == 1
-
-
 def test_under_keyed_a_newer_change_takes_the_place_and_the_attempts_of_a_failing_one(
     bench, added, clock
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -26,20 +27,6 @@ spec:
     - {name: one, apiVersion: v1, kind: Pod, idleTimeout: 30s}
     - {name: two, apiVersion: v1, kind: Pod, idleTimeout: 60s}
     - {name: other, apiVersion: v1, kind: Pod, namespaces: [a, b]}
-"""
-MODES = """
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: guard}
-spec:
-  resources:
-    - {name: framed, apiVersion: v1, kind: Pod, cache: {mode: Frames}}
-    - {name: held, apiVersion: v1, kind: Pod, cache: {mode: Objects}}
-    - name: partial
-      apiVersion: v1
-      kind: Pod
-      cache: {mode: MetadataOnly}
-      transform: {dropFields: [metadata.managedFields, status]}
 """
 
 
@@ -162,7 +149,8 @@ async def test_a_new_index_field_is_decoded_from_then_on() -> None:
 async def test_each_mode_has_a_cache_of_its_own() -> None:
     """Three watches, of which one asks for metadata; a field that the server never sends costs nothing."""
     async with _pool() as (caches, cluster):
-        wanted = _wanted(text=MODES)
+        modes = ("Frames", "Objects", "MetadataOnly")
+        wanted = [*chain.from_iterable(_keeping(f", cache: {{mode: {mode}}}") for mode in modes)]
         assert len(caches.prepare(wanted)) == 3
         assert [asked["metadata_only"] for asked in cluster.asked] == [False, False, True]
         framed, held, partial = (caches.of(one)[0] for one in wanted)

@@ -20,7 +20,7 @@ from declctl.runtime.handling.outcomes import Interrupted
 from declctl.runtime.handling.tap import TapFilter, TapOutcome
 from declctl.testing import until
 from declctl.workqueue import Backoff
-from tests.rooms.runtime.conftest import ONCE, SOON, Hanging, fails, rebind
+from tests.rooms.runtime.conftest import ONCE, SOON, BrokenLog, Hanging, fails, rebind
 
 
 def observed(bench, clock, log, handler, **policy: Any) -> tuple[Any, list[tuple[str, str]]]:
@@ -99,19 +99,6 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     figures = slot.statistics()
     assert (figures.succeeded, figures.failed, figures.retried, figures.running) == (2, 0, 0, 0)
     assert (figures.queued, figures.lag.total, figures.duration.total) == (0, 2, 2)
-
-
-class BrokenLog:
-    """A log that raises for each line of a level, as one whose disk is full."""
-
-    def __init__(self, log: Any, level: str) -> None:
-        self._log = log
-        self._level = level
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._level:
-            raise OSError("no space left on device")
-        return getattr(self._log, name)
 
 
 @pytest.mark.parametrize("began", [True, False])

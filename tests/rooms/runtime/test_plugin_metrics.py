@@ -83,6 +83,10 @@ class Scraped:
         return {str(fault): count for fault, count in self.metrics.faults[owner].items() if count}
 
 
+async def no_thread(*_: object, **__: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_code_without_the_hook_costs_nothing() -> None:
     """There is nothing to collect, and no thread for it."""
     scraped = Scraped(Code())
@@ -197,10 +201,6 @@ async def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only
 
 def test_a_scrape_without_a_thread_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process at its limit of threads says that metrics are missing."""
-
-    async def no_thread(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     scraped = Scraped(code(Made(gauge("mine"))))
     with monkeypatch.context() as limited:
         limited.setattr("declctl.runtime.handling.plugin_metrics.in_thread", no_thread)
@@ -245,16 +245,9 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
 
 def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has counted stays, and its generation can be retired."""
-    scraped = Scraped()
     first, before = counting()
-    second, _ = counting()
     before.inc(2)
-    for each in (first, second):
-        scraped.metrics.commit(each, INPUTS)
-
-    async def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
+    scraped = Scraped(first, counting()[0])
     with monkeypatch.context() as limited:
         limited.setattr(asyncio, "to_thread", no_thread)
         asyncio.run(scraped.metrics.retire(first))
@@ -263,11 +256,8 @@ def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_registry_that_two_generations_have_is_kept_by_the_second() -> None:
     """An installed plugin is one object: the end of the old generation ends nothing of it."""
-    scraped = Scraped()
     first, counter = counting()
-    second: Any = Code(**first.metrics)
-    scraped.metrics.commit(first, INPUTS)
     counter.inc(2)
-    scraped.metrics.commit(second, INPUTS)
+    scraped = Scraped(first, Code(**first.metrics))
     asyncio.run(scraped.metrics.retire(first))
     assert "jobs_total 2.0" in scraped()

@@ -8,7 +8,7 @@ import pytest
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool
 from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
-from tests.rooms.runtime.conftest import SOON
+from tests.rooms.runtime.conftest import SOON, BrokenLog
 
 KINDS = (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED)
 
@@ -177,23 +177,6 @@ def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     assert _have_left(started)
 
 
-class _FullDisk:
-    """A log that raises for its first error, as one does that can't be written."""
-
-    def __init__(self, log) -> None:
-        self._log = log
-        self._raised = False
-
-    def __getattr__(self, name):
-        return getattr(self._log, name)
-
-    def error(self, event, **fields) -> None:
-        if not self._raised:
-            self._raised = True
-            raise OSError("no space left on device")
-        self._log.error(event, **fields)
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log, asynchronous):
     """The change is delivered again, the next one as well, and log and status name the fault."""
@@ -211,7 +194,7 @@ def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log,
     async def handle_async(change) -> None:
         handle(change)
 
-    bench.log = _FullDisk(log)
+    bench.log = BrokenLog(log, "error", times=1)
     slot = bench.slot(handle_async if asynchronous else handle)
     workers = tasks(bench, slot, size=1) if asynchronous else threads(slot, size=1)
     slot.wake = workers.wake
