@@ -27,52 +27,44 @@ def _digest_of(path: Path):
     return digest
 
 
-class _Remembered:
-    """What was told last, as whoever makes attempts remembers it."""
-
-    def __init__(self, digest: str) -> None:
-        self.digest = digest
-
-    async def following(self, stream) -> str:
-        self.digest = await anext(stream)
-        return self.digest
-
-
-def _changes(path: Path, last: _Remembered, *, settle: float = 0.02, clock=None, blind=print) -> FileChanges:
-    return FileChanges(
-        digest=_digest_of(path),
+async def _collect(
+    path: Path, steps, *, seconds: float = 10.0, settle: float = 0.02, clock=None, blind=print
+) -> list[str]:
+    """The digests after each step, which is taken once the last one was told."""
+    digest = _digest_of(path)
+    told = [digest()]
+    changes = FileChanges(
+        digest=digest,
         folders=lambda: [path.parent],
         settle=lambda: settle,
         clock=clock or SystemClock(),
-        last=lambda: last.digest,
+        last=lambda: told[-1],
         blind=blind,
     )
+    async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
+        for step in steps:
+            following = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            step()
+            told.append(await following)
+    return told[1:]
 
 
-def _collect(path: Path, steps, *, seconds: float = 10.0, **how) -> list[str]:
-    """The digests after each step, which is taken once the last one was told."""
-    last = _Remembered(_digest_of(path)())
-    changes = _changes(path, last, **how)
-
-    async def scenario() -> list[str]:
-        told = []
-        async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
-            for step in steps:
-                following = asyncio.ensure_future(last.following(stream))
-                await asyncio.sleep(0)
-                step()
-                told.append(await following)
-        return told
-
-    return asyncio.run(scenario())
+# What polls no folder, in which `a` was told last.
+POLLS = {
+    "folders": list,
+    "settle": lambda: 0.25,
+    "last": lambda: "a",
+    "watch": lambda: WatchFiles.POLL,
+}
 
 
 @pytest.mark.guarantee("G24")
-def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -> None:
+async def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -> None:
     """Many quick saves in a row: each asks for one reload, and none has to wait for the safety poll."""
     folder, path = BundleDir(tmp_path, {"h.py": "0"}), tmp_path / "h.py"
     steps = [lambda n=n: folder.write("h.py", str(n)) for n in range(1, 11)]
-    told = _collect(path, steps, seconds=4.5, settle=0.0)
+    told = await _collect(path, steps, seconds=4.5, settle=0.0)
     assert len(set(told)) == 10
     assert told[-1] == _digest_of(path)()
 
@@ -93,24 +85,17 @@ class _Script(ManualClock):
 
 async def test_polls_are_a_second_apart() -> None:
     digests, clock = ["a", "a", "a", "b", "b"], _Script()
-    changes = FileChanges(
-        digest=lambda: digests.pop(0),
-        folders=list,
-        settle=lambda: 0.1,
-        clock=clock,
-        last=lambda: "a",
-        watch=lambda: WatchFiles.POLL,
-    )
+    changes = FileChanges(digest=lambda: digests.pop(0), clock=clock, **POLLS)
     async with aclosing(aiter(changes)) as stream:
         assert await anext(stream) == "b"
-    assert clock.slept == [1.0, 1.0, 1.0, 0.1]
+    assert clock.slept == [1.0, 1.0, 1.0, 0.25]
 
 
-def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
+async def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
     """The folder is not there yet: it is found when it comes."""
     path = tmp_path / "inner" / "h.py"
     clock = _Script(lambda: BundleDir(path.parent, {"h.py": "two"}))
-    assert _collect(path, [lambda: None], clock=clock) == [_digest_of(path)()]
+    assert await _collect(path, [lambda: None], clock=clock) == [_digest_of(path)()]
 
 
 async def test_nothing_is_looked_at_while_watching_is_off() -> None:
@@ -121,14 +106,7 @@ async def test_nothing_is_looked_at_while_watching_is_off() -> None:
         looks.append(clock.monotonic())
         return "changed"
 
-    changes = FileChanges(
-        digest=digest,
-        folders=list,
-        settle=lambda: 0.3,
-        clock=clock,
-        last=lambda: "before",
-        watch=lambda: policy[0],
-    )
+    changes = FileChanges(digest=digest, clock=clock, **POLLS | {"watch": lambda: policy[0]})
     async with aclosing(aiter(changes)) as stream:
         following = asyncio.ensure_future(anext(stream))
         await clock.advance(3600.0)
@@ -231,11 +209,8 @@ async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatc
     monkeypatch.setattr("declctl.runtime.reloading.files.in_thread", in_thread)
     changes = FileChanges(
         digest=digest,
-        folders=failing if where == "folders" else list,
-        settle=lambda: 0.25,
         clock=clock,
-        last=lambda: "a",
-        watch=lambda: WatchFiles.POLL,
+        **POLLS | ({"folders": failing} if where == "folders" else {}),
         seen=failing if where == "seen" else lambda: None,
         failed=failed.append,
         succeeded=lambda: succeeded.append(clock.monotonic()),
@@ -258,7 +233,7 @@ async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatc
     ],
     ids=repr,
 )
-def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Path, monkeypatch) -> None:
+async def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path, monkeypatch) -> None:
     """No thread for the watch, no memory, a fault of the library: edits are found all the same."""
 
     async def broken(*_: object, **__: object) -> AsyncGenerator[object]:
@@ -269,7 +244,7 @@ def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Pa
     clock = _Script(lambda: path.write_text("two"))
     monkeypatch.setattr(watchfiles, "awatch", broken)
     told: list[str] = []
-    assert _collect(path, [lambda: None], clock=clock, blind=told.append) == [_digest_of(path)()]
+    assert await _collect(path, [lambda: None], clock=clock, blind=told.append) == [_digest_of(path)()]
     if isinstance(error, RuntimeError):
         assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
 

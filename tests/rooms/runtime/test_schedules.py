@@ -252,9 +252,7 @@ async def test_a_call_whose_snapshots_wait_for_a_list_is_made_soon(desk):
         if len(calls) < 9:
             raise NotSynced("pods: a new list is being put into its cache", is_relisted=True)
 
-    desk.commit((job, {}))
-    desk.after(60)
-    await desk.ended()
+    await desk.call(job)
     while len(calls) < 9:
         desk.after(desk.schedules.look())
         await desk.ended()
