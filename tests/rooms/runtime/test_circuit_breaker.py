@@ -188,10 +188,7 @@ def _slot(bench, breaker, flaky):
 
 
 def test_changes_wait_and_none_is_lost(bench, slot, flaky, added, clock: ManualClock, breaker):
-    """A suspended plugin is not called; when it works again, each change is delivered once.
-
-    The wait is part of the lag.
-    """
+    """A suspended plugin is not called; then each change is delivered once. The wait is part of the lag."""
     slot.add_all([added(name) for name in "abcdefgh"])
     bench.work()
     assert flaky.called == ["default/a", "default/b", "default/c"], "the others are not tried"
@@ -260,10 +257,7 @@ def test_one_trial_for_all_handlers_of_a_plugin(bench, breaker, flaky, added, cl
 
 
 def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breaker, flaky, added, clock):
-    """The call has no timeout and may never return: the plugin must not be suspended for ever.
-
-    What waits for it when the handler is removed is dropped, and counted.
-    """
+    """The call may never return: others are tried. What waits when the handler is removed is dropped."""
     states = []
 
     def hangs(change):

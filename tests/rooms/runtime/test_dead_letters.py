@@ -47,10 +47,7 @@ def _give_up(bench, clock) -> None:
 
 
 def test_what_is_given_up_is_a_letter_with_all_that_is_known(bench, slot, added, clock, flaky) -> None:
-    """After `maxAttempts`: the key, the fault, its traceback, the attempts, the times and the generation.
-
-    One that is queued again and fails is a letter again, after as many attempts as the first time.
-    """
+    """Its key, fault, traceback, attempts, times and generation; one that fails again is one again."""
     slot.add_all([added("a")])
     first = clock.now()
     _give_up(bench, clock)

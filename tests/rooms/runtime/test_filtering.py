@@ -48,6 +48,21 @@ def tell(heard):
     return told
 
 
+@pytest.fixture
+def failing(heard):
+    """Handlers that fail so many times."""
+
+    def fails(times):
+        def hook(change):
+            heard.append(str(change.type))
+            if len(heard) <= times:
+                raise ValueError
+
+        return hook
+
+    return fails
+
+
 def _adds_up(slot):
     figures, queue = slot.statistics(), slot.queue.statistics()
     told_and_not = figures.delivered + figures.merged + figures.dropped + figures.filtered
@@ -116,15 +131,9 @@ def test_the_merged_pair_is_judged(bench, tell, heard):
     assert (figures.delivered, figures.merged, figures.filtered) == (2, 4, 2)
 
 
-def test_a_retry_is_what_was_told_before(bench, heard, clock):
+def test_a_retry_is_what_was_told_before(bench, heard, failing, clock):
     """A change is judged once: the filter's second thoughts, and another generation's, change nothing."""
-    answers = iter([True, False])
-
-    def fails(change):
-        heard.append(str(change.type))
-        if len(heard) < 3:
-            raise ValueError
-
+    answers, fails = iter([True, False]), failing(2)
     slot = filtered(bench, fails, accepts=lambda _: next(answers))
     slot.add_all([modified(pod(), pod())])
     bench.work()
@@ -138,19 +147,13 @@ def test_a_retry_is_what_was_told_before(bench, heard, clock):
     assert (figures.delivered, figures.retried, figures.succeeded, figures.filtered) == (1, 2, 1, 0)
 
 
-def test_a_filter_that_a_reload_adds_does_not_keep_a_retry_away(bench, heard, clock):
+def test_a_filter_that_a_reload_adds_does_not_keep_a_retry_away(bench, heard, failing, clock):
     """The handler without a filter may have acted on the deletion: it is called again until it succeeds."""
-
-    def fails(change):
-        heard.append(str(change.type))
-        if len(heard) < 2:
-            raise ValueError
-
-    slot = bench.slot(fails)
+    slot = bench.slot(failing(1))
     slot.add_all([Notification(DELETED, pod(WEB))])
     bench.work()
     added_filter = Filter(FilterSpec("app=api"), ALL)
-    rebind(slot, dataclasses.replace(bench.binding(fails, generation=2), filter=added_filter))
+    rebind(slot, dataclasses.replace(bench.binding(failing(1), generation=2), filter=added_filter))
     clock.set(10.0)
     bench.work()
     assert heard == ["Deleted", "Deleted"]
@@ -168,15 +171,9 @@ def test_a_filter_that_a_reload_adds_does_not_keep_a_retry_away(bench, heard, cl
         ((WEB, WEB), API, ["Modified", "Deleted"]),
     ],
 )
-def test_what_a_handler_has_failed_on_is_not_taken_back(bench, heard, clock, first, then, told):
+def test_what_a_handler_has_failed_on_is_not_taken_back(bench, heard, failing, clock, first, then, told):
     """Keyed: a newer change takes the place of the one that failed; the two make sense together."""
-
-    def fails_once(change):
-        heard.append(str(change.type))
-        if len(heard) == 1:
-            raise ValueError
-
-    slot = filtered(bench, fails_once, labels="app=web", delivery=Delivery.KEYED)
+    slot = filtered(bench, failing(1), labels="app=web", delivery=Delivery.KEYED)
     old, new = (pod(labels) for labels in first)
     slot.add_all([modified(old, new)])
     bench.work()
@@ -392,23 +389,15 @@ def test_an_expression_stands_between_the_other_parts(bench, tell, heard):
     assert asked == ["web"]
 
 
-def test_a_retry_is_not_judged_again_by_an_expression(bench):
+def test_a_retry_is_not_judged_again_by_an_expression(bench, heard, failing, clock):
     """It is delivered as it was; a newer change that was merged into it is delivered, too."""
-    heard = []
-
-    def fails_once(change):
-        heard.append(str(change.type))
-        if len(heard) == 1:
-            raise ValueError("no")
-
-    slot = filtered(bench, fails_once, expression="change.type == 'Added'", delivery=Delivery.KEYED)
-    first = pod()
-    slot.queue.add("default/a", Notification(ADDED, first))
+    slot = filtered(bench, failing(1), expression="change.type == 'Added'", delivery=Delivery.KEYED)
+    slot.add_all([Notification(ADDED, pod())])
     bench.work()
-    slot.queue.add("default/a", Notification(DELETED, pod()))
-    bench.clock.set(10.0)
+    slot.add_all([Notification(DELETED, pod())])
+    clock.set(10.0)
     bench.work()
-    assert heard[:2] == ["Added", "Deleted"]
+    assert heard == ["Added", "Deleted"]
 
 
 def test_what_is_taken_back_within_a_debounce_is_not_told(bench, tell, heard, clock):

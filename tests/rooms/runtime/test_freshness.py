@@ -235,10 +235,7 @@ def _told(gone, come):
 
 
 def test_only_true_differences_are_told(record) -> None:
-    """New is Added, newer Modified, gone OutOfScope; another uid is two changes.
-
-    Nothing goes back in time.
-    """
+    """New is Added, newer Modified, gone OutOfScope; another uid is two changes. Nothing is of the past."""
     before = MadeUpCache(record("same", version=1), record("newer", version=2), record("gone", version=3))
     after = MadeUpCache(record("same", version=1), record("newer", version=5), record("new", version=4))
     assert _told([before], [after]) == [

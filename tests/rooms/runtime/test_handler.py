@@ -54,10 +54,7 @@ def test_synchronous_and_asynchronous_hooks_of_one_handler_hear_in_turn(bench) -
 
 
 def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added) -> None:
-    """`queued`, the queue depth: an object that changes while it is worked on counts, and so does a retry.
-
-    What nobody will hear of any more is counted as dropped.
-    """
+    """`queued`, the queue depth, counts it, and so does a retry; what nobody will hear of is dropped."""
     slot = bench.slot(fails, adds="a", retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
     item = slot.queue.take()
     assert (slot.statistics().queued, slot.statistics().running) == (0, 1)

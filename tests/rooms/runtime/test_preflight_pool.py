@@ -79,10 +79,7 @@ def begun(monkeypatch):
 
 
 def test_all_children_come_from_one_process_that_has_run_no_user_code(children, bundle, begun) -> None:
-    """Wanted again and again, it is begun once; what a child has imported is gone with it.
-
-    It ends with the controller.
-    """
+    """It is begun once, and ends with the controller; what a child has imported is gone with it."""
     checked = _checked(bundle, "import sys\nassert 'turtledemo' not in sys.modules\nimport turtledemo\n")
     children.warm()
     children.warm()

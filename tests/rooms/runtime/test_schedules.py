@@ -149,10 +149,7 @@ async def test_nothing_is_called_before_the_start(log, loop):
 
 
 async def test_a_call_that_runs_keeps_the_next_one_away(desk, go, log):
-    """Never two at a time: with Skip, a time in a call is skipped, counted and logged.
-
-    Each line counts the times since the last line.
-    """
+    """With Skip, a time in a call is skipped and counted; each line has those since the last line."""
     desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
     for _ in range(20):
         desk.after(60)

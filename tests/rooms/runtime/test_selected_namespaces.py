@@ -94,10 +94,7 @@ async def test_all_that_follow_a_selector_share_one_watch_of_metadata() -> None:
 
 
 async def test_how_a_namespace_left() -> None:
-    """Deleted ones had a deletion time, relabelled ones none.
-
-    What a list does not find may have been deleted.
-    """
+    """Deleted ones had a deletion time, relabelled ones none. What a list does not find may be deleted."""
     async with playing() as (cluster, selectors):
         for name in ("relabelled", "deleted"):
             cluster.server.add(space(name))

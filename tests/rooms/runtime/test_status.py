@@ -32,10 +32,7 @@ spec:
 @pytest.mark.guarantee("G25")
 @pytest.mark.client_go("Informer identity / metrics")
 def test_the_status_of_a_running_controller_has_what_the_contract_names() -> None:
-    """Every key that scripts may rely on, and the figures of every station of a watch.
-
-    As JSON can write them.
-    """
+    """Every key that scripts may rely on, and the figures of every station of a watch, as JSON has them."""
     with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
         controller.wait_idle()
         controller.wait_ready()
@@ -91,10 +88,7 @@ def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
 
 @pytest.mark.guarantee("G25", "G21")
 def test_an_outcome_is_one_line_and_one_document() -> None:
-    """What `declctl reload` prints.
-
-    A refused rollback is no refused reload, and a process that stops says so.
-    """
+    """What `declctl reload` prints. A refused rollback is no refused reload; a stopping process says so."""
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="SyntaxError", message="handlers.py:1: no")
     assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
     assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"

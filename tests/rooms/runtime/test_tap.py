@@ -101,10 +101,7 @@ def _reads(change: Any) -> None:
 def test_a_failure_is_told_with_its_retry_and_its_end(
     bench, added, clock, listen, hook, policy, outcomes, error
 ):
-    """First retried, then given up, or kept as a dead letter; with the class of the error.
-
-    Who waits for a cache has not failed.
-    """
+    """First retried, then given up, or kept as a dead letter; who waits for a cache has not failed."""
     slot = bench.slot(hook, **policy)
     listen()
     slot.add_all([added("a")])
@@ -118,10 +115,7 @@ def test_a_failure_is_told_with_its_retry_and_its_end(
 
 
 def test_a_filtered_change_is_told(bench, added, listen):
-    """Who wonders why a handler is not called sees that its filter is the reason.
-
-    A process without a listener pays for nothing.
-    """
+    """Who wonders why a handler is not called sees that its filter is why. Without a listener it is free."""
     slot = bench.bound(bench.binding(lambda change: None), Filter(FilterSpec("app=web"), ALL_EVENTS))
     slot.add_all([added("a")])
     bench.work()

@@ -141,10 +141,7 @@ def test_a_key_waits_until_the_cache_has_what_it_wrote(keys, cache) -> None:
 
 @pytest.mark.parametrize("way", ["newer object", "bookmark", "another object", "not synced", "stopped"])
 def test_what_shows_that_a_cache_is_new_enough(keys, cache, way) -> None:
-    """Any event of a later version, a bookmark; and a cache that nobody can read is not waited for.
-
-    Versions are numbers: 9 is older than 10.
-    """
+    """A later version of anything, or a bookmark (9 is before 10); or that nobody can read the cache."""
     keys.hold(cache, written=applied("a/settings", 10))
     cache.store("a/settings", 9)
     assert keys.take() is None

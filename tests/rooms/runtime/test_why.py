@@ -82,10 +82,7 @@ def test_a_field_leads_to_its_handler_its_generation_and_the_cause() -> None:
 
 
 def test_the_write_is_the_newest_one_that_changed_something() -> None:
-    """A reconciler applies the same again and again: the answer has the call that made the difference.
-
-    Where the process has started since, the field manager still says who it was.
-    """
+    """A reconciler applies the same again and again. A write from before is named by its handler."""
     live = obj(entry(WEB, {"f:a": {}}))
     found = explained(
         live,
