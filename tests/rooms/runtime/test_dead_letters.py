@@ -194,7 +194,6 @@ def test_there_are_only_so_many_letters() -> None:
     assert [letter.key for letter in letters.all()] == ["a", "c"]
     assert letters.dropped == 1
     taken = letters.take("a")
-    assert taken is not None
     assert (taken[0].changes, taken[1]) == (2, 2)
 
 
@@ -220,7 +219,6 @@ def test_what_is_put_back_is_older_than_what_came_since() -> None:
     letters.put(_letter("a", "first"), "1")
     taken = letters.take("a")
     letters.put(_letter("a", "second"), "2")
-    assert taken is not None
     letters.put_back(*taken)
     (letter,) = letters.all()
     assert (letter.error, letter.changes) == ("second", 2)

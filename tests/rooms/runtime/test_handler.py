@@ -314,7 +314,6 @@ def test_a_listing_says_what_is_known_of_each_change(bench, added, clock) -> Non
     failed = slot.listing(100).items[-1]
     assert (failed.key, failed.attempts, failed.last_error_type) == ("default/a", 1, "KeyError")
     assert (failed.since, failed.priority, failed.generation) == (then, None, None)
-    assert failed.due is not None
     assert timedelta(0) < failed.due - then <= timedelta(seconds=33)
     assert "a value of an object" not in str(document_of(slot.listing(100)))
 

@@ -180,9 +180,7 @@ async def _filled(caches: InformerPool, wanted: list[ResourceRequirement], *raws
     caches.prepare(wanted)
     (cached,) = caches.of(wanted[0])
     for raw in raws:
-        record = cached.informer.source.projection.record(raw)
-        assert record is not None
-        cached.informer.indexer.add(record)
+        cached.informer.indexer.add(cached.informer.source.projection.record(raw))
     cached.informer.synced.open()
     return cached
 
@@ -376,9 +374,7 @@ async def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
 
         def heard() -> list[str]:
             asked.clear()
-            record = cached.informer.source.projection.record(_RAW)
-            assert record is not None
-            cached.informer.indexer.add(record)
+            cached.informer.indexer.add(cached.informer.source.projection.record(_RAW))
             return asked
 
         oldest, old, staged = by("oldest"), by("old"), by("staged")

@@ -68,13 +68,9 @@ class Scene:
                 if scene.faults:
                     raise scene.faults.pop(0)
                 projection = Projection(api_version="v1", kind="ConfigMap", transform=transform)
-                found = [
-                    obj
-                    for name, server in scene.servers.items()
-                    if namespace in (None, name)
-                    for obj in server.objects.values()
-                ]
-                records = [projection.record(msgspec.json.encode(obj)) for obj in found]
+                servers = [each for name, each in scene.servers.items() if namespace in (None, name)]
+                found = [msgspec.json.encode(obj) for server in servers for obj in server.objects.values()]
+                records = map(projection.record, found)
                 return SimpleNamespace(records=[each for each in records if each], continue_token="")
 
         return Source()

@@ -87,12 +87,6 @@ async def no_thread(*_: object, **__: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_code_without_the_hook_costs_nothing() -> None:
-    """There is nothing to collect, and no thread for it."""
-    scraped = Scraped(Code())
-    assert (scraped(), scraped.metrics.owners) == ("", ())
-
-
 @pytest.mark.parametrize(
     ("bad", "reason", "words"),
     [
@@ -238,9 +232,8 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
     inputs: Any = SimpleNamespace(modules={"handlers": "edited"}, code="2")
     scraped.metrics.commit(counting()[0], inputs)
     assert "jobs_total 0.0" in scraped()
-    without: Any = Code()
-    scraped.metrics.commit(without, INPUTS)
-    assert scraped() == "", "at the commit, and not when it has drained"
+    scraped.metrics.commit(Code(), INPUTS)
+    assert (scraped(), scraped.metrics.owners) == ("", ()), "at the commit, and not when it has drained"
 
 
 def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,7 @@ async def test_it_is_tried_until_it_is_applied(reason) -> None:
     outcomes = [refused(reason=reason), APPLIED]
     async with World(lambda: outcomes.pop(0)).running() as world:
         world.retries.record(refused(reason=reason))
-        waiting = world.retries.status()
-        assert waiting is not None
-        assert document_of(waiting) == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
+        assert document_of(world.retries.status()) == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
         await world.clock.advance(600.0)
         assert world.retries.status() is None
     assert [files for _, files in world.tried] == ["A", "A"]
@@ -136,6 +134,4 @@ def test_a_rollback_that_is_refused_is_news_and_is_not_tried_again() -> None:
     assert retries.status() is None
     retries.record(refused())
     assert retries.record(back)
-    waiting = retries.status()
-    assert waiting is not None
-    assert waiting.retries == 0
+    assert retries.status().retries == 0

@@ -91,12 +91,20 @@ def test_after_a_sleep_the_newest_missed_time_is_made_up_for_once(clock, policy,
     assert timer.times.next == datetime(2026, 4, 4, 2, tzinfo=UTC)
 
 
-def test_with_skip_a_time_that_is_a_little_late_is_not_missed(clock):
-    """A busy process delays a call; that is no reason to leave it out."""
+def test_with_skip_a_time_in_a_running_call_is_skipped_and_one_that_is_a_little_late_is_not(clock):
+    """As `concurrencyPolicy: Forbid`. A busy process delays a call; that is no reason to leave it out."""
     timer = cron("0 2 * * *", clock, MissedRuns.SKIP)
     clock.advance(2 * HOUR + 20)
     assert timer.take(busy=False) is not None
     assert timer.skipped == 0
+    timer = interval(10, clock, MissedRuns.SKIP)
+    clock.advance(10)
+    assert timer.take(busy=False) is not None
+    clock.advance(10)
+    assert timer.take(busy=True) is None
+    clock.advance(3)
+    assert timer.take(busy=False) is None
+    assert timer.skipped == 1
 
 
 def test_a_wrong_clock_that_is_set_right_does_not_silence_a_schedule(clock):
@@ -142,18 +150,6 @@ def test_while_a_call_runs_the_newest_time_waits_for_its_end(clock):
     assert timer.take(busy=False) == clock.now()
     assert timer.skipped == 2
     assert timer.take(busy=False) is None
-
-
-def test_with_skip_a_time_in_a_running_call_is_skipped(clock):
-    """As `concurrencyPolicy: Forbid`."""
-    timer = interval(10, clock, MissedRuns.SKIP)
-    clock.advance(10)
-    assert timer.take(busy=False) is not None
-    clock.advance(10)
-    assert timer.take(busy=True) is None
-    clock.advance(3)
-    assert timer.take(busy=False) is None
-    assert timer.skipped == 1
 
 
 def test_a_time_that_is_given_back_is_due_again_later(clock):

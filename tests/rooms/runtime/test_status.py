@@ -95,7 +95,6 @@ def test_an_outcome_is_one_line_and_one_document() -> None:
     assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
     assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
-    assert refused.advice is not None
     assert refused.advice.endswith("; `declctl rollback` tries it again")
     line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line
     assert line == "generation 6: the process is stopping, and reads its files no more"
@@ -123,7 +122,6 @@ def test_a_reload_has_its_own_time_and_a_condition_that_of_its_status(tmp_path: 
             bundle.write("handlers.py", text)
             controller.reload()
             last, reloaded = controller.status().last_reload, controller.condition("Reloaded")
-            assert last is not None
             attempt, transition = last.time - started, reloaded.last_transition_time - started
             hour = timedelta(hours=1)
             return last.result, round(attempt / hour), round(transition / hour)
@@ -168,7 +166,6 @@ def test_a_reload_that_is_slow_by_its_imports_says_so(imports: ImportSeconds, to
 @pytest.mark.guarantee("G25")
 def test_an_outcome_says_what_to_do(outcome: Outcome, words: str) -> None:
     """Where the fault is not in a line of a file, somebody needs more than its name."""
-    assert outcome.advice is not None
     assert words in outcome.advice
     assert outcome.document()["suggestion"] == outcome.advice
 

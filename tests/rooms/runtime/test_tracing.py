@@ -136,7 +136,6 @@ def test_spans_have_no_values_of_secrets(bench, added, spans) -> None:
     bench.slot(fails).add_all([added("a")])
     bench.work()
     traces = tracing()
-    assert traces is not None
     with pytest.raises(ValueError, match="traced-secret"):
         bench.loop.submit(traces.write("apply", write(), {})).result(10)
     for name in ("process pods", "declctl_event notify", "apply"):
@@ -196,7 +195,6 @@ def _written(version: str) -> Written:
 def test_an_event_that_a_write_has_led_to_has_a_link_to_it(bench, spans) -> None:
     """From what a handler sees back to the handler that wrote it."""
     traces = tracing()
-    assert traces is not None
 
     async def work() -> Written:
         return _written("7")
@@ -214,7 +212,6 @@ def test_an_event_that_a_write_has_led_to_has_a_link_to_it(bench, spans) -> None
 def test_the_writes_that_are_remembered_are_bounded(bench, spans) -> None:
     """A controller that writes for a year keeps the newest thousand."""
     traces = tracing()
-    assert traces is not None
 
     async def work() -> SimpleNamespace:
         return SimpleNamespace(applied=tuple(_written(str(number)) for number in range(1500)))

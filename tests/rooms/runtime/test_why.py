@@ -74,7 +74,6 @@ def test_a_field_leads_to_its_handler_its_generation_and_the_cause() -> None:
     assert set(by_path) == {"spec.replicas", "spec.template.spec.containers[name=a].image", "data"}
     replicas = by_path["spec.replicas"]
     assert (replicas.manager, replicas.operation, replicas.handler) == (WEB, "Apply", "web")
-    assert replicas.write is not None
     assert (replicas.write.generation, replicas.write.called_for) == (3, "team-a/shop")
     assert replicas.write.causes == ("Modified webapps team-a/shop (Watch)",)
     other = by_path["data"]
@@ -92,7 +91,6 @@ def test_the_write_is_the_newest_one_that_changed_something() -> None:
         record("", generation=4, result=WriteResult.REFUSED, error="no"),
     )
     (owned,) = found.fields
-    assert owned.write is not None
     assert owned.write.generation == 2
     assert [each.result for each in found.writes] == ["succeeded", "succeeded", "succeeded", "refused"]
     (owned,) = explained(live).fields
@@ -255,7 +253,6 @@ def test_the_memory_of_a_write_is_bounded() -> None:
     def size(count: int) -> int:
         live = settings(5, {f"k{at}": "v" * 100 for at in range(count)}, at=1)
         fields = wrote(live, 1, at=1).fields
-        assert fields is not None
         return sys.getsizeof(fields) + sys.getsizeof(fields.digests)
 
     assert size(30) < 250

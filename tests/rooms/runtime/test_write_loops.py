@@ -250,7 +250,6 @@ def test_a_retry_and_a_requeue_are_not_lost_with_an_own_write(scene, queue) -> N
     queue.retry(queue.take(), 5.0)
     queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
     item = queue.take()
-    assert item is not None
     queue.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
     queue.done(item)
     scene.clock.set(6)
