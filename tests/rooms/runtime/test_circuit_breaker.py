@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.manifest.model import RetrySpec
 from declctl.runtime.handling.circuit_breaker import (
     LONGEST_LOOK,
     BreakerPolicy,
@@ -210,8 +211,6 @@ def test_changes_wait_and_none_is_lost(bench, slot, flaky, added, clock: ManualC
 
 def test_a_wait_is_no_attempt(bench, breaker, flaky, added, clock):
     """`maxAttempts: 2` gives a change two calls, however long the plugin was suspended between them."""
-    from declctl.manifest.model import RetrySpec
-
     binding = bench.binding(flaky.declctl_event, retry=RetrySpec(max_attempts=2))
     slot = bench.bound(replace(binding, breaker=breaker))
     slot.add_all([added(name) for name in "abc"])

@@ -119,19 +119,13 @@ async def test_an_attempt_that_runs_is_not_disturbed() -> None:
     assert len(world.tried) == 1
 
 
-def test_another_reason_is_news() -> None:
-    """One right has come, and the next is missing: that is told."""
-    retries = ReloadRetries(ManualClock())
-    assert retries.record(refused(message="pods"))
-    assert retries.record(refused(message="secrets"))
-    assert not retries.record(refused(message="secrets"))
-
-
-def test_a_rollback_that_is_refused_is_news_and_is_not_tried_again() -> None:
-    """It says nothing of the files: a reload that waits goes on waiting, and none is begun for it."""
+def test_another_reason_is_news_and_so_is_a_rollback_that_is_refused() -> None:
+    """One right has come, and the next is missing: that is told. A rollback says nothing of the files."""
     retries, back = ReloadRetries(ManualClock()), refused(files="A").as_rollback()
     assert retries.record(back)
-    assert retries.status() is None
-    retries.record(refused())
+    assert retries.status() is None, "none is begun for it"
+    assert retries.record(refused(message="pods"))
     assert retries.record(back)
-    assert retries.status().retries == 0
+    assert retries.status().retries == 0, "a reload that waits goes on waiting"
+    assert retries.record(refused(message="secrets"))
+    assert not retries.record(refused(message="secrets"))

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from declctl.kit.secret_values import secret_values
 from declctl.manifest.model import RetrySpec
-from declctl.objects import ChangeReason, GroupVersionKind, ObjectKey
+from declctl.objects import GroupVersionKind, ObjectKey
 from declctl.runtime.tracing import TracedCall, current_ids, look_for_provider, tracing
 from declctl.writes import WriteVerb, Written
 from tests.rooms.runtime.conftest import implementation
@@ -225,18 +225,12 @@ def test_the_writes_that_are_remembered_are_bounded(bench, spans) -> None:
     assert (spans.one("process old").links, len(spans.one("process new").links)) == ((), 1)
 
 
-def test_without_a_provider_nothing_is_made(bench, added) -> None:
-    """The API may be imported, as by a library that could make spans."""
+def test_without_a_provider_nothing_is_made_and_one_that_comes_late_is_found(bench, monkeypatch) -> None:
+    """The API may be imported; a hook `declctl_startup` may configure it, for the first call of a handler."""
     assert tracing() is None
-    slot = bench.slot(lambda change: None)
-    slot.add_all([added("a", reason=ChangeReason.WATCH)])
+    slot = bench.slot(lambda change: None, adds="a")
     bench.work()
     assert slot.statistics().succeeded == 1
-
-
-def test_a_provider_that_comes_late_is_found(monkeypatch) -> None:
-    """A hook `declctl_startup` may configure it: the first call of a handler has its spans."""
-    assert tracing() is None
     provider = TracerProvider()
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
     look_for_provider()
