@@ -34,8 +34,7 @@ async def _through(clock, waiting: asyncio.Task, seconds: float, each=lambda: No
 
 async def test_a_cache_that_has_not_shown_its_version_is_listed_at_once(clock) -> None:
     """One list, and the handler may go."""
-    source = MadeUpCache(seen=10)
-    target = _Server(source)
+    target = _Server(source := MadeUpCache(seen=10))
     waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=60))
     assert await _through(clock, waiting, 1) < 0.1
     assert target.relists_requested == 1
@@ -43,16 +42,14 @@ async def test_a_cache_that_has_not_shown_its_version_is_listed_at_once(clock) -
 
 async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) -> None:
     """A list every two seconds at most; the fault says which cache. Handlers that run go on meanwhile."""
-    source = MadeUpCache(seen=10)
-    target = _Server(source, served=False)
+    target = _Server(source := MadeUpCache(seen=10), served=False)
     waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=9))
     lasted = await _through(clock, waiting, 20)
     with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
         await waiting
     assert 9 <= lasted < 9.1
     assert target.relists_requested == 5
-    source = MadeUpCache(seen=9)
-    target = _Server(source, served=False)
+    target = _Server(source := MadeUpCache(seen=9), served=False)
     versions = iter(range(10, 10_000))
 
     def change() -> None:
@@ -70,8 +67,7 @@ async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) 
 
 async def test_a_chase_ends_by_holding_what_is_followed(record, clock) -> None:
     """Objects change all the time, and the new cache does not see them: for a moment the old one is held."""
-    source = MadeUpCache(seen=9)
-    target = _Server(source, fields="spec.nodeName=a")
+    target = _Server(source := MadeUpCache(seen=9), fields="spec.nodeName=a")
     held = []
 
     def change() -> None:

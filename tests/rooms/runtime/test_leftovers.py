@@ -113,10 +113,12 @@ IN_A = WatchKey("v1", "ConfigMap", "a")
 
 
 @asynccontextmanager
-async def playing() -> AsyncIterator[Scene]:
+async def playing(*, synced: bool = True) -> AsyncIterator[Scene]:
     """A scene; nothing runs after `close`."""
     async with asyncio.TaskGroup() as tasks:
         scene = Scene(tasks)
+        if synced:
+            scene.synced.open()
         yield scene
         scene.leftovers.close()
     assert scene.watched == set()
@@ -124,7 +126,7 @@ async def playing() -> AsyncIterator[Scene]:
 
 async def test_only_namespaces_with_leftovers_are_watched_until_none_is_left() -> None:
     """One list of metadata at the start; a deleted leftover is queued, and later nothing is watched."""
-    async with playing() as scene:
+    async with playing(synced=False) as scene:
         scene.server("a").add(config_map("in", "a", NAME))
         scene.server("b").add(config_map("left", "b", NAME))
         scene.server("b").add(config_map("never", "b"))
@@ -158,7 +160,6 @@ async def test_a_key_is_due_only_if_its_object_is_gone() -> None:
     """Until it is known whether the object lives on outside of the scope, nobody is told that it is gone."""
     async with playing() as scene:
         scene.begin(IN_A)
-        scene.synced.open()
         scene.server("a").add(config_map("lives", "a", NAME))
         scene.leftovers.object_left(deleted("lives", 1))
         scene.leftovers.object_left(deleted("gone", 1))
@@ -182,7 +183,6 @@ async def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace() -
     """Also when nothing was left before; if it is gone, the watch ends by itself."""
     async with playing() as scene:
         scene.begin(IN_A)
-        scene.synced.open()
         scene.server("a")
         await scene.rest()
         assert scene.watched == set()
@@ -208,7 +208,6 @@ async def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace() -
 async def test_another_scope_is_looked_at_again(change) -> None:
     """An edit of namespaces or of the finalizer; any other edit sends no request."""
     async with playing() as scene:
-        scene.synced.open()
         scene.begin(WatchKey("v1", "ConfigMap"), may_leave=False)
         await scene.rest(1000.0)
         assert scene.listed == [], "the whole cluster has no leftovers"
@@ -224,7 +223,6 @@ async def test_another_scope_is_looked_at_again(change) -> None:
 async def test_without_the_right_the_namespaces_of_the_handler_are_looked_at() -> None:
     """Those that it has had, too; the log says what cannot be found."""
     async with playing() as scene:
-        scene.synced.open()
         scene.server("b").add(config_map("left", "b", NAME))
         scene.server("z").add(config_map("unknown", "z", NAME))
         scene.in_scope = {"b/left"}
@@ -245,7 +243,6 @@ async def test_without_the_right_the_namespaces_of_the_handler_are_looked_at() -
 async def test_a_server_that_fails_is_asked_again() -> None:
     """With a growing wait, and one line in the log; a kind that is not served has no objects."""
     async with playing() as scene:
-        scene.synced.open()
         scene.server("b").add(config_map("left", "b", NAME))
         scene.faults = [StatusError(500, "InternalError", "no")] * 3
         scene.begin(IN_A)
