@@ -1,13 +1,15 @@
 """What the tests of runtime share: manifests on disk, records, and a log that can be read."""
 
 import asyncio
+import inspect
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.kit import LoopThread, ManualClock
-from declctl.manifest.model import RetrySpec
+from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
@@ -52,19 +54,31 @@ def bundle(tmp_path: Path) -> BundleDir:
 
 @pytest.fixture
 def log() -> Logged:
-    """A log that can be read."""
     return Logged()
 
 
 def errors(log: Logged) -> list[Line]:
-    """The lines of level error."""
     return [line for line in log.lines if line.level == "error"]
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves when it is told to."""
     return ManualClock()
+
+
+@cache
+def _reader(api_version: str, kind: str) -> Projection:
+    return Projection(api_version=api_version, kind=kind)
+
+
+def stored(
+    metadata: Mapping[str, Any], *, api_version: str = "v1", kind: str = "Pod", **fields: Any
+) -> Record:
+    """An object as the cache has it, with these fields beside its metadata."""
+    body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+    made = _reader(api_version, kind).record(json.dumps(body).encode())
+    assert made is not None
+    return made
 
 
 def make_record(
@@ -74,27 +88,21 @@ def make_record(
     version: int | None = None,
     namespace: str = "default",
     labels: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> Record:
-    """A pod as the cache has it."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid or f"uid-{namespace}-{name}",
-            "resourceVersion": str(next(_versions) if version is None else version),
-            "labels": dict(labels or {}),
-        },
+    """A pod, of a newer version each time unless told otherwise."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or f"uid-{namespace}-{name}",
+        "resourceVersion": str(next(_versions) if version is None else version),
+        "labels": dict(labels or {}),
     }
-    made = Projection(api_version="v1", kind="Pod").record(json.dumps(body).encode())
-    assert made is not None
-    return made
+    return stored(metadata, **fields)
 
 
 @pytest.fixture(name="record")
 def _record() -> Callable[..., Record]:
-    """Makes records."""
     return make_record
 
 
@@ -114,14 +122,14 @@ PLAN = HandlerPlan(
     entry_point=EntryPoint("handlers", "notify"),
     plugin=None,
     events=("Added", "Modified", "Deleted", "Resync"),
-    initial_sync="Deliver",  # type: ignore[arg-type]
+    initial_sync=InitialSync.DELIVER,
     resync_period=0.0,
-    delivery="Event",  # type: ignore[arg-type]
+    delivery=Delivery.EVENT,
     buffer_bytes=1 << 20,
-    queue=None,  # type: ignore[arg-type]
-    retry=None,  # type: ignore[arg-type]
+    queue=QueueSpec(),
+    retry=RetrySpec(),
     timeout=None,
-    on_failure="Ignore",  # type: ignore[arg-type]
+    on_failure=OnFailure.IGNORE,
 )
 
 
@@ -129,8 +137,6 @@ def implementation(
     function: Callable[..., Any], *, hook: str = "declctl_event", plugin: str = "p"
 ) -> Implementation:
     """A function as the gate calls it."""
-    import inspect
-
     parameters = tuple(inspect.signature(function).parameters)
     return Implementation(hook, plugin, function, parameters, inspect.iscoroutinefunction(function))
 
@@ -155,8 +161,32 @@ class Hanging:
 
 
 def fails(change: Any) -> None:
-    """A hook that fails."""
     raise ValueError("no")
+
+
+class BrokenLog:
+    """A log that raises for lines of a level, as one whose disk is full; for all of them, or so many."""
+
+    def __init__(self, log: Any, level: str, times: float = math.inf) -> None:
+        self._log, self._level, self._left = log, level, times
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._level and self._left > 0:
+            self._left -= 1
+            raise OSError("no space left on device")
+        return getattr(self._log, name)
+
+
+def environment(log: Logged, *, handler: str = "notify", generation: int = 1) -> HandlerEnvironment:
+    """What the contexts of a handler are made of: without resources, without a cluster."""
+    return HandlerEnvironment(
+        handler=handler,
+        generation=generation,
+        listers=Listers({}),
+        config={},
+        cluster=SimpleNamespace(),  # type: ignore[arg-type]
+        log=log,
+    )
 
 
 class Bench:
@@ -169,29 +199,12 @@ class Bench:
 
     def binding(self, *functions: Any, generation: int = 1, **policy: Any) -> HandlerBinding:
         """One generation of the handler."""
-        from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec
-
-        defaults = {
-            "initial_sync": InitialSync.DELIVER,
-            "delivery": Delivery.EVENT,
-            "queue": QueueSpec(),
-            "retry": RetrySpec(),
-            "on_failure": OnFailure.IGNORE,
-        }
         made = tuple(f if isinstance(f, Implementation) else implementation(f) for f in functions)
-        environment = HandlerEnvironment(
-            handler="notify",
-            generation=generation,
-            listers=Listers({}),
-            config={},
-            cluster=SimpleNamespace(),  # type: ignore[arg-type]
-            log=self.log,
-        )
         return HandlerBinding(
             generation,
-            replace(PLAN, **{**defaults, **policy}),
+            replace(PLAN, **policy),
             EventTarget(made),
-            partial(HandlerContext, environment),
+            partial(HandlerContext, environment(self.log, generation=generation)),
             self.loop,
         )
 
@@ -202,7 +215,6 @@ class Bench:
         return slot
 
     def bound(self, binding: HandlerBinding, filter: Filter | None = None) -> EventSlot:  # noqa: A002 - its name
-        """The handler with that binding, and a filter."""
         binding = replace(binding, filter=filter)
         self.handler = EventSlot(binding, clock=self.clock, log=self.log, loop=self.loop.loop)
         return self.handler
@@ -228,7 +240,6 @@ class Bench:
 
 @pytest.fixture
 def bench(clock: ManualClock, log: Logged):
-    """A slot to be worked by hand."""
     loop = LoopThread("test-handlers").start()
     made = Bench(clock, log, loop)
     yield made

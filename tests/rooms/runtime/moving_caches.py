@@ -1,10 +1,12 @@
 """Caches without a server: what is put into them is told to who listens, in the same step."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
+from declctl.runtime.handling.relocation import FreshnessProof
 
 CLOCK = ManualClock()
 
@@ -33,17 +35,20 @@ class MadeUpCache:
         self.has_synced = True
 
     def add_listener(self, listener, *, resync_period: float, initial: bool):
-        """Tell it what happens from now on."""
         assert not initial
         self.listeners.append(listener)
         return SimpleNamespace(remove=lambda: self.listeners.remove(listener))
 
+    @contextmanager
     def paused(self):
         """Count who takes care that nothing happens."""
-        return _Held(self)
+        self.pauses += 1
+        try:
+            yield
+        finally:
+            self.pauses -= 1
 
     def put(self, record: Record) -> None:
-        """An object is made or changed."""
         assert not self.pauses
         old = self.store.get(record.key)
         self.store[record.key] = record
@@ -75,11 +80,9 @@ class MadeUpCache:
         return self.identity.watch.namespace in (None, namespace)
 
     def request_relist(self) -> None:
-        """Count how often that is asked for."""
         self.relists_requested += 1
 
     def statistics(self):
-        """Nothing is wrong."""
         return SimpleNamespace(error=None)
 
     def _tell(self, notification: Notification) -> None:
@@ -87,19 +90,15 @@ class MadeUpCache:
             listener.add_all([notification])
 
 
-class _Held:
-    def __init__(self, cache: MadeUpCache) -> None:
-        self._cache = cache
-
-    def __enter__(self) -> None:
-        self._cache.pauses += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._cache.pauses -= 1
-
-
 def begun(move):
     """A move that has compared all that there is."""
     for _ in move.begin():
         pass
     return move
+
+
+def proof_of(source: MadeUpCache, target: MadeUpCache) -> FreshnessProof:
+    """What a target has to show before the handler `tell` moves to it, from now on."""
+    proof = FreshnessProof(["tell"], [source], target)
+    proof.begin()
+    return proof

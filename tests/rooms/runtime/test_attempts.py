@@ -99,186 +99,140 @@ class World:
             await asyncio.to_thread(list)
 
 
-def _run(play: Callable[[World], object]) -> World:
-    async def scenario() -> World:
-        world = World()
-        async with asyncio.timeout(10):
-            await play(world)  # type: ignore[misc]
-        return world
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("declctl.runtime.reloading.attempts.in_thread", inline)
-        return asyncio.run(scenario())
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("declctl.runtime.reloading.attempts.in_thread", inline)
+    return World()
 
 
-def test_a_newer_edit_undoes_the_older_before_it_begins() -> None:
+async def test_a_newer_edit_undoes_the_older_before_it_begins(world) -> None:
     """Three edits: two are given up, each undone before the next begins, and one is live."""
-
-    async def play(world: World) -> None:
-        waiting = []
-        for files in "ABC":
-            waiting.append(world.edit(files))
-            await world.turn()
-        world.reloader.go.set()
-        outcomes = await asyncio.gather(*waiting)
-        assert [(o.result, o.bundle_hash) for o in outcomes] == [(Result.APPLIED, "C")] * 3
-
-    world = _run(play)
+    waiting = []
+    for files in "ABC":
+        waiting.append(world.edit(files))
+        await world.turn()
+    world.reloader.go.set()
+    outcomes = await asyncio.gather(*waiting)
+    assert [(o.result, o.bundle_hash) for o in outcomes] == [(Result.APPLIED, "C")] * 3
     assert world.reloader.story == ["begin A", "undone A", "begin B", "undone B", "begin C", "commit C"]
     assert world.heard == ["Superseded A", "Superseded B", "Applied C"]
 
 
-def test_faults_that_are_no_longer_in_the_files_are_not_told() -> None:
+async def test_faults_that_are_no_longer_in_the_files_are_not_told(world) -> None:
     """A file that is mended while the import of the broken one still runs: no error is logged for it."""
-
-    async def play(world: World) -> None:
-        broken = world.edit("bad")
-        await world.turn()
-        world.reloader.files = "first"  # and has not settled yet
-        world.reloader.go.set()
-        assert (await broken).result is Result.SUPERSEDED
-        assert world.attempts.latest != "first", "it is looked at again: an earlier fault may have been told"
-        assert (await world.edit("bad")).result is Result.REFUSED
-
-    assert _run(play).heard == ["Superseded bad", "Refused bad"]
+    broken = world.edit("bad")
+    await world.turn()
+    world.reloader.files = "first"  # and has not settled yet
+    world.reloader.go.set()
+    assert (await broken).result is Result.SUPERSEDED
+    assert world.attempts.latest != "first", "it is looked at again: an earlier fault may have been told"
+    assert (await world.edit("bad")).result is Result.REFUSED
+    assert world.heard == ["Superseded bad", "Refused bad"]
 
 
-def test_who_asks_joins_an_attempt_on_the_same_files() -> None:
+async def test_who_asks_joins_an_attempt_on_the_same_files(world) -> None:
     """`declctl reload` right after a save that was noticed: one attempt, and its outcome for both."""
-
-    async def play(world: World) -> None:
-        first = world.edit("A")
-        await world.turn()
-        asked = [world.ask(), world.ask()]
-        await world.turn()
-        world.reloader.go.set()
-        assert await first is await asked[0] is await asked[1]
-
-    assert _run(play).reloader.story == ["begin A", "commit A"]
+    first = world.edit("A")
+    await world.turn()
+    asked = [world.ask(), world.ask()]
+    await world.turn()
+    world.reloader.go.set()
+    assert await first is await asked[0] is await asked[1]
+    assert world.reloader.story == ["begin A", "commit A"]
 
 
-def test_who_asks_does_not_join_an_attempt_on_older_files() -> None:
+async def test_who_asks_does_not_join_an_attempt_on_older_files(world) -> None:
     """`declctl reload` after another save that nobody has noticed yet: that save is what is tried."""
-
-    async def play(world: World) -> None:
-        first = world.edit("A")
-        await world.turn()
-        world.reloader.files = "B"
-        asked = world.ask()
-        await world.turn()
-        world.reloader.go.set()
-        assert (await asked).bundle_hash == (await first).bundle_hash == "B"
-
-    assert _run(play).heard == ["Superseded A", "Applied B asked"]
+    first = world.edit("A")
+    await world.turn()
+    world.reloader.files = "B"
+    asked = world.ask()
+    await world.turn()
+    world.reloader.go.set()
+    assert (await asked).bundle_hash == (await first).bundle_hash == "B"
+    assert world.heard == ["Superseded A", "Applied B asked"]
 
 
-def test_who_asks_is_not_content_with_an_attempt_that_tried_nothing() -> None:
+async def test_who_asks_is_not_content_with_an_attempt_that_tried_nothing(world) -> None:
     """Joined to one that nobody asked for, on bytes that were tried before: they are tried again."""
-
-    async def play(world: World) -> None:
-        world.reloader.tried = "A"
-        world.reloader.may_read.clear()
-        unasked = world.edit("A")
-        await world.turn()
-        asked = world.ask()
-        await world.turn()
-        world.reloader.go.set()
-        world.reloader.may_read.set()
-        assert (await unasked).reason == "AttemptedBefore"
-        assert (await asked).result is Result.APPLIED
-
-    assert _run(play).reloader.story == ["begin A", "commit A"]
+    world.reloader.tried = "A"
+    world.reloader.may_read.clear()
+    unasked = world.edit("A")
+    await world.turn()
+    asked = world.ask()
+    await world.turn()
+    world.reloader.go.set()
+    world.reloader.may_read.set()
+    assert (await unasked).reason == "AttemptedBefore"
+    assert (await asked).result is Result.APPLIED
+    assert world.reloader.story == ["begin A", "commit A"]
 
 
-def test_files_that_move_on_before_they_are_read_are_left_to_the_next_attempt() -> None:
+async def test_files_that_move_on_before_they_are_read_are_left_to_the_next_attempt(world) -> None:
     """What is told as settled and read are two things: nothing is tried, and nothing counts as dealt with."""
-
-    async def play(world: World) -> None:
-        first = world.edit("A")
-        world.reloader.files = "B"
-        assert (await first).result is Result.SUPERSEDED
-        assert world.attempts.latest not in ("first", "A", "B")  # whatever the files are next is looked at
-        world.reloader.go.set()
-        assert (await world.edit("B")).bundle_hash == "B"
-        assert world.attempts.latest == "B"
-
-    assert _run(play).reloader.story == ["begin B", "commit B"]
+    first = world.edit("A")
+    world.reloader.files = "B"
+    assert (await first).result is Result.SUPERSEDED
+    assert world.attempts.latest not in ("first", "A", "B")  # whatever the files are next is looked at
+    world.reloader.go.set()
+    assert (await world.edit("B")).bundle_hash == "B"
+    assert world.attempts.latest == "B"
+    assert world.reloader.story == ["begin B", "commit B"]
 
 
-def test_who_forces_a_reload_joins_no_attempt_that_has_begun() -> None:
+async def test_who_forces_a_reload_joins_no_attempt_that_has_begun(world) -> None:
     """`declctl reload --force`: what an attempt has read besides its files may be older than that."""
-
-    async def play(world: World) -> None:
-        first = world.edit("A")
-        await world.turn()
-        forced = asyncio.create_task(world.attempts.reload(asked=True, force=True))
-        await world.turn()
-        newer = world.edit("B")
-        await world.turn()
-        world.reloader.go.set()
-        assert await first is await forced is await newer
-
-    world = _run(play)
-    assert world.reloader.story == [
-        "begin A",
-        "undone A",
-        "forced",
-        "begin A",
-        "undone A",
-        "forced",
-        "begin B",
-        "commit B",
-    ]
+    first = world.edit("A")
+    await world.turn()
+    forced = asyncio.create_task(world.attempts.reload(asked=True, force=True))
+    await world.turn()
+    newer = world.edit("B")
+    await world.turn()
+    world.reloader.go.set()
+    assert await first is await forced is await newer
+    story = ["begin A", "undone A", "forced", "begin A", "undone A", "forced", "begin B", "commit B"]
+    assert world.reloader.story == story
 
 
 @pytest.mark.parametrize(
     ("files", "generation", "result"),
     [
         ("A", 1, Result.APPLIED),
-        ("", 1, Result.APPLIED),  # they could not be read
+        ("", 1, Result.APPLIED),  # no descriptor was left to read them: nobody knows what was refused
         ("B", 1, Result.SUPERSEDED),  # they have changed, and nobody has asked for that
         ("A", 7, None),  # another generation runs
     ],
 )
-def test_a_refused_reload_is_tried_again_as_it_was(files, generation, result) -> None:
+async def test_a_refused_reload_is_tried_again_as_it_was(world, files, generation, result) -> None:
     """A retry takes the files that were refused, in the place of the generation that went on, or nothing."""
-
-    async def play(world: World) -> None:
-        world.reloader.tried = files  # as they were refused
-        world.reloader.go.set()
-        outcome = await world.attempts.again(files, generation=generation)
-        assert (outcome and outcome.result) == result
-        assert not world.attempts.is_busy
-
-    _run(play)
+    world.reloader.tried = files  # as they were refused
+    world.reloader.go.set()
+    outcome = await world.attempts.again(files, generation=generation)
+    assert (outcome and outcome.result) == result
+    assert outcome is None or outcome.bundle_hash == "A", "what is there is tried"
+    assert not world.attempts.is_busy
 
 
-def test_a_retry_leaves_an_attempt_alone_that_is_under_way() -> None:
+async def test_a_retry_leaves_an_attempt_alone_that_is_under_way(world) -> None:
     """The newer edit goes on; the retry is not made."""
-
-    async def play(world: World) -> None:
-        newer = world.edit("B")
-        await world.turn()
-        assert await world.attempts.again("A", generation=1) is None
-        world.reloader.go.set()
-        assert (await newer).bundle_hash == "B"
-
-    assert _run(play).reloader.story == ["begin B", "commit B"]
+    newer = world.edit("B")
+    await world.turn()
+    assert await world.attempts.again("A", generation=1) is None
+    world.reloader.go.set()
+    assert (await newer).bundle_hash == "B"
+    assert world.reloader.story == ["begin B", "commit B"]
 
 
-def test_closing_undoes_what_runs_and_begins_nothing() -> None:
+async def test_closing_undoes_what_runs_and_begins_nothing(world) -> None:
     """The process ends in the middle of an attempt: all who wait for one are told so, and not cut off."""
-
-    async def play(world: World) -> None:
-        waiting = [world.edit("A"), world.ask()]
-        await world.turn()
-        waiting.append(world.edit("B"))
-        await world.turn()
-        await world.attempts.close()
-        waiting.append(world.ask())
-        assert [(await each).reason for each in waiting] == ["Stopping"] * 4
-
-    assert _run(play).reloader.story == ["begin A", "undone A", "begin B", "undone B"]
+    waiting = [world.edit("A"), world.ask()]
+    await world.turn()
+    waiting.append(world.edit("B"))
+    await world.turn()
+    await world.attempts.close()
+    waiting.append(world.ask())
+    assert [(await each).reason for each in waiting] == ["Stopping"] * 4
+    assert world.reloader.story == ["begin A", "undone A", "begin B", "undone B"]
 
 
 LOOKS = [
@@ -290,44 +244,25 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("error", LOOKS, ids=repr)
-def test_who_asks_while_files_cannot_be_looked_at_waits_for_the_attempt_that_runs(error) -> None:
+async def test_who_asks_while_files_cannot_be_looked_at_waits_for_the_attempt_that_runs(world, error) -> None:
     """Nobody can tell whether it is of the newest files: it is joined, that is told, and nothing ends."""
-
-    async def play(world: World) -> None:
-        first = world.edit("A")
-        await world.turn()
-        world.reloader.look_fails = error
-        asked = world.ask()
-        await world.turn()
-        world.reloader.go.set()
-        assert (await first, await asked)[1].bundle_hash == "A"
-        assert world.health.status().error_type == type(error).__name__
-
-    assert _run(play).reloader.story == ["begin A", "commit A"]
+    first = world.edit("A")
+    await world.turn()
+    world.reloader.look_fails = error
+    asked = world.ask()
+    await world.turn()
+    world.reloader.go.set()
+    assert (await first, await asked)[1].bundle_hash == "A"
+    assert world.health.status().error_type == type(error).__name__
+    assert world.reloader.story == ["begin A", "commit A"]
 
 
 @pytest.mark.parametrize("error", LOOKS, ids=repr)
-def test_a_refusal_is_told_where_nobody_can_look_whether_files_were_mended(error) -> None:
+async def test_a_refusal_is_told_where_nobody_can_look_whether_files_were_mended(world, error) -> None:
     """The look after a refusal fails: the refusal stands."""
-
-    async def play(world: World) -> None:
-        refused = world.edit("bad")
-        await world.turn()
-        world.reloader.look_fails = error
-        world.reloader.go.set()
-        assert (await refused).result is Result.REFUSED
-
-    assert _run(play).heard == ["Refused bad"]
-
-
-def test_files_that_could_not_be_read_are_tried_again_as_they_are_then() -> None:
-    """No descriptor was left to read them, so that nobody knows what was refused: what is there is tried."""
-
-    async def play(world: World) -> None:
-        world.reloader.files = "B"
-        world.reloader.go.set()
-        outcome = await world.attempts.again("", generation=1)
-        assert outcome is not None
-        assert (outcome.result, outcome.bundle_hash) == (Result.APPLIED, "B")
-
-    _run(play)
+    refused = world.edit("bad")
+    await world.turn()
+    world.reloader.look_fails = error
+    world.reloader.go.set()
+    assert (await refused).result is Result.REFUSED
+    assert world.heard == ["Refused bad"]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.manifest.model import RetrySpec
 from declctl.runtime.handling.circuit_breaker import (
     LONGEST_LOOK,
     BreakerPolicy,
@@ -55,8 +56,8 @@ def _caller(breaker):
     return Caller(breaker)
 
 
-def test_it_opens_after_failures_in_a_row(caller, log):
-    """Two failures, and a success between them, do not count: the third in a row does."""
+def test_it_opens_after_failures_in_a_row(caller, log, clock):
+    """Two failures, and a success between them, do not count. Each that asks is told how long to wait."""
     caller.fail("a", "b")
     caller.succeed("c")
     caller.fail("a", "b")
@@ -68,36 +69,39 @@ def test_it_opens_after_failures_in_a_row(caller, log):
     line = log.find("plugin slack is suspended (onError: Disable), after 3 failed calls in a row")
     assert (line.level, line.fields) == ("warning", {"plugin": "slack", "retry_in": 30.0})
     assert line.event.endswith("OSError: down; its handlers wait, and one call is tried in 30 s")
-
-
-def test_one_object_that_always_fails_suspends_nothing(caller):
-    """It is retried as any failing change is; the plugin works for the others."""
-    caller.fail(*["a"] * 50)
-    assert caller.state is BreakerState.CLOSED
-    caller.fail("b")
-    assert caller.state is BreakerState.OPEN
-
-
-def test_nothing_is_called_until_the_back_off_is_over(caller, clock):
-    """Each that asks is told how long to wait."""
-    caller.fail("a", "b", "c")
     assert caller.enter("a") == 30.0
     clock.set(12.0)
     assert caller.enter("d") == 18.0
     assert caller.woken == 0
 
 
+def test_one_object_that_always_fails_suspends_nothing(caller, clock):
+    """The plugin works for the others. Where it is alone, it need not let others go first."""
+    caller.fail(*["a"] * 50)
+    assert caller.state is BreakerState.CLOSED
+    caller.fail("b")
+    assert caller.state is BreakerState.OPEN
+    clock.set(30.0)
+    caller.fail("a")
+    clock.set(60.0)
+    assert caller.enter("a") == 0.0
+
+
 def test_one_call_is_tried_and_success_closes_it(caller, clock, log):
     """While the trial is under way the others wait; after it they are woken at once."""
     caller.fail("a", "b", "c")
     clock.set(30.0)
+    assert caller.enter("a") == 0.0
+    caller.breaker.left("a")  # it waits for a cache, which says nothing about the plugin
+    assert caller.state is BreakerState.OPEN
     assert caller.enter("d") == 0.0
     assert caller.state is BreakerState.HALF_OPEN
     assert caller.enter("e") == LONGEST_LOOK
+    woken = caller.woken
     caller.breaker.succeeded("d")
     status = caller.breaker.status()
-    assert (status.state, status.failures, status.trials) == (BreakerState.CLOSED, 0, 1)
-    assert (caller.woken, status.last_error, status.next_trial_seconds) == (1, None, None)
+    assert (status.state, status.failures, status.trials) == (BreakerState.CLOSED, 0, 2)
+    assert (caller.woken - woken, status.last_error, status.next_trial_seconds) == (1, None, None)
     assert log.find("plugin slack is called again: the call for d, on trial, has succeeded").level == "info"
     caller.succeed("e")
 
@@ -131,42 +135,17 @@ def test_the_object_of_a_failed_trial_lets_another_one_go_first(caller, clock):
     assert caller.state is BreakerState.CLOSED
 
 
-def test_an_object_that_is_alone_is_tried_again(caller, clock):
-    """Nothing else waits: it need not let others go first."""
-    caller.fail("a", "b", "c")
-    clock.set(30.0)
-    caller.fail("a")
-    clock.set(60.0)
-    assert caller.enter("a") == 0.0
-
-
-def test_a_trial_without_a_verdict_is_given_to_the_next(caller, clock):
-    """A call that waits for a cache says nothing about the plugin."""
-    caller.fail("a", "b", "c")
-    clock.set(30.0)
-    assert caller.enter("a") == 0.0
-    caller.breaker.left("a")
-    assert caller.state is BreakerState.OPEN
-    assert caller.enter("b") == 0.0
-
-
-@pytest.mark.parametrize("ends", ["succeeded", "failed", "left"])
-def test_a_call_that_began_before_it_opened_decides_nothing(breaker, caller, clock, ends):
+@pytest.mark.parametrize("end", ["succeeded", "failed", "left"])
+def test_a_call_that_began_before_it_opened_decides_nothing(breaker, caller, clock, end):
     """With several workers, calls are under way when it opens."""
+    arguments = ("slow", "late") if end == "failed" else ("slow",)
     assert caller.enter("slow") == 0.0
     caller.fail("a", "b", "c")
-
-    def end() -> None:
-        if ends == "failed":
-            breaker.failed("slow", "late")
-        else:
-            getattr(breaker, ends)("slow")
-
-    end()
+    getattr(breaker, end)(*arguments)
     assert (caller.state, caller.enter("a")) == (BreakerState.OPEN, 30.0)
     clock.set(30.0)
     assert caller.enter("b") == 0.0
-    end()
+    getattr(breaker, end)(*arguments)
     assert caller.state is BreakerState.HALF_OPEN
 
 
@@ -206,17 +185,17 @@ def _flaky():
 
 @pytest.fixture(name="slot")
 def _slot(bench, breaker, flaky):
-    """A handler of the plugin, worked by hand."""
     return bench.bound(replace(bench.binding(flaky.declctl_event), breaker=breaker))
 
 
 def test_changes_wait_and_none_is_lost(bench, slot, flaky, added, clock: ManualClock, breaker):
-    """A suspended plugin is not called; when it works again, each change is delivered once."""
+    """A suspended plugin is not called; then each change is delivered once. The wait is part of the lag."""
     slot.add_all([added(name) for name in "abcdefgh"])
     bench.work()
     assert flaky.called == ["default/a", "default/b", "default/c"], "the others are not tried"
     figures = slot.statistics()
     assert (figures.failed, figures.retried, figures.dropped, figures.queued) == (0, 3, 0, 8)
+    assert figures.lag.total == 3
     clock.set(29.0)
     bench.work()
     assert len(flaky.called) == 3
@@ -227,12 +206,11 @@ def test_changes_wait_and_none_is_lost(bench, slot, flaky, added, clock: ManualC
     assert sorted(flaky.called[3:]) == [f"default/{name}" for name in "abcdefgh"]
     figures = slot.statistics()
     assert (figures.succeeded, figures.failed, figures.queued) == (8, 0, 0)
+    assert (figures.lag.total, figures.lag.sum) == (8, 150.0), "retries have none"
 
 
 def test_a_wait_is_no_attempt(bench, breaker, flaky, added, clock):
     """`maxAttempts: 2` gives a change two calls, however long the plugin was suspended between them."""
-    from declctl.manifest.model import RetrySpec
-
     binding = bench.binding(flaky.declctl_event, retry=RetrySpec(max_attempts=2))
     slot = bench.bound(replace(binding, breaker=breaker))
     slot.add_all([added(name) for name in "abc"])
@@ -247,21 +225,6 @@ def test_a_wait_is_no_attempt(bench, breaker, flaky, added, clock):
     assert (slot.statistics().succeeded, slot.statistics().failed) == (3, 0)
 
 
-def test_a_wait_for_the_plugin_is_part_of_the_lag(bench, slot, flaky, added, clock):
-    """A change that came while the plugin was suspended has waited since then."""
-    slot.add_all([added(name) for name in "abc"])
-    bench.work()
-    assert slot.statistics().lag.total == 3
-    slot.add_all([added("d")])
-    bench.work()
-    assert slot.statistics().lag.total == 3, "nothing was called for it"
-    clock.set(30.0)
-    flaky.down = False
-    bench.work()
-    lag = slot.statistics().lag
-    assert (lag.total, lag.sum) == (4, 30.0), "retries have none"
-
-
 def test_one_trial_for_all_handlers_of_a_plugin(bench, breaker, flaky, added, clock):
     """Two handlers of one plugin share its breaker: while one has the trial the other waits, and is woken."""
 
@@ -274,8 +237,9 @@ def test_one_trial_for_all_handlers_of_a_plugin(bench, breaker, flaky, added, cl
         work(first)  # its retries are due, and are put off
         flaky.declctl_event(change)
 
-    first = bench.bound(replace(bench.binding(flaky.declctl_event), breaker=breaker))
-    second = bench.bound(replace(bench.binding(on_trial), breaker=breaker))
+    first, second = (
+        bench.bound(replace(bench.binding(hook), breaker=breaker)) for hook in (flaky.declctl_event, on_trial)
+    )
     woken = []
     first.wake = lambda: woken.append("first")
     first.add_all([added(name) for name in "abc"])
@@ -291,24 +255,8 @@ def test_one_trial_for_all_handlers_of_a_plugin(bench, breaker, flaky, added, cl
     assert (first.statistics().succeeded, second.statistics().succeeded) == (3, 1)
 
 
-def test_no_breaker_no_waits(bench, flaky, added):
-    """Without `onError: Disable`, each change is tried as `retry` says."""
-    slot = bench.slot(flaky.declctl_event)
-    slot.add_all([added(name) for name in "abcdefgh"])
-    bench.work()
-    assert len(flaky.called) == 8
-
-
-def test_a_handler_that_is_removed_waits_no_longer(bench, slot, flaky, added):
-    """What waits for the plugin is dropped with the handler, and counted."""
-    slot.add_all([added(name) for name in "abcd"])
-    bench.work()
-    assert slot.close() == 4
-    assert (slot.statistics().queued, slot.statistics().dropped) == (0, 4)
-
-
 def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breaker, flaky, added, clock):
-    """The call has no timeout and may never return: the plugin must not be suspended for ever."""
+    """The call may never return: others are tried. What waits when the handler is removed is dropped."""
     states = []
 
     def hangs(change):
@@ -318,13 +266,13 @@ def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breake
         flaky.declctl_event(change)
 
     slot = bench.bound(replace(bench.binding(hangs), breaker=breaker))
-    slot.add_all([added(name) for name in "abc"])
+    slot.add_all([added(name) for name in "abcd"])
     bench.work()
     clock.set(30.0)
-    item = slot.queue.take()
-    assert item is not None
-    slot.work(item)
+    slot.work(slot.queue.take())
     assert states == [BreakerState.OPEN]
+    assert slot.close() == 4
+    assert (slot.statistics().queued, slot.statistics().dropped) == (0, 4)
 
 
 def test_a_fault_of_declctl_at_the_end_of_a_trial_leaves_the_trial_to_others(
@@ -340,8 +288,6 @@ def test_a_fault_of_declctl_at_the_end_of_a_trial_leaves_the_trial_to_others(
     clock.set(30.0)
     flaky.down = False
     monkeypatch.setattr(slot.dead_letters, "succeeded", broken)
-    item = slot.queue.take()
-    assert item is not None
     with pytest.raises(RuntimeError, match="broken"):
-        slot.invocations.deliver(item)
+        slot.invocations.deliver(slot.queue.take())
     assert slot.binding.breaker.status().state is BreakerState.OPEN

@@ -20,7 +20,6 @@ WRITE = ClientWrite("PATCH", f"{PODS}/b", "declctl/1.0", "application/json", b"{
 
 
 def recorded(write: ClientWrite):
-    """The entry of the ledger for a write."""
     ledger, clock = WriteLedger(), ManualClock()
 
     def known(*name: str) -> Resource | None:
@@ -62,17 +61,13 @@ def test_a_request_is_shown_as_the_write_that_it_is(method, path, content_type, 
     assert found.origin.handler == UNKNOWN_HANDLER  # it is part of no call
 
 
-def test_the_kind_is_that_of_a_discovered_resource() -> None:
-    """The name of the resource is known in any case."""
+def test_the_kind_is_that_of_a_discovered_resource_and_the_field_manager_that_of_the_server() -> None:
+    """It is a parameter, and by default the beginning of the User-Agent: so the fields find the write."""
     found = recorded(replace(WRITE, url=f"{HOST}/apis/apps/v1/namespaces/a/deployments/b"))
     assert (found.kind, found.resource) == (DEPLOYMENT.gvk, "deployments.apps")
     other = recorded(WRITE)
     assert (other.kind, other.resource) == (GroupVersionKind("", "v1", ""), "pods")
-
-
-def test_the_field_manager_is_that_of_the_server() -> None:
-    """It is a parameter, and by default the beginning of the User-Agent: so the fields find the write."""
-    assert recorded(WRITE).manager == "declctl"
+    assert other.manager == "declctl"
     assert recorded(replace(WRITE, url=f"{PODS}/b?force=true&fieldManager=mine%2Fweb")).manager == "mine/web"
 
 

@@ -25,8 +25,6 @@ def test_the_files_are_those_of_the_newest_change(tmp_path: Path, monkeypatch: p
     files.replace({"data": {"a.py": "3"}, "binaryData": {"c.py": "NA=="}})
     found = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir() if path.suffix == ".py"}
     assert found == {"a.py": "3", "c.py": "4"}
-    files = MountedFiles(tmp_path)
-    files.replace({"data": {"a.py": "1"}})
     before = sorted(tmp_path.iterdir())
     write = Path.write_bytes
 
@@ -40,7 +38,7 @@ def test_the_files_are_those_of_the_newest_change(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError, match="no space"):
             files.replace({"data": {"a.py": "2", "b.py": "2"}})
     assert sorted(tmp_path.iterdir()) == before
-    assert (tmp_path / "a.py").read_text("utf-8") == "1"
+    assert (tmp_path / "a.py").read_text("utf-8") == "3"
     files.replace({"data": {"a.py": "2", "b.py": "2"}})
     assert (tmp_path / "b.py").read_text("utf-8") == "2"
 
@@ -68,20 +66,21 @@ MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bundle", "
 
 @pytest.fixture(name="server")
 def _server() -> Iterator[SandboxThread]:
-    """An API server with the ConfigMap."""
     with SandboxThread() as server:
         server.load([{**MAP, "data": {"a.py": "1"}}])
         yield server
 
 
-@pytest.fixture(name="followed")
-def _followed(server: SandboxThread, log) -> Iterator[ConfigMapFolder]:
-    """The folder of the ConfigMap."""
-
+def following(server: SandboxThread, log) -> ConfigMapFolder:
     def connect() -> Awaitable[Client]:
         return Client.from_kubeconfig_dict(server.kubeconfig())
 
-    with ConfigMapFolder("team-a", "bundle", connect=connect, log=log) as folder:
+    return ConfigMapFolder("team-a", "bundle", connect=connect, log=log)
+
+
+@pytest.fixture(name="followed")
+def _followed(server: SandboxThread, log) -> Iterator[ConfigMapFolder]:
+    with following(server, log) as folder:
         yield folder
 
 
@@ -134,10 +133,7 @@ def test_a_start_without_the_right_to_watch_says_which_right(server: SandboxThre
     for verb in ("list", "watch"):
         server.faults.refuse(403, Match(resource="configmaps", verb=verb))
 
-    def connect() -> Awaitable[Client]:
-        return Client.from_kubeconfig_dict(server.kubeconfig())
-
-    with ConfigMapFolder("team-a", "bundle", connect=connect, log=log) as folder:
+    with following(server, log) as folder:
         assert (folder.path / "a.py").read_text("utf-8") == "1"
         until("it is told", lambda: folder.status().reason == "WatchForbidden")
         assert log.find("can't be watched")

@@ -1,12 +1,12 @@
 """Dead letters: what is given up is kept, can be queued again, and goes when it is not needed any more."""
 
 import itertools
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from declctl.manifest.model import OnFailure, QueueSpec, RetrySpec
-from declctl.objects import ChangeType
+from declctl.objects import ChangeType, Notification
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters, RequeueResult
 from tests.rooms.runtime.conftest import implementation, rebind
 
@@ -35,15 +35,19 @@ def flaky() -> Flaky:
     return Flaky()
 
 
+@pytest.fixture
+def slot(bench, flaky):
+    return bench.slot(implementation(flaky.hook), **POLICY)
+
+
 def _give_up(bench, clock) -> None:
     bench.work()
     clock.set(1.0)
     bench.work()
 
 
-def test_what_is_given_up_is_a_letter_with_all_that_is_known(bench, added, clock, flaky) -> None:
-    """After `maxAttempts`: the key, the fault, its traceback, the attempts, the times and the generation."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
+def test_what_is_given_up_is_a_letter_with_all_that_is_known(bench, slot, added, clock, flaky) -> None:
+    """Its key, fault, traceback, attempts, times and generation; one that fails again is one again."""
     slot.add_all([added("a")])
     first = clock.now()
     _give_up(bench, clock)
@@ -58,6 +62,10 @@ def test_what_is_given_up_is_a_letter_with_all_that_is_known(bench, added, clock
     figures = slot.statistics()
     assert (figures.failed, figures.dead_letters, figures.queued) == (1, 1, 0)
     assert bench.log.find("given up: `declctl get deadletters` has it")
+    slot.requeue("default/a")
+    _give_up(bench, clock)
+    assert len(flaky.heard) == 4
+    assert [letter.attempts for letter in slot.dead_letters.all()] == [2]
 
 
 def test_with_ignore_there_is_no_letter(bench, added, clock, flaky) -> None:
@@ -68,13 +76,9 @@ def test_with_ignore_there_is_no_letter(bench, added, clock, flaky) -> None:
     assert (slot.statistics().failed, slot.statistics().dead_letters) == (1, 0)
 
 
-def test_a_requeued_change_is_delivered_as_it_was(bench, record, clock, flaky) -> None:
+def test_a_requeued_change_is_delivered_as_it_was(bench, slot, record, clock, flaky) -> None:
     """With the object of then, its old state and new attempts; a success forgets it."""
-    from declctl.objects import Notification
-
-    old, new = record("a", version=7), record("a", version=8)
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
-    slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
+    slot.add_all([Notification(ChangeType.MODIFIED, record("a", version=8), old=record("a", version=7))])
     _give_up(bench, clock)
     flaky.fails = False
     assert slot.requeue("default/a") is RequeueResult.REQUEUED
@@ -84,63 +88,41 @@ def test_a_requeued_change_is_delivered_as_it_was(bench, record, clock, flaky) -
     assert slot.requeue("default/a") is RequeueResult.NONE
 
 
-def test_a_requeued_change_that_fails_again_is_a_letter_again(bench, added, clock, flaky) -> None:
-    """After as many attempts as the first time."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
-    slot.add_all([added("a")])
-    _give_up(bench, clock)
-    slot.requeue("default/a")
-    _give_up(bench, clock)
-    assert len(flaky.heard) == 4
-    assert [letter.attempts for letter in slot.dead_letters.all()] == [2]
-
-
 def test_of_two_hooks_only_the_one_that_failed_is_called_again(bench, added, clock, flaky) -> None:
-    """A requeue is a further attempt, and no second delivery to what has succeeded."""
+    """A retry and a requeue are further attempts, and no second delivery to what has succeeded."""
     good: list[str] = []
     slot = bench.slot(
         implementation(lambda change: good.append(change.type)), implementation(flaky.hook), **POLICY
     )
     slot.add_all([added("a")])
+    bench.work()
+    assert (len(good), len(flaky.heard)) == (1, 1)
     _give_up(bench, clock)
+    assert (len(good), len(flaky.heard)) == (1, 2)
     flaky.fails = False
     slot.requeue("default/a")
     bench.work()
-    assert (len(good), len(flaky.heard)) == (1, 3)
+    assert (len(good), len(flaky.heard), slot.statistics().succeeded) == (1, 3, 1)
 
 
-def test_a_newer_success_of_the_key_forgets_its_letter(bench, added, clock, flaky) -> None:
+def test_a_newer_change_goes_before_a_letter_and_its_success_forgets_it(
+    bench, slot, added, clock, flaky
+) -> None:
     """And no other letter: what the handler has done with the newer state is what counts."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
     slot.add_all([added("a"), added("b")])
     _give_up(bench, clock)
-    flaky.fails = False
     slot.add_all([added("a", ChangeType.MODIFIED)])
+    assert slot.requeue("default/a") is RequeueResult.PENDING
+    assert slot.statistics().dead_letters == 2
+    flaky.fails = False
     bench.work()
     assert [letter.key for letter in slot.dead_letters.all()] == ["default/b"]
 
 
-def test_a_letter_does_not_overtake_a_newer_change(bench, added, clock, flaky) -> None:
-    """A newer change waits: it goes first, and the letter stays until that has succeeded."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
-    slot.add_all([added("a")])
-    _give_up(bench, clock)
-    slot.add_all([added("a", ChangeType.MODIFIED)])
-    assert slot.requeue("default/a") is RequeueResult.PENDING
-    assert slot.statistics().dead_letters == 1
-    flaky.fails = False
-    bench.work()
-    assert slot.statistics().dead_letters == 0
-
-
-def test_the_letters_of_a_key_are_one(bench, record, clock, flaky) -> None:
+def test_the_letters_of_a_key_are_one(bench, slot, record, clock, flaky) -> None:
     """Merged as waiting changes are: what is delivered is from the oldest state to the newest."""
-    from declctl.objects import Notification
-
-    states = [record("a", version=number) for number in range(4)]
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
     first = clock.now()
-    for old, new in itertools.pairwise(states):
+    for old, new in itertools.pairwise([record("a", version=number) for number in range(4)]):
         slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
         _give_up(bench, clock)
     (letter,) = slot.dead_letters.all()
@@ -152,9 +134,8 @@ def test_the_letters_of_a_key_are_one(bench, record, clock, flaky) -> None:
     assert flaky.heard == [("Modified", "3", "0")]
 
 
-def test_a_deleted_and_the_object_made_anew_are_both_delivered(bench, added, clock, flaky) -> None:
+def test_a_deleted_and_the_object_made_anew_are_both_delivered(bench, slot, added, clock, flaky) -> None:
     """They can't be one change; their order stays."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
     for kind in (ChangeType.DELETED, ChangeType.ADDED, ChangeType.MODIFIED):
         slot.add_all([added("a", kind)])
         _give_up(bench, clock)
@@ -178,37 +159,31 @@ def test_an_attempted_change_that_is_requeued_is_not_merged_away(bench, added, c
     assert [kind for kind, _, _ in flaky.heard] == ["Deleted"]
 
 
-def test_letters_survive_a_reload(bench, added, clock, flaky) -> None:
+def test_letters_survive_a_reload(bench, slot, added, clock) -> None:
     """They belong to the slot; the new code gets what is requeued."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
     slot.add_all([added("a")])
     _give_up(bench, clock)
     seen: list[int] = []
-
-    def mended(change) -> None:
-        seen.append(change.generation)
-
-    rebind(slot, bench.binding(implementation(mended), generation=2, **POLICY))
+    rebind(slot, bench.binding(lambda change: seen.append(change.generation), generation=2, **POLICY))
     slot.requeue("default/a")
     bench.work()
     assert (seen, slot.statistics().dead_letters) == ([2], 0)
 
 
-def test_a_handler_that_was_removed_keeps_no_letters(bench, added, clock, flaky) -> None:
-    """Its last calls fail without a letter that nobody could requeue."""
-    slot = bench.slot(implementation(flaky.hook), **POLICY)
+def test_a_handler_that_was_removed_keeps_no_letters(bench, slot, added) -> None:
+    """Its last calls fail without a letter that nobody could requeue; nor is anybody sent to look for one."""
     slot.add_all([added("a")])
     item = slot.queue.take()
     slot.close()
     slot.work(item)
     assert (slot.statistics().failed, slot.statistics().dead_letters) == (1, 0)
+    line = bench.log.find("notify failed on Added default/a")
+    assert line.event.endswith("attempt 1 of 2, given up")
 
 
-def _letter(key: str, error: str = "", changes: int = 1) -> DeadLetter:
-    from datetime import UTC, datetime
-
+def _letter(key: str, error: str = "") -> DeadLetter:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return DeadLetter("h", key, "Added", error, "E", "", 1, now, now, 1, changes)
+    return DeadLetter("h", key, "Added", error, "E", "", 1, now, now, 1, 1)
 
 
 def test_there_are_only_so_many_letters() -> None:
@@ -219,7 +194,6 @@ def test_there_are_only_so_many_letters() -> None:
     assert [letter.key for letter in letters.all()] == ["a", "c"]
     assert letters.dropped == 1
     taken = letters.take("a")
-    assert taken is not None
     assert (taken[0].changes, taken[1]) == (2, 2)
 
 
@@ -245,7 +219,6 @@ def test_what_is_put_back_is_older_than_what_came_since() -> None:
     letters.put(_letter("a", "first"), "1")
     taken = letters.take("a")
     letters.put(_letter("a", "second"), "2")
-    assert taken is not None
     letters.put_back(*taken)
     (letter,) = letters.all()
     assert (letter.error, letter.changes) == ("second", 2)

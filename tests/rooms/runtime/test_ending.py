@@ -8,7 +8,7 @@ import pytest
 from declctl.runtime.runtime import until_done
 
 
-def test_a_fault_while_it_is_waited_for_rest_is_raised(log) -> None:
+async def test_a_fault_while_it_is_waited_for_rest_is_raised(log) -> None:
     """`run --once` must not end with exit status 0 because nobody could see whether all was done."""
 
     class Observer:
@@ -18,9 +18,6 @@ def test_a_fault_while_it_is_waited_for_rest_is_raised(log) -> None:
         def failed_handlers(self) -> str:
             return ""
 
-    async def scenario() -> int:
-        observer: Any = Observer()
-        return await until_done(observer, asyncio.Event(), timeout=20.0, log=log)
-
+    observer: Any = Observer()
     with pytest.raises(LookupError, match="no figures"):
-        asyncio.run(scenario())
+        await until_done(observer, asyncio.Event(), timeout=20.0, log=log)

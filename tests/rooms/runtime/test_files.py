@@ -4,7 +4,7 @@ import asyncio
 import errno
 import hashlib
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import watchfiles
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import WatchFiles
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth, FileWatchStatus, Notices, folder_id
-from declctl.testing import BundleDir, ConfigMapDir
+from declctl.testing import BundleDir
 from declctl.testing.controller import Logged
 
 
@@ -27,144 +27,75 @@ def _digest_of(path: Path):
     return digest
 
 
-class _Remembered:
-    """What was told last, as whoever makes attempts remembers it."""
-
-    def __init__(self, digest: str) -> None:
-        self.digest = digest
-
-    async def following(self, stream) -> str:
-        self.digest = await anext(stream)
-        return self.digest
-
-
-def _changes(path: Path, last: _Remembered, *, settle: float = 0.02, clock=None, blind=print) -> FileChanges:
-    return FileChanges(
-        digest=_digest_of(path),
+async def _collect(
+    path: Path, steps, *, seconds: float = 10.0, settle: float = 0.02, clock=None, blind=print
+) -> list[str]:
+    """The digests after each step, which is taken once the last one was told."""
+    digest = _digest_of(path)
+    told = [digest()]
+    changes = FileChanges(
+        digest=digest,
         folders=lambda: [path.parent],
         settle=lambda: settle,
         clock=clock or SystemClock(),
-        last=lambda: last.digest,
+        last=lambda: told[-1],
         blind=blind,
     )
+    async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
+        for step in steps:
+            following = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            step()
+            told.append(await following)
+    return told[1:]
 
 
-def _collect(path: Path, steps, *, seconds: float = 10.0, **how) -> list[str]:
-    """The digests after each step, which is taken once the last one was told."""
-    last = _Remembered(_digest_of(path)())
-    changes = _changes(path, last, **how)
-
-    async def scenario() -> list[str]:
-        told = []
-        async with asyncio.timeout(seconds), aclosing(aiter(changes)) as stream:
-            for step in steps:
-                following = asyncio.ensure_future(last.following(stream))
-                await asyncio.sleep(0)
-                step()
-                told.append(await following)
-        return told
-
-    return asyncio.run(scenario())
+# What polls no folder, in which `a` was told last.
+POLLS = {
+    "folders": list,
+    "settle": lambda: 0.25,
+    "last": lambda: "a",
+    "watch": lambda: WatchFiles.POLL,
+}
 
 
 @pytest.mark.guarantee("G24")
-def test_an_edit_is_told_once_it_has_settled(tmp_path: Path) -> None:
-    """A handler file is saved: one reload is asked for, within moments."""
-    folder = BundleDir(tmp_path, {"h.py": "one"})
-    path = tmp_path / "h.py"
-    told = _collect(path, [lambda: folder.write("h.py", "two")], seconds=3)
-    assert told == [_digest_of(path)()]
-
-
-def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -> None:
-    """Many quick saves in a row: none has to wait for the safety poll."""
-    folder = BundleDir(tmp_path, {"h.py": "0"})
+async def test_an_edit_right_after_the_watch_began_is_not_waited_for(tmp_path: Path) -> None:
+    """Many quick saves in a row: each asks for one reload, and none has to wait for the safety poll."""
+    folder, path = BundleDir(tmp_path, {"h.py": "0"}), tmp_path / "h.py"
     steps = [lambda n=n: folder.write("h.py", str(n)) for n in range(1, 11)]
-    assert len(_collect(tmp_path / "h.py", steps, seconds=4.5, settle=0.0)) == 10
+    told = await _collect(path, steps, seconds=4.5, settle=0.0)
+    assert len(set(told)) == 10
+    assert told[-1] == _digest_of(path)()
 
 
-@pytest.mark.guarantee("G24")
-def test_a_swapped_configmap_is_told_each_time(tmp_path: Path) -> None:
-    """Twenty swaps of a mounted ConfigMap: twenty reloads are asked for."""
-    mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
-    steps = [lambda n=n: mounted.swap({"h.py": str(n)}) for n in range(1, 21)]
-    told = _collect(mounted.path / "h.py", steps, settle=0.0)
-    assert len(set(told)) == 20
-    assert told[-1] == _digest_of(mounted.path / "h.py")()
+class _Script(ManualClock):
+    """A clock that moves only when somebody sleeps; something may happen then."""
 
-
-@pytest.mark.guarantee("G24")
-def test_a_swap_with_the_same_bytes_asks_for_nothing(tmp_path: Path) -> None:
-    """The kubelet rewrites a ConfigMap whose bytes are the same: no reload."""
-    mounted = ConfigMapDir(tmp_path / "etc", {"h.py": "0"})
-
-    def twice() -> None:
-        mounted.swap({"h.py": "0"})
-        mounted.swap({"h.py": "1"})
-
-    told = _collect(mounted.path / "h.py", [twice])
-    assert told == [hashlib.sha256(b"1").hexdigest()]
-
-
-class _Script:
-    """A digest that follows a script, in a clock that moves only when the settling sleeps."""
-
-    def __init__(self, digests: list[str]) -> None:
-        self.clock = ManualClock()
+    def __init__(self, then: Callable[[], object] = list) -> None:
+        super().__init__()
         self.slept: list[float] = []
-        self._digests = digests
-        script = self
+        self._then = then
 
-        class Clock(ManualClock):
-            async def sleep(self, seconds: float) -> None:
-                script.slept.append(seconds)
-                self.set(seconds)
-
-        self.clock = Clock()
-
-    def read(self) -> str:
-        return self._digests.pop(0) if len(self._digests) > 1 else self._digests[0]
-
-    def first(self, *, settle: float) -> str:
-        changes = FileChanges(
-            digest=self.read,
-            folders=list,
-            settle=lambda: settle,
-            clock=self.clock,
-            last=lambda: "a",
-            watch=lambda: WatchFiles.POLL,
-        )
-
-        async def scenario() -> str:
-            async with aclosing(aiter(changes)) as stream:
-                return await anext(stream)
-
-        return asyncio.run(scenario())
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.set(seconds)
+        self._then()
 
 
-def test_what_is_told_is_the_last_state_after_a_quiet_time() -> None:
-    """Of files that never settle it is told after two seconds; polls are a second apart."""
-    script = _Script(["a", "b", "c", "d", "d"])
-    assert script.first(settle=0.3) == "d"
-    assert script.slept[1:] == [0.3, 0.3, 0.3]
-    script = _Script([str(n) for n in range(1000)])
-    script.first(settle=0.3)
-    assert sum(script.slept) <= 2.3
-    script = _Script(["a", "a", "a", "b"])
-    assert script.first(settle=0.1) == "b"
-    assert script.slept == [1.0, 1.0, 1.0, 0.1]
+async def test_polls_are_a_second_apart() -> None:
+    digests, clock = ["a", "a", "a", "b", "b"], _Script()
+    changes = FileChanges(digest=lambda: digests.pop(0), clock=clock, **POLLS)
+    async with aclosing(aiter(changes)) as stream:
+        assert await anext(stream) == "b"
+    assert clock.slept == [1.0, 1.0, 1.0, 0.25]
 
 
-def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
+async def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
     """The folder is not there yet: it is found when it comes."""
     path = tmp_path / "inner" / "h.py"
-
-    class Clock(ManualClock):
-        async def sleep(self, seconds: float) -> None:
-            self.set(seconds)
-            BundleDir(path.parent, {"h.py": "two"})
-
-    assert _collect(path, [lambda: None], clock=Clock()) == [_digest_of(path)()]
+    clock = _Script(lambda: BundleDir(path.parent, {"h.py": "two"}))
+    assert await _collect(path, [lambda: None], clock=clock) == [_digest_of(path)()]
 
 
 async def test_nothing_is_looked_at_while_watching_is_off() -> None:
@@ -175,14 +106,7 @@ async def test_nothing_is_looked_at_while_watching_is_off() -> None:
         looks.append(clock.monotonic())
         return "changed"
 
-    changes = FileChanges(
-        digest=digest,
-        folders=list,
-        settle=lambda: 0.3,
-        clock=clock,
-        last=lambda: "before",
-        watch=lambda: policy[0],
-    )
+    changes = FileChanges(digest=digest, clock=clock, **POLLS | {"watch": lambda: policy[0]})
     async with aclosing(aiter(changes)) as stream:
         following = asyncio.ensure_future(anext(stream))
         await clock.advance(3600.0)
@@ -270,9 +194,7 @@ async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatc
     """Whatever a look raises, and wherever: nothing ends, pauses grow to 16 s, and the edit is told."""
     times = 1 if where == "seen" else 7
     failing = _Failing(error, times, then=[] if where == "folders" else None)
-    script = _Script(["b"])
-    last, failed, succeeded = ["a"], [], []
-    slept = script.slept
+    clock, failed, succeeded = _Script(), [], []
 
     def digest() -> str:
         if where == "digest":
@@ -287,19 +209,16 @@ async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatc
     monkeypatch.setattr("declctl.runtime.reloading.files.in_thread", in_thread)
     changes = FileChanges(
         digest=digest,
-        folders=failing if where == "folders" else list,
-        settle=lambda: 0.25,
-        clock=script.clock,
-        last=lambda: last[0],
-        watch=lambda: WatchFiles.POLL,
+        clock=clock,
+        **POLLS | ({"folders": failing} if where == "folders" else {}),
         seen=failing if where == "seen" else lambda: None,
         failed=failed.append,
-        succeeded=lambda: succeeded.append(script.clock.monotonic()),
+        succeeded=lambda: succeeded.append(clock.monotonic()),
     )
     async with asyncio.timeout(10), aclosing(aiter(changes)) as stream:
         assert (await anext(stream)) == "b"
     assert failed == [error] * times
-    assert slept == ([] if where == "seen" else [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]) + [0.25]
+    assert clock.slept == ([] if where == "seen" else [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]) + [0.25]
     assert len(succeeded) == 1
 
 
@@ -314,7 +233,7 @@ async def test_a_look_that_fails_is_told_and_made_again(where, error, monkeypatc
     ],
     ids=repr,
 )
-def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Path, monkeypatch) -> None:
+async def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path, monkeypatch) -> None:
     """No thread for the watch, no memory, a fault of the library: edits are found all the same."""
 
     async def broken(*_: object, **__: object) -> AsyncGenerator[object]:
@@ -322,15 +241,10 @@ def test_a_system_whose_notices_fail_in_any_way_is_looked_at(error, tmp_path: Pa
         yield
 
     path = BundleDir(tmp_path, {"h.py": "one"}).path / "h.py"
-
-    class Clock(ManualClock):
-        async def sleep(self, seconds: float) -> None:
-            self.set(seconds)
-            path.write_text("two")
-
+    clock = _Script(lambda: path.write_text("two"))
     monkeypatch.setattr(watchfiles, "awatch", broken)
     told: list[str] = []
-    assert _collect(path, [lambda: None], clock=Clock(), blind=told.append) == [_digest_of(path)()]
+    assert await _collect(path, [lambda: None], clock=clock, blind=told.append) == [_digest_of(path)()]
     if isinstance(error, RuntimeError):
         assert told == ["Error creating recommended watcher: Too many open files (os error 24)"]
 
@@ -363,22 +277,18 @@ def test_each_fault_is_logged_once_and_so_is_its_end() -> None:
     assert log.events()[3:] == [log.events()[1], "files are looked at again, after that has failed once"]
 
 
-def test_a_fault_of_ours_is_logged_as_one() -> None:
-    """What neither the files nor the system can be blamed for is an error with a traceback."""
-    log = Logged()
-    try:
-        raise KeyError("x")
-    except KeyError as error:
-        FileWatchHealth(clock=ManualClock(), log=log).failed(error)
-    (line,) = log.lines
-    assert (line.level, "please report it" in line.event) == ("error", True)
-    assert "test_a_fault_of_ours_is_logged_as_one" in line.fields["traceback"]
-
-
 def test_a_fault_is_named_by_its_text_and_if_need_be_by_its_class() -> None:
-    """`status` shows it: one of the system, one without a text, and one of Python."""
-    health = FileWatchHealth(clock=ManualClock(), log=Logged())
+    """`status` shows it. What neither the files nor the system can be blamed for is an error of ours."""
+    log = Logged()
+    health = FileWatchHealth(clock=ManualClock(), log=log)
     errors = [OSError("no descriptors"), OSError(), RuntimeError("no threads")]
     for error, words in zip(errors, ["no descriptors", "OSError", "RuntimeError: no threads"], strict=True):
         health.failed(error)
         assert health.status().error == words
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        health.failed(error)
+    line = log.lines[-1]
+    assert (line.level, "please report it" in line.event) == ("error", True)
+    assert "test_a_fault_is_named_by" in line.fields["traceback"]

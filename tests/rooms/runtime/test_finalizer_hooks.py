@@ -47,17 +47,16 @@ FINALIZER = "finalizer: example.dev/a"
 
 @pytest.fixture
 def loaded(bundle):
-    """Loads the code of a manifest with this entry point."""
+    """Loads the code of a manifest with this entry point: what the handler calls, and faults."""
 
     def load(entry, code=HOOKS, more=FINALIZER):
         bundle.write("handlers.py", code)
         path = bundle.write("manifest.yaml", MANIFEST % (entry, more))
-        declaration = read_files(InputFiles(str(path))).declaration
-        loaded_code, faults = load_code(declaration, number=1)
-        target = None if loaded_code is None else loaded_code.targets["a"]
-        if loaded_code is not None:
-            loaded_code.close()
-        return target, faults
+        loaded_code, faults = load_code(read_files(InputFiles(str(path))).declaration, number=1)
+        if loaded_code is None:
+            return None, faults
+        loaded_code.close()
+        return loaded_code.targets["a"], faults
 
     return load
 
@@ -98,17 +97,12 @@ def test_a_finalizer_without_a_hook_is_refused_where_it_stands(loaded, entry, co
     assert "_declctl_gen" not in fault.message
 
 
-def test_a_hook_without_a_mark_is_named_with_its_line(loaded):
-    """It would never be called."""
+def test_a_hook_that_would_not_be_called_is_named_with_its_line_and_what_to_write(loaded):
     code = "def reconcile(request): ...\ndef declctl_finalize(request): ...\n"
     _, (fault,) = loaded("handlers:reconcile", code)
     assert (fault.code, fault.line) == ("DCL047", 2)
     assert fault.file.endswith("handlers.py")
     assert "put @declctl.hookimpl above it" in fault.suggestion
-
-
-def test_a_parameter_that_the_hook_does_not_have_is_refused(loaded):
-    """As for every other hook, with what to write instead."""
     code = HOOKS.replace("def declctl_finalize(request)", "def declctl_finalize(obj)")
     _, (fault,) = loaded("handlers:reconcile", code)
     assert (fault.code, fault.line) == ("DCL046", 9)

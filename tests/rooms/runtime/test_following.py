@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, until_ready
-from tests.rooms.runtime.moving_caches import MadeUpCache
+from declctl.runtime.handling.relocation import CacheLags, until_ready
+from tests.rooms.runtime.moving_caches import MadeUpCache, proof_of
 
 
 class _Server(MadeUpCache):
@@ -22,12 +22,6 @@ class _Server(MadeUpCache):
             self.at(int(self._source.last_sync_resource_version))
 
 
-def _begun(source, target):
-    proof = FreshnessProof(["tell"], [source], target)
-    proof.begin()
-    return proof
-
-
 async def _through(clock, waiting: asyncio.Task, seconds: float, each=lambda: None) -> float:
     """Let time pass, and let something happen every 5 ms, until it is done; returns the seconds."""
     began = clock.monotonic()
@@ -40,25 +34,22 @@ async def _through(clock, waiting: asyncio.Task, seconds: float, each=lambda: No
 
 async def test_a_cache_that_has_not_shown_its_version_is_listed_at_once(clock) -> None:
     """One list, and the handler may go."""
-    source = MadeUpCache(seen=10)
-    target = _Server(source)
-    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=60))
+    target = _Server(source := MadeUpCache(seen=10))
+    waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=60))
     assert await _through(clock, waiting, 1) < 0.1
     assert target.relists_requested == 1
 
 
 async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) -> None:
     """A list every two seconds at most; the fault says which cache. Handlers that run go on meanwhile."""
-    source = MadeUpCache(seen=10)
-    target = _Server(source, served=False)
-    waiting = asyncio.create_task(until_ready((), [_begun(source, target)], {}, clock=clock, timeout=9))
+    target = _Server(source := MadeUpCache(seen=10), served=False)
+    waiting = asyncio.create_task(until_ready((), [proof_of(source, target)], {}, clock=clock, timeout=9))
     lasted = await _through(clock, waiting, 20)
     with pytest.raises(CacheLags, match=r"tell would go back in time: after 9 s .* is at version 9"):
         await waiting
     assert 9 <= lasted < 9.1
     assert target.relists_requested == 5
-    source = MadeUpCache(seen=9)
-    target = _Server(source, served=False)
+    target = _Server(source := MadeUpCache(seen=9), served=False)
     versions = iter(range(10, 10_000))
 
     def change() -> None:
@@ -66,7 +57,7 @@ async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) 
         source.at(version)
         source.put(record("a", version=version))  # which asserts that it is not held
 
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     change()
     waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=10))
     await _through(clock, waiting, 20, change)
@@ -76,8 +67,7 @@ async def test_a_cache_that_does_not_catch_up_refuses_the_reload(clock, record) 
 
 async def test_a_chase_ends_by_holding_what_is_followed(record, clock) -> None:
     """Objects change all the time, and the new cache does not see them: for a moment the old one is held."""
-    source = MadeUpCache(seen=9)
-    target = _Server(source, fields="spec.nodeName=a")
+    target = _Server(source := MadeUpCache(seen=9), fields="spec.nodeName=a")
     held = []
 
     def change() -> None:
@@ -88,7 +78,7 @@ async def test_a_chase_ends_by_holding_what_is_followed(record, clock) -> None:
             source.at(version)
             source.put(record("a", version=version))
 
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     change()
     waiting = asyncio.create_task(until_ready((), [proof], {}, clock=clock, timeout=60))
     assert 2 <= await _through(clock, waiting, 10, change) < 4

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from declctl.objects import ChangeType, LabelSelector
 from declctl.runtime.handling.relocation import FreshnessProof, Move
 from tests.rooms.runtime.conftest import make_record
-from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
-
-
-def _begun(source: MadeUpCache, target: MadeUpCache) -> FreshnessProof:
-    proof = FreshnessProof(["tell"], [source], target)
-    proof.begin()
-    return proof
+from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun, proof_of
 
 
 def _open_keys(proof: FreshnessProof) -> str | None:
@@ -22,47 +16,36 @@ def _open_keys(proof: FreshnessProof) -> str | None:
 
 @pytest.mark.parametrize(
     ("heard", "seen", "version"),
-    [(9, 8, "9"), (9, 9, None), (9, 10, None), (10, 9, "10"), (0, 9, None), (9, 0, None)],
+    [
+        *[(9, 8, "9"), (9, 9, None), (9, 10, None), (10, 9, "10"), (0, 9, None), (9, 0, None)],
+        *[("abc", 1000, None), (1000, "abc", None)],
+    ],
 )
 def test_a_target_has_to_reach_what_was_heard_before(heard, seen, version) -> None:
     """Versions are compared as numbers; what is no version says nothing."""
-    gap = _begun(MadeUpCache(seen=heard), MadeUpCache(seen=seen)).remaining_gap()
+    gap = proof_of(MadeUpCache(seen=heard), MadeUpCache(seen=seen)).remaining_gap()
     assert (gap and gap.version) == version
     assert gap is None or not gap.key
 
 
-def test_what_can_never_be_reached_is_not_waited_for(record) -> None:
-    """Versions that are no numbers, and those of a history that is no more.
-
-    A closed proof listens no more.
-    """
-    source, target = MadeUpCache(), MadeUpCache()
-    source.indexer.last_store_sync_resource_version = "abc"
-    assert _begun(source, target).remaining_gap() is None
-    source, target = MadeUpCache(), MadeUpCache()
-    target.indexer.last_store_sync_resource_version = "abc"
-    assert _begun(source, target).remaining_gap() is None
+def test_a_history_that_is_no_more_is_not_waited_for(record) -> None:
+    """It can never be reached. A closed proof listens no more."""
     source, target = MadeUpCache(seen=100), MadeUpCache(seen=100)
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.put(record("x", version=101))
     target.at(50)
     assert proof.remaining_gap() is not None
     source.at(49)
     assert proof.remaining_gap() is None
-    source = MadeUpCache(seen=9)
-    proof = _begun(source, MadeUpCache(seen=9))
     proof.close()
     proof.close()
     assert source.listeners == []
 
 
 def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
-    """By an event of the object, or by the version of the target.
-
-    What a list finds gone by that of the list.
-    """
+    """By an event of the object, or by the version of the target: of what a list finds gone, by that."""
     source, target = MadeUpCache(seen=9), MadeUpCache(seen=9)
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.put(record("a", version=10))
     assert _open_keys(proof) == "default/a"
     target.put(record("a", version=10))
@@ -75,7 +58,7 @@ def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
     target.at(12)
     assert _open_keys(proof) is None
     source, target = MadeUpCache(record("a", version=5), seen=9), MadeUpCache(record("a", version=5), seen=9)
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.at(20)
     source.remove("default/a")
     target.at(19)
@@ -83,13 +66,13 @@ def test_what_is_heard_meanwhile_has_to_be_seen(record) -> None:
     target.at(20)
     assert _open_keys(proof) is None
     source, target = MadeUpCache(seen=9), MadeUpCache(seen=9, fields="spec.nodeName=a")
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.put(record("x", version=10))
     assert _open_keys(proof) == "default/x"
     target.at(10)
     assert _open_keys(proof) is None
     source, target = MadeUpCache(seen=9), MadeUpCache(seen=9, namespace="a")
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.put(record("x", version=10, namespace="b"))
     assert _open_keys(proof) is None
     source.put(record("x", version=11, namespace="a"))
@@ -101,7 +84,7 @@ def test_objects_that_labels_leave_out_are_waited_for_where_the_target_holds_the
     web, other = {"tier": "web"}, {"tier": "other"}
     held = record("held", version=3, labels=web)
     source, target = MadeUpCache(seen=9), MadeUpCache(held, seen=9, labels="tier=web")
-    proof = _begun(source, target)
+    proof = proof_of(source, target)
     source.put(record("out", version=10, labels=other))
     assert _open_keys(proof) is None
     source.put(record("held", version=11, labels=other))
@@ -112,8 +95,7 @@ def test_objects_that_labels_leave_out_are_waited_for_where_the_target_holds_the
     source.put(record("leaves", version=13, labels=other))
     target.at(12)
     assert _open_keys(proof) == "default/leaves"
-    gap = _begun(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).remaining_gap()
-    assert gap is not None
+    gap = proof_of(MadeUpCache(seen=9), MadeUpCache(seen=8, namespace="b")).remaining_gap()
     assert str(gap.refusal(3)) == (
         "tell would go back in time: after 3 s the cache of v1 Pod in b is at version 8, and they have "
         "received newer ones: its watch brings nothing newer"
@@ -191,7 +173,6 @@ class _Ear:
         self.newest: dict[str, int] = {}
 
     def add_all(self, notifications) -> None:
-        """Hear of these."""
         for n in notifications:
             version = int(n.record.resource_version)
             assert version >= self.newest.get(n.key, 0), (n, "is of the past")
@@ -253,10 +234,7 @@ def _told(gone, come):
 
 
 def test_only_true_differences_are_told(record) -> None:
-    """New is Added, newer Modified, gone OutOfScope; another uid is two changes.
-
-    Nothing goes back in time.
-    """
+    """New is Added, newer Modified, gone OutOfScope; another uid is two changes. Nothing is of the past."""
     before = MadeUpCache(record("same", version=1), record("newer", version=2), record("gone", version=3))
     after = MadeUpCache(record("same", version=1), record("newer", version=5), record("new", version=4))
     assert _told([before], [after]) == [

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -26,20 +27,6 @@ spec:
     - {name: one, apiVersion: v1, kind: Pod, idleTimeout: 30s}
     - {name: two, apiVersion: v1, kind: Pod, idleTimeout: 60s}
     - {name: other, apiVersion: v1, kind: Pod, namespaces: [a, b]}
-"""
-MODES = """
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: guard}
-spec:
-  resources:
-    - {name: framed, apiVersion: v1, kind: Pod, cache: {mode: Frames}}
-    - {name: held, apiVersion: v1, kind: Pod, cache: {mode: Objects}}
-    - name: partial
-      apiVersion: v1
-      kind: Pod
-      cache: {mode: MetadataOnly}
-      transform: {dropFields: [metadata.managedFields, status]}
 """
 
 
@@ -76,7 +63,7 @@ async def _pool() -> AsyncIterator[tuple[InformerPool, _Cluster]]:
 
 @pytest.mark.client_go(319, "Separate caches")
 async def test_resources_with_one_watch_share_a_cache() -> None:
-    """Two resources watch the same pods: one informer, with the shorter of their idle timeouts."""
+    """Two resources watch the same pods: one informer."""
     async with _pool() as (caches, cluster):
         one, two, other = wanted = _wanted()
         fresh = caches.prepare(wanted)
@@ -88,21 +75,17 @@ async def test_resources_with_one_watch_share_a_cache() -> None:
 
 @pytest.mark.guarantee("G14")
 async def test_a_cache_is_kept_while_a_generation_wants_it() -> None:
-    """A reload that keeps a resource makes none anew.
-
-    Released, wanted again, released again: it closes then.
-    """
+    """A reload that keeps a resource makes none anew. Released, wanted again, released again: it closes."""
     async with _pool() as (caches, _):
         old = _wanted()
         caches.prepare(old)
         before = caches.all()
         assert caches.prepare(_wanted()) == []
         caches.release(old, linger=0.0)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await _taken_over()
         assert caches.all() == before
     async with _pool() as (caches, _):
-        old, new = _wanted()[:1], _wanted()[:1]
+        old, new = _keeping(""), _keeping("")
         caches.prepare(old)
         caches.release(old, linger=60.0)
         assert caches.prepare(new) == []
@@ -110,7 +93,7 @@ async def test_a_cache_is_kept_while_a_generation_wants_it() -> None:
         async with asyncio.timeout(5):
             while caches.all():
                 await asyncio.sleep(0)
-        assert len(caches.prepare(_wanted()[:1])) == 1
+        assert len(caches.prepare(_keeping(""))) == 1
 
 
 @pytest.mark.guarantee("G12")
@@ -129,15 +112,10 @@ async def test_an_index_is_built_once_and_kept_while_a_generation_reads_it() -> 
         caches.drop_indexes(new, kept=[])
         assert caches.of(new[0])[0].informer.indexer.get_indexers() == {}
     async with _pool() as (caches, _):
-        oldest, old, new = (
-            _wanted(index="spec.nodeName")[:1],
-            _keeping(""),
-            _wanted(index="spec.nodeName")[:1],
-        )
+        (oldest, new), old = (_wanted(index="spec.nodeName")[:1] for _ in range(2)), _keeping("")
         await _filled(caches, oldest, _RAW)
-        for later in (old, new):
-            caches.prepare(later)
-        assert await caches.build_indexes(new, timeout=60.0) == 0
+        caches.prepare(old)
+        assert await _staged(caches, new) == 0
         caches.drop_indexes(oldest, kept=old)
         caches.release(oldest, linger=60.0)
         caches.commit_staged(new)
@@ -153,18 +131,15 @@ async def test_a_new_index_field_is_decoded_from_then_on() -> None:
         caches.prepare(first)
         (cached,) = caches.of(first[0])
         before = cached.informer.source.projection
-        caches.prepare(same)
-        await caches.build_indexes(same, timeout=60.0)
+        await _staged(caches, same)
         assert cached.informer.source.projection is before
-        caches.prepare(other)
-        await caches.build_indexes(other, timeout=60.0)
+        await _staged(caches, other)
         assert cached.informer.source.projection is not before
     async with _pool() as (caches, _):
         old, new = _keeping(""), _wanted(index="spec.nodeName")[:1]
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
-        caches.prepare(new)
-        assert await caches.build_indexes(new, timeout=60.0) == 1
+        assert await _staged(caches, new) == 1
         (record,) = cached.informer.indexer.list()
         assert (record.values, record.frame) == (("n1",), before.frame)
         assert [view.name for view in caches.lister(new[0]).by_index("it", "n1")] == ["a"]
@@ -174,22 +149,19 @@ async def test_a_new_index_field_is_decoded_from_then_on() -> None:
 async def test_each_mode_has_a_cache_of_its_own() -> None:
     """Three watches, of which one asks for metadata; a field that the server never sends costs nothing."""
     async with _pool() as (caches, cluster):
-        wanted = _wanted(text=MODES)
+        modes = ("Frames", "Objects", "MetadataOnly")
+        wanted = [*chain.from_iterable(_keeping(f", cache: {{mode: {mode}}}") for mode in modes)]
         assert len(caches.prepare(wanted)) == 3
         assert [asked["metadata_only"] for asked in cluster.asked] == [False, False, True]
         framed, held, partial = (caches.of(one)[0] for one in wanted)
         assert framed.mutations is None
         assert held.mutations is not None
-        raw = b'{"metadata":{"name":"a","resourceVersion":"1"},"spec":{}}'
-        read = [cached.informer.source.projection.record(raw).read for cached in (framed, held, partial)]
+        projections = [cached.informer.source.projection for cached in (framed, held, partial)]
+        raw = b'{"metadata":{"name":"a","resourceVersion":"1"}}'
+        read = [projection.record(raw).read for projection in projections]
+        assert projections[2].statistics().decoded_whole == 0
         assert [each() is each() for each in read] == [False, True, False]
         assert [each()["kind"] for each in read] == ["Pod"] * 3
-    async with _pool() as (caches, _):
-        wanted = _wanted(text=MODES)
-        caches.prepare(wanted)
-        projection = caches.of(wanted[2])[0].informer.source.projection
-        projection.record(b'{"metadata":{"name":"a","resourceVersion":"1"}}')
-        assert projection.statistics().decoded_whole == 0
 
 
 def _keeping(rest: str) -> list[ResourceRequirement]:
@@ -208,9 +180,7 @@ async def _filled(caches: InformerPool, wanted: list[ResourceRequirement], *raws
     caches.prepare(wanted)
     (cached,) = caches.of(wanted[0])
     for raw in raws:
-        record = cached.informer.source.projection.record(raw)
-        assert record is not None
-        cached.informer.indexer.add(record)
+        cached.informer.indexer.add(cached.informer.source.projection.record(raw))
     cached.informer.synced.open()
     return cached
 
@@ -220,14 +190,24 @@ async def _taken_over() -> None:
         await asyncio.sleep(0)
 
 
+async def _staged(caches: InformerPool, wanted: list[ResourceRequirement]) -> int:
+    caches.prepare(wanted)
+    return await caches.build_indexes(wanted, timeout=60.0)
+
+
+async def _committed(caches: InformerPool, wanted: list[ResourceRequirement]) -> None:
+    await _staged(caches, wanted)
+    caches.commit_staged(wanted)
+    await _taken_over()
+
+
 async def test_a_cache_becomes_another_at_the_commit_and_not_before() -> None:
     """More dropped fields: staged beside, then the same informer has the new records."""
     async with _pool() as (caches, cluster):
         old, new = _keeping(""), _keeping(_DROPPING)
         cached = await _filled(caches, old, _RAW)
         (before,) = cached.informer.indexer.list()
-        assert caches.prepare(new) == []
-        await caches.build_indexes(new, timeout=60.0)
+        await _staged(caches, new)
         assert cached.informer.indexer.list() == [before]
         assert cached.identity == old[0].identities[0]
         caches.commit_staged(new)
@@ -274,10 +254,7 @@ async def test_odd_objects_are_kept_another_way_all_the_same() -> None:
     async with _pool() as (caches, _):
         old, new = _keeping(""), _keeping(", cache: {mode: Objects}")
         cached = await _filled(caches, old, _ODD)
-        caches.prepare(new)
-        await caches.build_indexes(new, timeout=60.0)
-        caches.commit_staged(new)
-        await _taken_over()
+        await _committed(caches, new)
         (record,) = cached.informer.indexer.list()
         assert record.layout.codec.decode(record.frame) == _ODD
         assert cached.mutations is not None
@@ -285,47 +262,31 @@ async def test_odd_objects_are_kept_another_way_all_the_same() -> None:
         wanted = [_keeping(""), _keeping(", cache: {mode: Objects}")]
         old, new = ([replace(one, transform=lambda obj: {"spec": obj["spec"]})] for (one,) in wanted)
         cached = await _filled(caches, old, _RAW)
-        caches.prepare(new)
-        await caches.build_indexes(new, timeout=60.0)
-        caches.commit_staged(new)
-        await _taken_over()
+        await _committed(caches, new)
         (record,) = cached.informer.indexer.list()
         assert (record.key, record.uid, record.resource_version) == ("a", "u", "1")
         assert record.read()["spec"] == {"secret": "x", "nodeName": "n1"}
         assert record.read() is record.read()
 
 
-def _becoming_again() -> tuple[
-    list[ResourceRequirement], list[ResourceRequirement], list[ResourceRequirement]
-]:
-    """Three generations of one resource: the third wants the cache as the first had it."""
-    return _keeping(""), _keeping(", cache: {mode: Objects}"), _keeping("")
+async def _third_is_staged(caches: InformerPool) -> tuple[ManagedInformer, list[list[ResourceRequirement]]]:
+    """Of three generations the third wants the cache as the first had it, and is ready for its commit.
 
-
-async def _third_is_staged(
-    caches: InformerPool,
-    oldest: list[ResourceRequirement],
-    old: list[ResourceRequirement],
-    new: list[ResourceRequirement],
-) -> ManagedInformer:
-    """The second runs, the first has not been released, and the third is ready for its commit."""
+    The second runs, and the first has not been released.
+    """
+    oldest, old, new = _keeping(""), _keeping(", cache: {mode: Objects}"), _keeping("")
     cached = await _filled(caches, oldest, _RAW)
     caches.commit_staged(oldest)
-    caches.prepare(old)
-    await caches.build_indexes(old, timeout=60.0)
-    caches.commit_staged(old)
-    await _taken_over()
-    caches.prepare(new)
-    await caches.build_indexes(new, timeout=60.0)
-    return cached
+    await _committed(caches, old)
+    await _staged(caches, new)
+    return cached, [oldest, old, new]
 
 
 @pytest.mark.guarantee("G1", "G6")
 async def test_the_oldest_of_three_generations_drains_while_a_third_is_staged() -> None:
     """It wants what the third wants: the cache becomes that, or stays if the third is undone."""
     async with _pool() as (caches, _):
-        oldest, old, new = _becoming_again()
-        cached = await _third_is_staged(caches, oldest, old, new)
+        cached, (oldest, _, new) = await _third_is_staged(caches)
         caches.release(oldest, linger=60.0)
         caches.commit_staged(new)
         await _taken_over()
@@ -334,8 +295,7 @@ async def test_the_oldest_of_three_generations_drains_while_a_third_is_staged() 
         (record,) = cached.informer.indexer.list()
         assert record.read() is not record.read()
     async with _pool() as (caches, _):
-        oldest, old, new = _becoming_again()
-        cached = await _third_is_staged(caches, oldest, old, new)
+        cached, (_, old, new) = await _third_is_staged(caches)
         caches.release(new, linger=0.0)
         caches.commit_staged(new)
         assert cached.identity == old[0].identities[0]
@@ -414,9 +374,7 @@ async def test_a_cache_calls_functions_of_a_generation_that_uses_it() -> None:
 
         def heard() -> list[str]:
             asked.clear()
-            record = cached.informer.source.projection.record(_RAW)
-            assert record is not None
-            cached.informer.indexer.add(record)
+            cached.informer.indexer.add(cached.informer.source.projection.record(_RAW))
             return asked
 
         oldest, old, staged = by("oldest"), by("old"), by("staged")
@@ -454,8 +412,7 @@ async def test_an_attempt_is_given_up_while_a_field_takes_its_place() -> None:
         caches.release(given_up, linger=0.0)
         assert (cached.generation_count, cached.informer.indexer.get_indexers()) == (1, {})
         assert len(caches.lister(old[0]).list()) == 600
-        caches.prepare(new)
-        assert await caches.build_indexes(new, timeout=60.0) == 1
+        assert await _staged(caches, new) == 1
         caches.commit_staged(new)
         assert len(caches.lister(new[0]).by_index("it", "n1")) == 600
         assert {record.values for record in cached.informer.indexer.list()} == {("n1",)}

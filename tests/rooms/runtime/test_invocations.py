@@ -11,7 +11,7 @@ import pytest
 
 from declctl.kit import LoopThread
 from declctl.kit.worker_pool import AsyncWorkerPool
-from declctl.manifest.model import OnFailure, RetrySpec
+from declctl.manifest.model import OnFailure
 from declctl.objects import ChangeType
 from declctl.runtime.handling import invocations
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
@@ -20,68 +20,32 @@ from declctl.runtime.handling.outcomes import Interrupted
 from declctl.runtime.handling.tap import TapFilter, TapOutcome
 from declctl.testing import until
 from declctl.workqueue import Backoff
-from tests.rooms.runtime.conftest import ONCE, SOON, Hanging, fails, rebind
-
-TWICE = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
+from tests.rooms.runtime.conftest import ONCE, SOON, BrokenLog, Hanging, fails, rebind
 
 
-class Witness:
-    """A log and a breaker that note where the change was when they were told."""
+def observed(bench, clock, log, handler, **policy: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """A slot with a breaker and a tap; where its change was when they and the log were told."""
+    breaker = CircuitBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
+    slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))
+    tap = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
+    told = []
 
-    def __init__(self, log: Any) -> None:
-        self.slot: Any = None
-        self.told: list[tuple[str, str]] = []
-        self._log = log
+    def watch(name: str, listener: Any, method: str) -> None:
+        tell = getattr(listener, method)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
+        def noted(*given: Any, **fields: Any) -> None:
+            queue, counted = slot.queue.statistics(), slot.statistics()
+            assert counted.retried + counted.failed + counted.succeeded == 1, f"{name} is told before figures"
+            told.append((name, "held" if queue.running else "back" if queue.backing_off else "gone"))
+            tell(*given, **fields)
 
-    def note(self, listener: str) -> None:
-        figures = self.slot.queue.statistics()
-        where = "held" if figures.running else "back" if figures.backing_off else "gone"
-        counted = self.slot.statistics()
-        assert counted.retried + counted.failed + counted.succeeded == 1, f"{listener} is told before figures"
-        self.told.append((listener, where))
+        setattr(listener, method, noted)
 
-    def error(self, event: str, **fields: Any) -> None:
-        self.note("log")
-        self._log.error(event, **fields)
-
-
-class WatchedBreaker(CircuitBreaker):
-    """A breaker that tells the witness."""
-
-    witness: Witness
-
-    def failed(self, subject: str, what: str) -> None:
-        self.witness.note("breaker")
-        super().failed(subject, what)
-
-    def succeeded(self, subject: str) -> None:
-        self.witness.note("breaker")
-        super().succeeded(subject)
-
-
-@pytest.fixture(name="witness")
-def _witness(bench, log) -> Witness:
-    bench.log = Witness(log)
-    return bench.log
-
-
-def observed(bench, witness: Witness, clock, log, handler, **policy: Any) -> Any:
-    """A slot with a breaker, a tap and a queue whose witness is told."""
-    breaker = WatchedBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
-    breaker.witness = witness
-    slot = witness.slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))
-    listener = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
-    add = listener.add
-
-    def tapped(call: Any) -> None:
-        witness.note("tap")
-        add(call)
-
-    listener.add = tapped
-    return slot
+    watch("breaker", breaker, "failed")
+    watch("breaker", breaker, "succeeded")
+    watch("tap", tap, "add")
+    watch("log", log, "error")
+    return slot, told
 
 
 def works(change) -> None:
@@ -91,47 +55,21 @@ def works(change) -> None:
 @pytest.mark.parametrize(
     ("handler", "policy", "told", "left"),
     [
-        pytest.param(works, {}, ["tap"], "gone", id="succeeded"),
-        pytest.param(fails, {"retry": TWICE}, ["log", "tap"], "back", id="retried"),
-        pytest.param(fails, {"retry": ONCE}, ["log", "tap"], "gone", id="given-up"),
-        pytest.param(
-            fails,
-            {"retry": ONCE, "on_failure": OnFailure.DEAD_LETTER},
-            ["log", "tap"],
-            "gone",
-            id="dead-letter",
-        ),
+        (works, {}, ["tap"], "gone"),
+        (fails, {}, ["log", "tap"], "back"),
+        (fails, {"retry": ONCE}, ["log", "tap"], "gone"),
+        (fails, {"retry": ONCE, "on_failure": OnFailure.DEAD_LETTER}, ["log", "tap"], "gone"),
     ],
+    ids=["succeeded", "retried", "given up", "dead letter"],
 )
 def test_all_is_told_before_another_worker_may_have_the_key(
-    bench, added, clock, log, witness, handler, policy, told, left
+    bench, added, clock, log, handler, policy, told, left
 ) -> None:
     """Figures, log and tap come while the key is held, and the breaker when the queue has its change."""
-    slot = observed(bench, witness, clock, log, handler, **policy)
+    slot, found = observed(bench, clock, log, handler, **policy)
     slot.add_all([added("a")])
     slot.work(slot.queue.take())
-    assert witness.told == [*((listener, "held") for listener in told), ("breaker", left)]
-
-
-def test_what_a_removed_handler_gives_up_is_in_no_dead_letter(bench, added, log) -> None:
-    """The letters go with the handler: the log does not send anybody to look for one."""
-    began, gate = threading.Event(), threading.Event()
-
-    def hangs(change) -> None:
-        began.set()
-        assert gate.wait(SOON)
-        raise ValueError("no")
-
-    slot = bench.slot(hangs, retry=ONCE, on_failure=OnFailure.DEAD_LETTER)
-    slot.add_all([added("a")])
-    worker = threading.Thread(target=slot.work, args=(slot.queue.take(),))
-    worker.start()
-    assert began.wait(SOON)
-    slot.close()
-    gate.set()
-    worker.join(SOON)
-    assert len(slot.dead_letters) == 0
-    assert log.find("notify failed on Added default/a").event.endswith("attempt 1 of 1, given up")
+    assert found == [*((listener, "held") for listener in told), ("breaker", left)]
 
 
 def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
@@ -144,17 +82,11 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
             began.set()
             await asyncio.Event().wait()
 
-    slot = bench.slot(waits, retry=ONCE)
-    workers = AsyncWorkerPool(
-        slot.queue,
-        slot.work_async,
-        recover=slot.recover,
-        name="ending",
-        loop=loop.loop,
-        on_left=lambda: None,
-    )
+    slot = bench.slot(waits, adds="a", retry=ONCE)
+    slot.add_all([added("a", ChangeType.MODIFIED)])
+    pool = {"recover": slot.recover, "name": "ending", "loop": loop.loop, "on_left": list}
+    workers = AsyncWorkerPool(slot.queue, slot.work_async, **pool)
     slot.wake = workers.wake
-    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
     workers.wake()
     assert began.wait(SOON)
     listener = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
@@ -169,19 +101,6 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     assert (figures.queued, figures.lag.total, figures.duration.total) == (0, 2, 2)
 
 
-class BrokenLog:
-    """A log that raises for each line of a level, as one whose disk is full."""
-
-    def __init__(self, log: Any, level: str) -> None:
-        self._log = log
-        self._level = level
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._level:
-            raise OSError("no space left on device")
-        return getattr(self._log, name)
-
-
 @pytest.mark.parametrize("began", [True, False])
 def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, began) -> None:
     """Also if the log stays broken: the change is retried, and what waits for the end of calls is woken."""
@@ -190,11 +109,7 @@ def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, be
         raise LookupError("no context")
 
     bench.log = BrokenLog(log, "error")
-
-    def handler(ctx) -> None:
-        raise ValueError("no")
-
-    binding = bench.binding(handler)
+    binding = bench.binding(lambda ctx: 1 / 0)
     slot = bench.bound(binding if began else replace(binding, make_context=no_context))
     slot.add_all([added("a")])
     item = slot.queue.take()
@@ -233,7 +148,7 @@ def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, 
     assert slot.statistics().zombies == 0
 
 
-def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None:
+def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench) -> None:
     """The end of the drain cancels a call that has returned by then."""
     faults: list[Any] = []
     bench.loop.loop.set_exception_handler(lambda _, context: faults.append(context))
@@ -242,21 +157,17 @@ def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench, added) -> None
         await asyncio.sleep(0)
         assert bench.handler.invocations.abandon(bench.handler.binding) == 1
 
-    slot = bench.slot(returns)
-    slot.add_all([added("a")])
-    assert bench.loop.submit(slot.work_async(slot.queue.take())).result(SOON) is True
+    slot = bench.slot(returns, adds="a")
+    assert bench.begin(asynchronous=True).result(SOON) is True
     bench.loop.submit(asyncio.sleep(0)).result(SOON)
     assert not faults
     assert slot.statistics().succeeded == 1
 
 
-@pytest.mark.parametrize(
-    ("retry_in", "shown"), [(1.0, TapOutcome.RETRIED), (None, TapOutcome.FAILED)], ids=["retried", "removed"]
-)
+@pytest.mark.parametrize(("retry_in", "shown"), [(1.0, TapOutcome.RETRIED), (None, TapOutcome.FAILED)])
 def test_a_call_that_a_fault_of_declctl_has_ended_is_shown(retry_in: float | None, shown: TapOutcome) -> None:
     """It is retried, unless its handler was removed."""
-    fault = KeyError("x")
-    assert Interrupted(error="KeyError", fault=fault, retry_in=retry_in).tapped is shown
+    assert Interrupted(error="KeyError", fault=KeyError("x"), retry_in=retry_in).tapped is shown
 
 
 # Calls that run too long, or are given up
@@ -448,7 +359,7 @@ def test_a_call_that_is_given_up_before_its_blocked_loop_has_begun_it_never_begi
     assert called == []
 
 
-def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
+async def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
     """It is left to the end of the process: calls of others are not looked at for its sake."""
     loops, gate, looks = HandlerLoops(log=log), threading.Event(), list[int]()
 
@@ -460,7 +371,7 @@ def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
         watching.cancel()
         return len(looks)
 
-    async def scenario() -> None:
+    try:
         loops.start()
         loops.newest.loop.call_soon_threadsafe(gate.wait)
         while not loops.newest.is_blocked:
@@ -468,9 +379,6 @@ def test_a_blocked_loop_that_nobody_uses_any_longer_is_no_concern(log) -> None:
         assert await one_look() == 1
         loops.keep({await loops.responsive()})
         assert (await one_look(), loops.blocked()) == (0, [])
-
-    try:
-        asyncio.run(scenario())
     finally:
         gate.set()
         loops.stop()

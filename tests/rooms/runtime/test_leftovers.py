@@ -1,7 +1,8 @@
 """Objects that have left the scope of a handler: found, watched, queued, and forgotten at the end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from declctl.objects import ChangeType, GroupVersionKind, Notification
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.leftovers import HandlerLeftovers
 from declctl.testing import Logged
+from tests.rooms.runtime.conftest import make_record
 
 NAME = "example.dev/x"
 KIND = GroupVersionKind.of("v1", "ConfigMap")
@@ -47,20 +49,12 @@ class Scene:
             add_leftover=lambda change: self.queued.append(change.key),
             object_gone=lambda change: self.gone.append(change.key),
         )
-        self.leftovers = HandlerLeftovers(
-            self.slot,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            tasks=tasks,
-            clock=self.clock,
-            log=self.log,
-        )
+        self.leftovers = HandlerLeftovers(self.slot, self, tasks=tasks, clock=self.clock, log=self.log)  # type: ignore[arg-type]
 
     def server(self, namespace: str) -> FakeControllerSource:
-        """The objects of a namespace."""
         return self.servers.setdefault(namespace, FakeControllerSource(api_version="v1", kind="ConfigMap"))
 
     def source(self, gvk: Any, *, namespace: str, projection: Any, **_: Any) -> FakeControllerSource:
-        """The source of a client, for an informer."""
         self.server(namespace).projection = projection
         return self.server(namespace)
 
@@ -74,19 +68,14 @@ class Scene:
                 if scene.faults:
                     raise scene.faults.pop(0)
                 projection = Projection(api_version="v1", kind="ConfigMap", transform=transform)
-                found = [
-                    obj
-                    for name, server in scene.servers.items()
-                    if namespace in (None, name)
-                    for obj in server.objects.values()
-                ]
-                records = [projection.record(msgspec.json.encode(obj)) for obj in found]
+                servers = [each for name, each in scene.servers.items() if namespace in (None, name)]
+                found = [msgspec.json.encode(obj) for server in servers for obj in server.objects.values()]
+                records = map(projection.record, found)
                 return SimpleNamespace(records=[each for each in records if each], continue_token="")
 
         return Source()
 
     def begin(self, *watches: WatchKey, may_leave: bool = True, name: str = NAME) -> None:
-        """Commit a binding with these watches."""
         finalizer = HandlerFinalizer(
             name,
             KIND,
@@ -95,11 +84,9 @@ class Scene:
             dry_run=False,
             may_leave=may_leave,
         )
+        informer = SimpleNamespace(synced=self.synced)
         informers = [
-            SimpleNamespace(
-                identity=SimpleNamespace(watch=watch), informer=SimpleNamespace(synced=self.synced)
-            )
-            for watch in watches
+            SimpleNamespace(identity=SimpleNamespace(watch=watch), informer=informer) for watch in watches
         ]
         binding = SimpleNamespace(
             finalizer=finalizer,
@@ -125,27 +112,21 @@ class Scene:
 IN_A = WatchKey("v1", "ConfigMap", "a")
 
 
-@pytest.fixture
-def play() -> Callable[[Callable[[Scene], Awaitable[None]]], None]:
-    """Run a scenario; nothing runs after `close`."""
-
-    def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                scene = Scene(tasks)
-                await scenario(scene)
-                scene.leftovers.close()
-            assert scene.watched == set()
-
-        asyncio.run(whole())
-
-    return run
+@asynccontextmanager
+async def playing(*, synced: bool = True) -> AsyncIterator[Scene]:
+    """A scene; nothing runs after `close`."""
+    async with asyncio.TaskGroup() as tasks:
+        scene = Scene(tasks)
+        if synced:
+            scene.synced.open()
+        yield scene
+        scene.leftovers.close()
+    assert scene.watched == set()
 
 
-def test_only_namespaces_with_leftovers_are_watched_until_none_is_left(play) -> None:
+async def test_only_namespaces_with_leftovers_are_watched_until_none_is_left() -> None:
     """One list of metadata at the start; a deleted leftover is queued, and later nothing is watched."""
-
-    async def scenario(scene: Scene) -> None:
+    async with playing(synced=False) as scene:
         scene.server("a").add(config_map("in", "a", NAME))
         scene.server("b").add(config_map("left", "b", NAME))
         scene.server("b").add(config_map("never", "b"))
@@ -168,34 +149,27 @@ def test_only_namespaces_with_leftovers_are_watched_until_none_is_left(play) -> 
         assert (scene.watched, scene.leftovers.count) == (set(), 0)
         assert scene.listed == [None]
 
-    play(scenario)
 
-
-def deleted(name: str, version: str) -> Notification:
+def deleted(name: str, version: int) -> Notification:
     """The Deleted of an object of the namespace a, in the cache of the handler."""
-    obj = config_map(name, "a", NAME)
-    obj["metadata"]["resourceVersion"] = version
-    record = Projection(api_version="v1", kind="ConfigMap").record(msgspec.json.encode(obj))
-    assert record is not None
+    record = make_record(name, namespace="a", uid=f"uid-{name}", version=version)
     return Notification(ChangeType.DELETED, record, received_at=0)
 
 
-def test_a_key_is_due_only_if_its_object_is_gone(play) -> None:
+async def test_a_key_is_due_only_if_its_object_is_gone() -> None:
     """Until it is known whether the object lives on outside of the scope, nobody is told that it is gone."""
-
-    async def scenario(scene: Scene) -> None:
+    async with playing() as scene:
         scene.begin(IN_A)
-        scene.synced.open()
         scene.server("a").add(config_map("lives", "a", NAME))
-        scene.leftovers.object_left(deleted("lives", "1"))
-        scene.leftovers.object_left(deleted("gone", "1"))
+        scene.leftovers.object_left(deleted("lives", 1))
+        scene.leftovers.object_left(deleted("gone", 1))
         assert (scene.leftovers.is_undecided("a/gone"), scene.gone) == (True, [])
         await scene.rest()
         assert scene.gone == ["a/gone"]
         # The watch may be behind the cache of the handler: the object is there, at an older version.
         scene.server("a").add(config_map("later", "a", NAME))
         await scene.rest()
-        scene.leftovers.object_left(deleted("later", "1000"))
+        scene.leftovers.object_left(deleted("later", 1000))
         await scene.rest()
         assert (scene.leftovers.is_undecided("a/later"), scene.gone) == (True, ["a/gone"])
         for _ in range(1000):
@@ -204,20 +178,16 @@ def test_a_key_is_due_only_if_its_object_is_gone(play) -> None:
         await scene.rest()
         assert (scene.leftovers.is_undecided("a/later"), scene.gone) == (False, ["a/gone", "a/later"])
 
-    play(scenario)
 
-
-def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> None:
+async def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace() -> None:
     """Also when nothing was left before; if it is gone, the watch ends by itself."""
-
-    async def scenario(scene: Scene) -> None:
+    async with playing() as scene:
         scene.begin(IN_A)
-        scene.synced.open()
         scene.server("a")
         await scene.rest()
         assert scene.watched == set()
         scene.server("a").add(config_map("m", "a", NAME))
-        scene.leftovers.object_left(deleted("m", "1"))
+        scene.leftovers.object_left(deleted("m", 1))
         assert scene.leftovers.is_undecided("a/m")
         await scene.rest()
         assert (scene.watched, scene.leftovers.count) == ({"a"}, 1)
@@ -227,8 +197,6 @@ def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> 
         await scene.rest(200.0)
         assert scene.watched == set()
 
-    play(scenario)
-
 
 @pytest.mark.parametrize(
     "change",
@@ -237,40 +205,28 @@ def test_an_object_that_leaves_later_starts_the_watch_of_its_namespace(play) -> 
         lambda scene: scene.begin(IN_A, name="example.dev/y"),
     ],
 )
-def test_another_scope_is_looked_at_again(play, change) -> None:
+async def test_another_scope_is_looked_at_again(change) -> None:
     """An edit of namespaces or of the finalizer; any other edit sends no request."""
-
-    async def scenario(scene: Scene) -> None:
-        scene.synced.open()
-        scene.begin(IN_A)
-        await scene.rest()
-        scene.begin(IN_A)
-        await scene.rest()
+    async with playing() as scene:
+        for _ in range(2):
+            scene.begin(IN_A)
+            await scene.rest()
         assert scene.listed == [None]
         change(scene)
         await scene.rest()
         assert scene.listed == [None, None]
 
-    play(scenario)
 
-
-def test_the_whole_cluster_has_no_leftovers(play) -> None:
-    """Nothing is listed."""
-
-    async def scenario(scene: Scene) -> None:
-        scene.synced.open()
+async def test_the_whole_cluster_has_no_leftovers() -> None:
+    async with playing() as scene:
         scene.begin(WatchKey("v1", "ConfigMap"), may_leave=False)
         await scene.rest(1000.0)
         assert scene.listed == []
 
-    play(scenario)
 
-
-def test_without_the_right_the_namespaces_of_the_handler_are_looked_at(play) -> None:
+async def test_without_the_right_the_namespaces_of_the_handler_are_looked_at() -> None:
     """Those that it has had, too; the log says what cannot be found."""
-
-    async def scenario(scene: Scene) -> None:
-        scene.synced.open()
+    async with playing() as scene:
         scene.server("b").add(config_map("left", "b", NAME))
         scene.server("z").add(config_map("unknown", "z", NAME))
         scene.in_scope = {"b/left"}
@@ -287,14 +243,10 @@ def test_without_the_right_the_namespaces_of_the_handler_are_looked_at(play) -> 
         assert scene.watched == {"b"}
         assert scene.log.find("grant list of ConfigMap in the whole cluster") is not None
 
-    play(scenario)
 
-
-def test_a_server_that_fails_is_asked_again(play) -> None:
+async def test_a_server_that_fails_is_asked_again() -> None:
     """With a growing wait, and one line in the log; a kind that is not served has no objects."""
-
-    async def scenario(scene: Scene) -> None:
-        scene.synced.open()
+    async with playing() as scene:
         scene.server("b").add(config_map("left", "b", NAME))
         scene.faults = [StatusError(500, "InternalError", "no")] * 3
         scene.begin(IN_A)
@@ -308,5 +260,3 @@ def test_a_server_that_fails_is_asked_again(play) -> None:
         scene.begin(IN_A, WatchKey("v1", "ConfigMap", "c"))
         await scene.rest(100.0)
         assert len(scene.listed) == 5
-
-    play(scenario)

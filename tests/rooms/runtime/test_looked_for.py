@@ -1,9 +1,7 @@
 """Edits that change what is read without a change of a file that was read: each is noticed."""
 
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -46,11 +44,6 @@ def _deep_folders_first(b: BundleDir) -> Steps:
 def _folder_of_an_installed_name_first(b: BundleDir) -> Steps:
     folder = b.path / "yaml"
     return [folder.mkdir, lambda: b.write("yaml/__init__.py", "X = 1\n"), lambda: shutil.rmtree(folder)]
-
-
-def _module_goes_and_its_folder_stays(b: BundleDir) -> Steps:
-    path = b.path / "handlers" / "pods.py"
-    return [path.unlink, lambda: b.write("handlers/pods.py", "def h(change): ...\n")]
 
 
 def _all_goes_but_folders(b: BundleDir) -> Steps:
@@ -112,32 +105,11 @@ def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
     return [lambda: b.write("shared.py", "X = 1\n"), (b.path / "shared.py").unlink]
 
 
-SEQUENCES: Mapping[str, Callable[[BundleDir], Steps]] = {
-    "optional import, folder first": _optional_folder_first,
-    "package in a package, folders first": _deep_folders_first,
-    "folder of an installed name": _folder_of_an_installed_name_first,
-    "module goes, folder stays": _module_goes_and_its_folder_stays,
-    "all modules go, folders stay": _all_goes_but_folders,
-    "folder in the place of a module": _folder_becomes_a_file_again,
-    "folder with the name of a module": _folder_with_the_name_of_a_module,
-    "file in the place of a package": _file_becomes_a_folder,
-    "package, module, package": _package_module_package,
-    "package renamed and back": _package_renamed,
-    "link that leads nowhere": _link_that_leads_somewhere_at_last,
-}
-
-
-def _told_after_each(watched: Watched, path: Path, steps: Steps) -> None:
-    """Fails unless after each step, once it has settled, what was told last is what the files say."""
-
-    async def scenario() -> None:
-        for number, step in enumerate(steps):
-            step()
-            await watched.noticed()
-            await watched.pass_time(4.0)
-            assert watched.last == InputFiles(str(path)).digest(), f"step {number}"
-
-    watched.run(scenario)
+SEQUENCES = (
+    *(_optional_folder_first, _deep_folders_first, _folder_of_an_installed_name_first, _all_goes_but_folders),
+    *(_folder_becomes_a_file_again, _folder_with_the_name_of_a_module, _file_becomes_a_folder),
+    *(_package_module_package, _package_renamed, _link_that_leads_somewhere_at_last),
+)
 
 
 @pytest.mark.guarantee("G24")
@@ -146,57 +118,20 @@ def _told_after_each(watched: Watched, path: Path, steps: Steps) -> None:
 def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
     sequence, watch, tmp_path, monkeypatch
 ) -> None:
-    """Folders first and modules later, modules that come back: each step is told."""
+    """Folders first and modules later, modules that come back: each step is told once it has settled."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
-    bundle = BundleDir(tmp_path / "bundle", _files("import yaml\n" if "installed" in sequence else OPTIONAL))
-    steps = SEQUENCES[sequence](bundle)
-    _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
+    imports = "import yaml\n" if sequence is _folder_of_an_installed_name_first else OPTIONAL
+    bundle = BundleDir(tmp_path / "bundle", _files(imports))
+    steps, watched = sequence(bundle), Watched(bundle.path, watch=watch)
 
+    async def scenario() -> None:
+        for number, step in enumerate(steps):
+            step()
+            await watched.noticed()
+            await watched.pass_time(4.0)
+            assert watched.last == InputFiles(str(bundle.path)).digest(), f"step {number}"
 
-@pytest.mark.guarantee("G24")
-@pytest.mark.parametrize("watch", [WatchFiles.AUTO, WatchFiles.POLL])
-def test_each_git_switch_is_noticed(watch, tmp_path, monkeypatch) -> None:
-    """Branches on which a package is a module, is missing, has other modules, or is an empty folder."""
-    monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    bundle = BundleDir(tmp_path / "bundle", _files(OPTIONAL))
-
-    def run(*arguments: str) -> None:
-        who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run([git, "-C", str(bundle.path), *who, *arguments], check=True, capture_output=True)
-
-    run("init", "-q", "-b", "none")
-    run("add", ".")
-    run("commit", "-qm", "none")
-    for branch, files in {
-        "package": {"extra/__init__.py": "", "extra/rules.py": "X = 1\n"},
-        "module": {"extra.py": "rules = 1\n"},
-        "namespace": {"extra/rules.py": "X = 2\n"},
-        "deep": {"extra/rules/__init__.py": "X = 3\n", "extra/rules/more.py": ""},
-    }.items():
-        run("switch", "-qc", branch, "none")
-        for name, text in files.items():
-            bundle.write(name, text)
-        run("add", ".")
-        run("commit", "-qm", branch)
-    branches = [
-        "none",
-        "package",
-        "module",
-        "none",
-        "namespace",
-        "deep",
-        "module",
-        "namespace",
-        "none",
-        "package",
-    ]
-    run("switch", "-q", "none")
-    steps: Steps = [lambda branch=branch: run("switch", "-q", branch) for branch in branches[1:]]
-    (bundle.path / "extra").mkdir()  # git leaves folders that something else is in; here an empty one
-    _told_after_each(Watched(bundle.path, watch=watch), bundle.path, steps)
+    watched.run(scenario)
 
 
 def test_files_that_nothing_has_happened_to_are_not_read_into_a_bundle_again(tmp_path, monkeypatch) -> None:

@@ -1,42 +1,34 @@
 """From changed objects to the keys of a reconciler: owners, references, and the filter before them."""
 
-import json
-
 import pytest
 
-from declctl.decoding import Projection
 from declctl.errors import MappingFailed, NotSynced
 from declctl.hooks.calls import KeyFunction
 from declctl.manifest.model import FilterSpec, MappingSpec, OwnerSelection
 from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView, Resource
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of
+from tests.rooms.runtime.conftest import stored
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 ALL = frozenset(ChangeType)
 _DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
-_READER = Projection(api_version="v1", kind="Pod")
 
 
 def served(namespaced):
-    """The reconciled kind as the server serves it."""
     return Resource(_DEPLOYMENT, "deployments", namespaced)
 
 
 def record(version: int = 1, **metadata):
-    """A pod with this metadata."""
     head = {"name": "web-0", "namespace": "a", "uid": "u", "resourceVersion": str(version)}
-    made = {"apiVersion": "v1", "kind": "Pod", "metadata": head | metadata, "spec": {"app": "web"}}
-    return _READER.record(json.dumps(made).encode())
+    return stored(head | metadata, spec={"app": "web"})
 
 
 def owner(name="web", *, controller=False, kind="Deployment", api_version="apps/v1"):
-    """A reference to an owner."""
     return {"kind": kind, "name": name, "apiVersion": api_version, "controller": controller, "uid": "o"}
 
 
 def owned(*owners, version=1):
-    """A pod with these owners."""
     return record(version, ownerReferences=list(owners))
 
 
@@ -48,8 +40,30 @@ def source(spec=None, *, namespaced=True, function=None, judge=None, caches=None
 
 
 def led_to(where, notification):
-    """The keys to which a change leads."""
     return list(where.keys(notification, lambda _: None).keys)
+
+
+@pytest.mark.client_go(303, "Handlers")
+@pytest.mark.parametrize(
+    ("spec", "keys"),
+    [
+        (MappingSpec(owner=OwnerSelection.CONTROLLER), ["a/web"]),
+        (MappingSpec(owner=OwnerSelection.ANY), ["a/web", "a/db"]),
+        (MappingSpec(label="app"), ["a/shop"]),
+        (MappingSpec(annotation="app"), ["b/shop"]),
+        (MappingSpec(field_path="spec.app"), ["a/web"]),
+        (MappingSpec(label="missing"), []),
+    ],
+)
+def test_an_object_leads_to_keys(spec, keys):
+    """By owner reference, label, annotation or field; a name is one in the namespace of the object."""
+    others = [
+        owner("other", controller=True, api_version="example.dev/v1"),
+        owner(controller=True, kind="Job"),
+    ]
+    owners = [owner("web", controller=True), owner("db"), *others]
+    obj = record(labels={"app": "shop"}, annotations={"app": "b/shop"}, ownerReferences=owners)
+    assert led_to(source(spec), Notification(ADDED, obj)) == keys
 
 
 @pytest.mark.client_go(303, "Handlers")
@@ -71,16 +85,10 @@ def test_an_update_leads_to_the_owners_before_and_after_it_each_once(before, aft
 @pytest.mark.client_go(303, 306)
 @pytest.mark.parametrize("kind", [ADDED, DELETED, RESYNC])
 def test_any_other_change_leads_to_the_owners_of_the_object(kind):
-    """Of a delete that the watch missed, too: its last known state has the owners."""
+    """Of a delete that the watch missed, too. The key of a cluster-scoped owner has no namespace."""
     change = Notification(kind, owned(owner("web"), owner("db")), final_state_unknown=kind is DELETED)
     assert led_to(source(), change) == ["a/web", "a/db"]
-
-
-@pytest.mark.client_go(303)
-def test_an_owner_without_a_namespace_has_a_key_without_one():
-    """A cluster-scoped owner is in no namespace, although what it owns is in one."""
-    change = Notification(ADDED, owned(owner("web")))
-    assert led_to(source(namespaced=False), change) == ["web"]
+    assert led_to(source(namespaced=False), change) == ["web", "db"]
 
 
 @pytest.mark.client_go(303)
@@ -124,13 +132,10 @@ def test_a_function_leads_to_each_key_once_for_both_states():
     assert seen == ["2", "1"]
 
 
-@pytest.mark.parametrize(
-    ("namespaced", "texts", "keys"),
-    [(True, ["web", "b/web", ""], ["a/web", "b/web"]), (False, ["web", "b/web", ""], ["web"])],
-)
-def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced, texts, keys):
+@pytest.mark.parametrize(("namespaced", "keys"), [(True, ["a/web", "b/web"]), (False, ["web"])])
+def test_a_name_from_a_function_is_one_in_the_namespace_of_the_object(namespaced, keys):
     """As a name in a label or a field: a key without a namespace would be an object that does not exist."""
-    where = source(function=lambda _: texts, namespaced=namespaced)
+    where = source(function=lambda _: ["web", "b/web", ""], namespaced=namespaced)
     assert led_to(where, Notification(ADDED, record())) == keys
 
 
@@ -190,13 +195,9 @@ def test_a_mapping_leads_to_no_key_of_a_namespace_that_is_not_watched():
     [(None, []), ("web", ["a/web"]), ({"web": 1, "db": 2}, ["a/web", "a/db"]), (iter(["web"]), ["a/web"])],
 )
 def test_a_function_returns_one_key_or_several(returned, keys):
-    """Whatever can be read one by one."""
+    """Whatever can be read one by one; anything else is named, with what to return."""
     where = source(function=KeyFunction("h:of_pod", lambda _: returned))
     assert led_to(where, Notification(ADDED, record())) == keys
-
-
-def test_a_function_that_returns_no_keys_at_all_is_named_with_what_to_return():
-    """It has raised nothing: the message is about its result."""
     where = source(function=KeyFunction("h:of_pod", lambda _: 5))
     (failure,) = where.keys(Notification(ADDED, record()), lambda _: None).failures
     assert str(failure) == "the mapping h:of_pod returned a value of type int: return a list of keys"

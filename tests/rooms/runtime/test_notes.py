@@ -2,20 +2,13 @@
 
 import asyncio
 
-import pytest
 from msgspec.structs import replace
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer
-from declctl.kit import ManualClock
 from declctl.objects.differences import Difference, Mutation
 from declctl.runtime.reporting.reporter import ResourceWarnings, resource_status
 from declctl.runtime.reporting.status import DecodingStatus
 from tests.rooms.informer.shapes import pod
-
-
-@pytest.fixture(name="clock")
-def _clock() -> ManualClock:
-    return ManualClock()
 
 
 async def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_have_doubled(clock):
@@ -60,16 +53,10 @@ def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
 
 def test_objects_that_a_transform_fails_on_are_told(clock):
     """They are missing from the cache: the log says how many and why."""
-    notes, fault = ResourceWarnings(), "the transform raised KeyError on a: 'x'"
-    lines = [
-        list(
-            notes.of(
-                replace(resource_status("pods", []), decoding=DecodingStatus(failed=n, last_fault=fault))
-            )
-        )
-        for n in (0, 1, 1, 2)
-    ]
-    assert lines == [
+    notes, status = ResourceWarnings(), resource_status("pods", [])
+    fault = "the transform raised KeyError on a: 'x'"
+    statuses = [replace(status, decoding=DecodingStatus(failed=n, last_fault=fault)) for n in (0, 1, 1, 2)]
+    assert [list(notes.of(each)) for each in statuses] == [
         [],
         [f"pods: 1 object was left out of the cache; the last: {fault}"],
         [],

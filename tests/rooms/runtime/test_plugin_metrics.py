@@ -19,8 +19,6 @@ INPUTS: Any = SimpleNamespace(modules={"handlers": "1"}, code="2")
 
 
 class Code:
-    """Loaded code, as far as its metrics go."""
-
     def __init__(self, **metrics: MetricsRegistry) -> None:
         self.metrics = metrics
         self.plugins: list[Any] = []
@@ -43,17 +41,12 @@ class Made:
         return found
 
 
-def gauge(name: str, value: Any = 1.0) -> Metric:
-    """A gauge with one value."""
-    made = GaugeMetricFamily(name, "x")
-    made.samples.append(made_sample(name, value))
+def gauge(name: str, value: Any = 1.0, series: str = "") -> Metric:
+    """A gauge with one value, which may be of any type, and maybe a sample with the name of another one."""
+    made = GaugeMetricFamily(name, "x", value=0.0)
+    (sample,) = made.samples
+    made.samples[:] = [sample._replace(name=each, value=value) for each in (name, series) if each]
     return made
-
-
-def made_sample(name: str, value: Any) -> Any:
-    """A sample as prometheus-client has it, with any value."""
-    family = GaugeMetricFamily(name, "x", value=0.0)
-    return family.samples[0]._replace(value=value)
 
 
 def code(*collectors: Any, owner: str = "handlers", **others: Any) -> Any:
@@ -68,15 +61,12 @@ def code(*collectors: Any, owner: str = "handlers", **others: Any) -> Any:
 
 
 def encoded(families: Sequence[Metric]) -> str:
-    """The text of a scrape."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Made(*families))
     return generate_latest(registry).decode()
 
 
 class Scraped:
-    """Scrapes of some code."""
-
     def __init__(self, *codes: Any, seconds: float = 5.0) -> None:
         self.log = Logged()
         self.metrics = PluginMetrics(log=self.log, seconds=seconds)
@@ -93,10 +83,8 @@ class Scraped:
         return {str(fault): count for fault, count in self.metrics.faults[owner].items() if count}
 
 
-def test_code_without_the_hook_costs_nothing() -> None:
-    """There is nothing to collect, and no thread for it."""
-    scraped = Scraped(Code())
-    assert (scraped(), scraped.metrics.owners) == ("", ())
+async def no_thread(*_: object, **__: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +93,7 @@ def test_code_without_the_hook_costs_nothing() -> None:
         (ZeroDivisionError("by me"), "Raised", "ZeroDivisionError: by me"),
         (SystemExit(3), "Raised", "SystemExit"),
         (gauge("declctl_ready"), "Refused", "declctl_ready is one of declctl's own"),
+        (gauge("bad", series="declctl_ready"), "Refused", "declctl_ready"),  # a second series of that name
         (gauge("bad", "many"), "Refused", "can't be written"),
         (gauge("bad", None), "Refused", "can't be written"),
     ],
@@ -117,19 +106,11 @@ def test_a_bad_collector_takes_no_other_with_it(bad: Any, reason: str, words: st
         assert "first 1.0" in text
         assert "last 1.0" in text
         assert "bad" not in text
+        assert "declctl_ready" not in text
     assert scraped.faults() == {reason: 2}
     (line,) = scraped.log.events("warning")
     assert line.startswith("metrics of handlers are left out of /metrics: ")
     assert words in line
-
-
-def test_a_sample_with_the_name_of_another_metric_is_refused() -> None:
-    """It would be a second series of that name."""
-    family = gauge("mine")
-    family.samples.append(made_sample("declctl_ready", 0.0))
-    scraped = Scraped(code(Made(family), Made(gauge("good"))))
-    assert "declctl_ready" not in scraped()
-    assert scraped.faults() == {"Refused": 1}
 
 
 def test_two_owners_of_a_name_are_not_both_shown() -> None:
@@ -214,10 +195,6 @@ async def test_a_collector_that_is_always_slow_keeps_others_from_one_scrape_only
 
 def test_a_scrape_without_a_thread_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process at its limit of threads says that metrics are missing."""
-
-    async def no_thread(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     scraped = Scraped(code(Made(gauge("mine"))))
     with monkeypatch.context() as limited:
         limited.setattr("declctl.runtime.handling.plugin_metrics.in_thread", no_thread)
@@ -236,7 +213,6 @@ async def test_two_scrapers_at_once_get_all() -> None:
 
 
 def counting() -> tuple[Any, Counter]:
-    """Code with a counter, as an import makes both."""
     counter = Counter("jobs", "x", registry=None)
     return code(counter), counter
 
@@ -253,24 +229,18 @@ def test_the_active_code_is_shown_with_what_the_same_code_has_counted() -> None:
     assert "jobs_total 3.0" in scraped()
     asyncio.run(scraped.metrics.retire(first))
     assert "jobs_total 3.0" in scraped()
-    edited, _ = counting()
     inputs: Any = SimpleNamespace(modules={"handlers": "edited"}, code="2")
-    scraped.metrics.commit(edited, inputs)
+    scraped.metrics.commit(counting()[0], inputs)
     assert "jobs_total 0.0" in scraped()
+    scraped.metrics.commit(Code(), INPUTS)
+    assert (scraped(), scraped.metrics.owners) == ("", ()), "at the commit, and not when it has drained"
 
 
 def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has counted stays, and its generation can be retired."""
-    scraped = Scraped()
     first, before = counting()
-    second, _ = counting()
     before.inc(2)
-    for each in (first, second):
-        scraped.metrics.commit(each, INPUTS)
-
-    async def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
+    scraped = Scraped(first, counting()[0])
     with monkeypatch.context() as limited:
         limited.setattr(asyncio, "to_thread", no_thread)
         asyncio.run(scraped.metrics.retire(first))
@@ -279,21 +249,8 @@ def test_code_is_forgotten_without_a_thread_too(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_registry_that_two_generations_have_is_kept_by_the_second() -> None:
     """An installed plugin is one object: the end of the old generation ends nothing of it."""
-    scraped = Scraped()
     first, counter = counting()
-    second: Any = Code(**first.metrics)
-    scraped.metrics.commit(first, INPUTS)
     counter.inc(2)
-    scraped.metrics.commit(second, INPUTS)
+    scraped = Scraped(first, Code(**first.metrics))
     asyncio.run(scraped.metrics.retire(first))
     assert "jobs_total 2.0" in scraped()
-
-
-def test_metrics_of_removed_code_are_gone() -> None:
-    """At the commit, and not when it has drained."""
-    scraped = Scraped()
-    first, _ = counting()
-    scraped.metrics.commit(first, INPUTS)
-    without: Any = Code()
-    scraped.metrics.commit(without, INPUTS)
-    assert scraped() == ""

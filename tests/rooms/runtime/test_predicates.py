@@ -1,17 +1,14 @@
 """controller-runtime's predicates, as filters of a manifest: which changes lead to a call of a reconciler."""
 
-import json
-
 import pytest
 
-from declctl.decoding import Projection
 from declctl.manifest.model import FilterSpec
 from declctl.objects import ChangeType, Notification
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.reconciling.mapping import KeySource
+from tests.rooms.runtime.conftest import stored
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
-_READER = Projection(api_version="v1", kind="Pod")
 PLAIN = {"generation": 1, "labels": {"app": "web"}, "annotations": {"note": "a"}}
 STATES = {  # by what is different from the state before
     "spec": {"generation": 2},
@@ -24,12 +21,10 @@ STATES = {  # by what is different from the state before
 def record(version, **metadata):
     """A pod with this metadata; its status is its version."""
     head = {"name": "web-0", "namespace": "a", "uid": "u", "resourceVersion": str(version)}
-    made = {"apiVersion": "v1", "kind": "Pod", "metadata": head | metadata, "status": {"seen": version}}
-    return _READER.record(json.dumps(made).encode())
+    return stored(head | metadata, status={"seen": version})
 
 
 def lets(judge, notification):
-    """Whether a change leads to a call."""
     source = KeySource("pods", (), frozenset(ChangeType), judge)
     return list(source.keys(notification, lambda _: None).keys) == ["a/web-0"]
 
@@ -45,7 +40,6 @@ def passing(judge):
 
 
 def filtering(paths=(), *, labels="", expression="", accepts=None):
-    """A filter of a manifest."""
     return Filter(FilterSpec(labels, tuple(paths), expression=expression), tuple(ChangeType), accepts)
 
 

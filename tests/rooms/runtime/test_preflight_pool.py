@@ -15,7 +15,6 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.checking import preflight_pool
-from declctl.runtime.checking import preflight_pool as children_module
 from declctl.runtime.checking.check import check, import_in_child, read_files
 from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.checking.inputs import InputFiles
@@ -51,10 +50,13 @@ def children():
     children.close()
 
 
-def _checked(bundle, policy: str = "preflightTimeout: 60s"):
+def _checked(bundle, code: str = "", policy: str = "preflightTimeout: 60s"):
+    """What would be imported, with this code of the handler."""
     path = bundle.path / "manifest.yaml"
     manifest = path.read_text().partition("  reload:")[0]
     bundle.write("manifest.yaml", f"{manifest}  reload: {{{policy}}}\n")
+    if code:
+        bundle.write("handlers.py", f"{code}def notify(change): ...\n")
     return read_files(InputFiles(str(path)))
 
 
@@ -72,22 +74,21 @@ def begun(monkeypatch):
         begun.append(popen(*arguments, **options))
         return begun[-1]
 
-    monkeypatch.setattr(children_module.subprocess, "Popen", counted)
+    monkeypatch.setattr(preflight_pool.subprocess, "Popen", counted)
     return begun
 
 
 def test_all_children_come_from_one_process_that_has_run_no_user_code(children, bundle, begun) -> None:
-    """Wanted again and again, it is begun once; what a child has imported is gone with it."""
-    bundle.write(
-        "handlers.py",
-        "import sys\nassert 'turtledemo' not in sys.modules\nimport turtledemo\ndef notify(change): ...\n",
-    )
-    checked = _checked(bundle)
+    """It is begun once, and ends with the controller; what a child has imported is gone with it."""
+    checked = _checked(bundle, "import sys\nassert 'turtledemo' not in sys.modules\nimport turtledemo\n")
     children.warm()
     children.warm()
     for _ in range(3):
         assert _import(children, checked).errors == ()
     assert len(begun) == 1
+    assert child_processes()
+    children.close()
+    children.close()
 
 
 def test_two_children_at_a_time(children, bundle) -> None:
@@ -128,14 +129,6 @@ def test_the_time_limit_is_that_of_the_import() -> None:
     assert ending == Ending(0, closed=False)
 
 
-def test_a_process_that_nobody_uses_is_ended(children) -> None:
-    """The controller ends, or wants none."""
-    children.warm()
-    assert child_processes()
-    children.close()
-    children.close()
-
-
 async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
     """Between two edits of a day nothing is kept; between two of a minute everything is."""
     before = child_processes()
@@ -159,12 +152,8 @@ async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundl
 async def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
     """An import may take its time."""
     sign = tmp_path / "sign"
-    bundle.write(
-        "handlers.py",
-        f"import os, time\nopen({str(sign)!r}, 'w').close()\n"
-        f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\ndef notify(change): ...\n",
-    )
-    checked = _checked(bundle)
+    waits = f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
+    checked = _checked(bundle, f"import os, time\nopen({str(sign)!r}, 'w').close()\n{waits}")
     clock = ManualClock()
     lingering = asyncio.create_task(children.linger(clock))
     work = asyncio.create_task(import_in_child(checked, children))
@@ -182,58 +171,45 @@ def test_children_have_the_environment_of_now_and_a_low_priority(children, bundl
     No signal writes into a file of the server, whose number may be that of another file by now.
     """
     own = "import os, signal\nassert signal.set_wakeup_fd(-1) == -1\n"
-    bundle.write("handlers.py", f"{own}os.environ['NEWS']\ndef notify(change): ...\n")
-    checked = _checked(bundle)
+    checked = _checked(bundle, f"{own}os.environ['NEWS']\n")
     assert _import(children, checked).errors
     monkeypatch.setenv("NEWS", "good")
     assert _import(children, checked).errors == ()
     nice = os.nice(0) + 5
-    bundle.write(
-        "handlers.py",
-        f"import os\nassert os.nice(0) == {nice} and not os.sched_getscheduler(0)\ndef notify(change): ...\n",
-    )
-    assert _import(children, _checked(bundle)).errors == ()
+    code = f"import os\nassert os.nice(0) == {nice} and not os.sched_getscheduler(0)\n"
+    assert _import(children, _checked(bundle, code)).errors == ()
 
 
-def test_what_it_comes_from_was_killed_while_it_waited(children, bundle, begun) -> None:
+@pytest.mark.parametrize("when", ["while it waited", "after the look at it"])
+def test_what_it_comes_from_was_killed(children, bundle, begun, when) -> None:
     """The kernel was short of memory and took it: the import is made in a child of another."""
     children.warm()
-    os.kill(begun[0].pid, signal.SIGKILL)
-    assert _import(children, _checked(bundle)).errors == ()
+    if when == "while it waited":
+        os.kill(begun[0].pid, signal.SIGKILL)
+    else:
+        begun[0].send_signal(signal.SIGSTOP)  # it takes the order, and never carries it out
+        begin, killed = children.begin, []
 
+        def begin_and_kill():
+            child = begin()
+            if not killed:
+                killed.append(begun[0].kill())
+            return child
 
-def test_a_child_that_dies_before_it_begins_is_replaced(children, bundle, begun) -> None:
-    """Its server goes between the look at it and the question: still no fault of the handlers."""
-    children.warm()
-    begun[0].send_signal(signal.SIGSTOP)  # it takes the order, and never carries it out
-    begin = children.begin
-    killed = []
-
-    def begin_and_kill():
-        child = begin()
-        if not killed:
-            killed.append(begun[0].kill())
-        return child
-
-    children.begin = begin_and_kill
+        children.begin = begin_and_kill
     assert _import(children, _checked(bundle)).errors == ()
     assert len(begun) == 2
 
 
 def test_a_child_that_is_killed_takes_the_blame(children, bundle, begun) -> None:
     """A bundle that eats all memory; or that kills the server, too: the next one has another."""
-    bundle.write("handlers.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    (fault,) = _import(children, _checked(bundle)).errors
-    assert fault.code == "DCL044"
-    assert "(signal 9)" in fault.message
-    bundle.write(
-        "handlers.py",
-        "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
-    )
-    (fault,) = _import(children, _checked(bundle)).errors
-    assert fault.code == "DCL044"
-    bundle.write("handlers.py", "def notify(change): ...\n")
-    assert _import(children, _checked(bundle)).errors == ()
+    kills = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    kills_both = kills.replace("\n", "\nos.kill(os.getppid(), signal.SIGKILL)\n", 1)
+    for code, words in ((kills, "(signal 9)"), (kills_both, "")):
+        (fault,) = _import(children, _checked(bundle, code)).errors
+        assert fault.code == "DCL044"
+        assert words in fault.message
+    assert _import(children, _checked(bundle, "\n")).errors == ()
     assert len(begun) == 2
 
 
@@ -243,7 +219,7 @@ def test_where_no_process_may_be_started_the_check_goes_on_without(children, bun
     def refuse(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(children_module.subprocess, "Popen", refuse)
+    monkeypatch.setattr(preflight_pool.subprocess, "Popen", refuse)
     children.warm()
     checked = _import(children, _checked(bundle))
     assert checked.errors == ()
@@ -255,25 +231,24 @@ def test_where_no_process_may_be_started_the_check_goes_on_without(children, bun
 
 def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None:
     """`preflight: Off`: code that would end the process is not even imported in a child."""
-    bundle.write("handlers.py", "import os\nos._exit(1)\n")
     before = child_processes()
     children.warm()  # before the manifest was read
-    assert _import(children, _checked(bundle, "preflight: 'Off'")).diagnostics == ()
+    checked = _checked(bundle, "import os\nos._exit(1)\n", "preflight: 'Off'")
+    assert _import(children, checked).diagnostics == ()
     assert child_processes() == before
 
 
 async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
     """A newer edit comes while the import hangs: the child and its own children are killed."""
     sign = tmp_path / "sign"
-    bundle.write(
-        "handlers.py",
+    checked = _checked(
+        bundle,
         "import os, subprocess\n"
         "started = subprocess.Popen(['sleep', '1000'])\n"
         f"sign = {str(sign)!r}\n"
         "open(sign, 'w').write(str(started.pid)); os.rename(sign, sign + '.pid')\n"
         "while True: pass\n",
     )
-    checked = _checked(bundle)
     work = asyncio.create_task(import_in_child(checked, children))
     await asyncio.to_thread(lambda: until("it hangs", Path(f"{sign}.pid").exists))
     work.cancel()
@@ -348,8 +323,7 @@ def test_a_child_that_hangs_ends_after_its_limit_without_anybody(children, bundl
     """No alarm of the parent is needed: the child has one of its own, which Python code can't delay."""
     monkeypatch.setattr(preflight_pool, "ORPHAN_SECONDS", 0.0)
     monkeypatch.setattr(preflight_pool, "EXIT_SECONDS", 60.0)  # nothing is ended from here meanwhile
-    bundle.write("handlers.py", "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
-    checked = _checked(bundle)
+    checked = _checked(bundle, "import ctypes\nwhile True: ctypes.PyDLL(None).pause()\n")  # with the lock
     monkeypatch.setattr(preflight_pool.PreflightProcess, "close", lambda _: None)
     _, ending = children.begin().ask(msgspec.json.encode(checked.declaration), limit=1.0)
     assert ending == Ending(-signal.SIGALRM, closed=False)

@@ -81,10 +81,8 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     )
     assert isinstance(faults, ast.Dict)
     set_to[DEGRADED] |= {key.value for key in faults.keys if isinstance(key, ast.Constant)}
-    assert set_to[READY] == BY_CONDITION[READY]
-    assert set_to[DEGRADED] == BY_CONDITION[DEGRADED]
-    assert set_to[HANDLERS_HEALTHY] == BY_CONDITION[HANDLERS_HEALTHY]
-    assert set_to[FILES_FOLLOWED] == BY_CONDITION[FILES_FOLLOWED]
+    for condition in (READY, DEGRADED, HANDLERS_HEALTHY, FILES_FOLLOWED):
+        assert set_to[condition] == BY_CONDITION[condition]
     assert set_to[RELOADED] <= BY_CONDITION[RELOADED]
 
 

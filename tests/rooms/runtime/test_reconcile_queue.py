@@ -1,15 +1,11 @@
 """The queue of a reconciler, and the ways from objects to keys, by hand and with a manual clock."""
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
-from declctl.kit import ManualClock
 from declctl.kit.keyed_queue import EpochCounter
-from declctl.manifest.model import MappingSpec, OwnerSelection
-from declctl.objects import Cause, GroupVersionKind, Resource
-from declctl.runtime.reconciling.mapping import ReconciledKind, keys_of
+from declctl.objects import Cause
 from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
 from declctl.workqueue import Priority
 
@@ -17,48 +13,26 @@ CHANGED = Cause("Modified", "pods", "a/web", "Watch")
 INITIAL = Cause("Added", "pods", "a/web", "Initial")
 
 
-class Seen(Mapping):
-    """An object as mappings read it."""
-
-    def __init__(self, namespace, *, labels=None, annotations=None, owners=()):
-        self.namespace, self.labels = namespace, labels or {}
-        metadata = {"ownerReferences": list(owners), "annotations": annotations or {}}
-        self._body = {"metadata": metadata, "spec": {"app": "web"}}
-
-    def __getitem__(self, name):
-        return self._body[name]
-
-    def __iter__(self):
-        return iter(self._body)
-
-    def __len__(self):
-        return len(self._body)
+@pytest.fixture
+def epochs() -> EpochCounter:
+    return EpochCounter()
 
 
 @pytest.fixture
-def queue():
-    """A queue for two workers, with its clock and its epochs."""
-    clock, epochs = ManualClock(), EpochCounter()
+def keys(clock, epochs) -> ReconcileQueue:
+    """A queue for two workers."""
     made = ReconcileQueue(clock=clock, epochs=epochs)
     made.max_running = 2
-    return made, clock, epochs
+    return made
 
 
-def test_a_key_waits_once_with_all_its_causes(queue):
-    """Any number of changes lead to one call (client-go 234)."""
-    keys, _, _ = queue
+def test_a_key_waits_once_with_all_its_causes_and_is_not_given_to_two_workers(keys):
+    """Any number of changes lead to one call; one during it to another, after it (client-go 233 to 235)."""
     keys.add("a/web", INITIAL, Priority.BACKGROUND)
     keys.add("a/web", CHANGED, Priority.LIVE)
     item = keys.take()
     assert (item.key, item.value, keys.take()) == ("a/web", (INITIAL, CHANGED), None)
     assert keys.statistics().merged == 1
-
-
-def test_a_key_is_not_given_to_two_workers_and_comes_again(queue):
-    """A change during a call leads to another call, after it (client-go 233, 235)."""
-    keys, _, _ = queue
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    item = keys.take()
     keys.add("a/web", CHANGED, Priority.LIVE)
     assert keys.take() is None
     assert keys.done(item)
@@ -66,9 +40,8 @@ def test_a_key_is_not_given_to_two_workers_and_comes_again(queue):
 
 
 @pytest.mark.client_go(313)
-def test_a_failed_key_backs_off_and_a_change_ends_the_wait(queue):
+def test_a_failed_key_backs_off_and_a_change_ends_the_wait(keys, clock):
     """Its attempts are counted until one succeeds; a change leads to a call at once, as in client-go."""
-    keys, clock, _ = queue
     keys.add("a/web", CHANGED, Priority.LIVE)
     keys.retry(keys.take(), 60.0)
     assert keys.take() is None
@@ -83,9 +56,8 @@ def test_a_failed_key_backs_off_and_a_change_ends_the_wait(queue):
     assert keys.take() is None  # the retry was made with the change (controller-runtime's priority queue)
 
 
-def test_what_waits_belongs_to_the_code_that_takes_it(queue):
+def test_what_waits_belongs_to_the_code_that_takes_it(keys, epochs):
     """A reload leaves the queue alone: only running calls are outstanding in an old epoch."""
-    keys, _, epochs = queue
     keys.add("a/web", CHANGED, Priority.LIVE)
     keys.add("a/db", CHANGED, Priority.LIVE)
     running = keys.take()
@@ -97,52 +69,20 @@ def test_what_waits_belongs_to_the_code_that_takes_it(queue):
     assert keys.outstanding(old) == 0
 
 
-def test_a_closed_queue_counts_what_it_drops(queue):
-    """Waiting keys and those that back off."""
-    keys, _, _ = queue
+def test_a_closed_queue_counts_what_it_drops(keys):
+    """Waiting keys, and those that back off or rest."""
     for name in ("a/one", "a/two", "a/three"):
         keys.add(name, CHANGED, Priority.LIVE)
     keys.retry(keys.take(), 60.0)
-    assert keys.clear() == 3
-    assert keys.take() is None
-    assert keys.statistics().dropped == 3
+    keys.debounce = 60.0
+    keys.add("a/four", CHANGED, Priority.LIVE)
+    assert keys.clear() == 4
+    assert (keys.take(), keys.idle) == (None, True)
+    assert keys.statistics().dropped == 4
 
 
-DEPLOYMENTS = Resource(GroupVersionKind.of("apps/v1", "Deployment"), "deployments", True)
-
-
-def _owner(kind, name, *, controller, api_version="apps/v1"):
-    return {"kind": kind, "name": name, "controller": controller, "apiVersion": api_version}
-
-
-@pytest.mark.client_go(303, "Handlers")
-@pytest.mark.parametrize(
-    ("spec", "keys"),
-    [
-        (MappingSpec(owner=OwnerSelection.CONTROLLER), ["a/web"]),
-        (MappingSpec(owner=OwnerSelection.ANY), ["a/web", "a/db"]),
-        (MappingSpec(label="app"), ["a/shop"]),
-        (MappingSpec(annotation="app"), ["b/shop"]),
-        (MappingSpec(field_path="spec.app"), ["a/web"]),
-        (MappingSpec(label="missing"), []),
-    ],
-)
-def test_an_object_leads_to_keys(spec, keys):
-    """By owner reference, label, annotation or field; a name is one in the namespace of the object."""
-    kind = ReconciledKind(DEPLOYMENTS.gvk, lambda: DEPLOYMENTS, None)
-    owners = [
-        _owner("Deployment", "web", controller=True),
-        _owner("Deployment", "db", controller=False),
-        _owner("Deployment", "other", controller=True, api_version="example.dev/v1"),
-        _owner("Job", "nightly", controller=True),
-    ]
-    obj = Seen("a", labels={"app": "shop"}, annotations={"app": "b/shop"}, owners=owners)
-    assert list(keys_of(spec, kind, None)(obj)) == keys
-
-
-def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(queue):
+def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(keys, clock):
     """It comes once, with all its causes and their highest priority; others don't wait for it."""
-    keys, clock, _ = queue
     keys.debounce = 1.0
     keys.add("a/web", INITIAL, Priority.BACKGROUND)
     clock.set(0.6)
@@ -162,9 +102,8 @@ def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(queue):
     assert (figures.added, figures.taken, figures.merged) == (2, 1, 1)
 
 
-def test_a_key_that_never_rests_comes_after_ten_times_the_debounce(queue):
+def test_a_key_that_never_rests_comes_after_ten_times_the_debounce(keys, clock):
     """Whatever leads to it without end."""
-    keys, clock, _ = queue
     keys.debounce = 1.0
     begin, item = clock.monotonic(), None
     while item is None:
@@ -174,9 +113,8 @@ def test_a_key_that_never_rests_comes_after_ten_times_the_debounce(queue):
     assert clock.monotonic() - begin == 10.0
 
 
-def test_a_retry_does_not_rest(queue):
+def test_a_retry_does_not_rest(keys, clock):
     """Its delay is that of the back-off; a change during the back-off rests, and comes before it."""
-    keys, clock, _ = queue
     keys.debounce = 1.0
     keys.add("a/web", CHANGED, Priority.LIVE)
     clock.set(1.0)
@@ -190,26 +128,20 @@ def test_a_retry_does_not_rest(queue):
     assert keys.take().attempts == 2
 
 
-def test_without_the_debounce_what_rests_comes_at_once(queue):
-    """A reload takes it away; what is cleared does not come at all."""
-    keys, _, _ = queue
+def test_without_the_debounce_what_rests_comes_at_once(keys):
+    """A reload takes it away."""
     keys.debounce = 60.0
     keys.add("a/web", CHANGED, Priority.LIVE)
     keys.debounce = 0.0
     assert keys.next_due() == 0.0
-    keys.done(keys.take())
-    keys.debounce = 60.0
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    assert keys.clear() == 1
-    assert keys.idle
+    assert keys.take().key == "a/web"
 
 
 @pytest.mark.client_go(315, "Reconcile result")
 @pytest.mark.parametrize(("priority", "order"), [(Priority.LIVE, "a/web"), (Priority.BACKGROUND, "a/first")])
 @pytest.mark.parametrize("again", ["requeued", "failed"])
-def test_a_key_that_comes_again_keeps_its_priority(queue, again, priority, order):
+def test_a_key_that_comes_again_keeps_its_priority(keys, clock, again, priority, order):
     """After a Requeue or a failure, a key that has changed does not wait behind all of a first sync."""
-    keys, clock, _ = queue
     keys.add("a/web", CHANGED, priority)
     item = keys.take()
     if again == "failed":
@@ -240,9 +172,8 @@ class Guard:
 
 
 @pytest.mark.parametrize("when", ["during the call", "after the call"])
-def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(queue, when):
+def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(keys, clock, when):
     """The event of the status that a reconciler writes calls nothing; the Requeue comes when it is due."""
-    keys, clock, _ = queue
     keys.guard = Guard()
     keys.add("a/web", INITIAL, Priority.LIVE)
     item = keys.take()
@@ -260,9 +191,8 @@ def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(queue, w
 
 
 @pytest.mark.parametrize("again", [None, 7200.0])
-def test_the_newest_call_decides_when_a_key_comes_again(queue, again):
+def test_the_newest_call_decides_when_a_key_comes_again(keys, clock, again):
     """A change before a Requeue leads to a call, whose result replaces the Requeue."""
-    keys, clock, _ = queue
     keys.add("a/web", INITIAL, Priority.LIVE)
     item = keys.take()
     keys.requeue(item, 3600.0, REQUEUED)
@@ -279,9 +209,8 @@ def test_the_newest_call_decides_when_a_key_comes_again(queue, again):
     assert (None if again is None else (REQUEUED,)) == (item and item.value)
 
 
-def test_a_retry_that_a_change_overtakes_is_made_once(queue):
+def test_a_retry_that_a_change_overtakes_is_made_once(keys, clock):
     """Whether the change comes during the failing call or after it; a new failure has its whole back-off."""
-    keys, clock, _ = queue
     keys.add("a/web", INITIAL, Priority.LIVE)
     item = keys.take()
     keys.add("a/web", CHANGED, Priority.LIVE)
@@ -299,9 +228,8 @@ def test_a_retry_that_a_change_overtakes_is_made_once(queue):
     assert keys.take() is None
 
 
-def test_a_retry_that_is_hurried_is_made_once(queue):
+def test_a_retry_that_is_hurried_is_made_once(keys, clock):
     """When a cache has synced, what has waited for it comes at once, with its causes, and not again."""
-    keys, clock, _ = queue
     keys.add("a/web", CHANGED, Priority.BACKGROUND)
     keys.retry(keys.take(), 30.0)
     assert keys.hurry(lambda item: True)
@@ -313,10 +241,15 @@ def test_a_retry_that_is_hurried_is_made_once(queue):
     assert keys.next_due() is None
 
 
-def test_a_call_knows_how_long_its_oldest_change_has_waited(queue):
-    """The lag of a reconciler: several changes lead to one call, which is late by the oldest of them."""
-    keys, clock, _ = queue
+def test_a_call_knows_how_long_its_oldest_change_has_waited(keys, clock):
+    """The lag of a reconciler: several changes lead to one call, which is late by the oldest of them.
+
+    First syncs, resyncs and a `Requeue` of the reconciler are due by themselves.
+    """
     keys.add("a/web", INITIAL, Priority.BACKGROUND)
+    keys.add("a/web", Cause("Resync", "pods", "a/web", "Resync"), Priority.BACKGROUND)
+    keys.add("a/web", Cause("Requeue", "pods", "a/web", "DeadLetter"), Priority.LIVE)
+    assert keys.changes_of("a/web") == (None, ())
     clock.set(10.0)
     keys.add("a/web", CHANGED, Priority.LIVE)
     clock.set(2.0)
@@ -330,9 +263,8 @@ def test_a_call_knows_how_long_its_oldest_change_has_waited(queue):
     assert keys.changes_of("a/web") == (None, ())
 
 
-def test_changes_that_no_call_has_read_are_those_of_the_next_call(queue):
+def test_changes_that_no_call_has_read_are_those_of_the_next_call(keys, clock):
     """The breaker of the plugin has refused the call: the lag goes on, from the oldest change."""
-    keys, clock, _ = queue
     keys.add("a/web", CHANGED, Priority.LIVE, event_id="u@1")
     item = keys.take()
     refused = keys.changes_of("a/web")
@@ -346,43 +278,32 @@ def test_changes_that_no_call_has_read_are_those_of_the_next_call(queue):
     assert list(events) == ["u@1", "u@2"]
 
 
-def test_what_nobody_has_changed_has_no_lag(queue):
-    """First syncs, resyncs and a `Requeue` of the reconciler are due by themselves."""
-    keys, _, _ = queue
-    keys.add("a/web", INITIAL, Priority.BACKGROUND)
-    keys.add("a/web", Cause("Resync", "pods", "a/web", "Resync"), Priority.BACKGROUND)
-    keys.add("a/web", Cause("Requeue", "pods", "a/web", "DeadLetter"), Priority.LIVE)
-    keys.take()
-    assert keys.changes_of("a/web") == (None, ())
-
-
 def _listed(queue, most=100):
     return [(item.key, str(item.state), item.value.name) for item in queue.snapshot(most).items]
 
 
-def test_the_listing_has_each_key_at_its_turn(queue):
+def test_the_listing_has_each_key_at_its_turn(keys):
     """What runs; four live keys for each one of a first sync; then what is due later, by its time."""
-    made, _, _ = queue
     for name in ("runs", "fails", "later"):
-        made.add(name, CHANGED, Priority.LIVE)
-    running, failing, later = made.take(), made.take(), None
+        keys.add(name, CHANGED, Priority.LIVE)
+    running, failing, later = keys.take(), keys.take(), None
     failing.retry_state = None
-    made.retry(failing, 30.0)
-    later = made.take()
-    made.requeue(later, 10.0, Cause("Requeue", "pods", "later", "Requeue"))
-    made.done(later)
+    keys.retry(failing, 30.0)
+    later = keys.take()
+    keys.requeue(later, 10.0, Cause("Requeue", "pods", "later", "Requeue"))
+    keys.done(later)
     for name in ("x", "y"):
-        made.add(name, INITIAL, Priority.BACKGROUND)
+        keys.add(name, INITIAL, Priority.BACKGROUND)
     for number in range(5):
-        made.add(f"n{number}", CHANGED, Priority.LIVE)
-    made.add("runs", CHANGED, Priority.LIVE)
-    made.debounce = 20.0
-    made.add("rests", CHANGED, Priority.LIVE)
-    shown = made.snapshot(100)
+        keys.add(f"n{number}", CHANGED, Priority.LIVE)
+    keys.add("runs", CHANGED, Priority.LIVE)
+    keys.debounce = 20.0
+    keys.add("rests", CHANGED, Priority.LIVE)
+    shown = keys.snapshot(100)
     waiting = [(item.key, item.value) for item in shown.items if item.state == "Waiting"]
-    assert _listed(made)[0] == ("runs", "Running", "LIVE")
+    assert _listed(keys)[0] == ("runs", "Running", "LIVE")
     assert shown.items[0].again
-    assert _listed(made)[-3:] == [
+    assert _listed(keys)[-3:] == [
         ("later", "Requeued", "LIVE"),
         ("rests", "Resting", "LIVE"),
         ("fails", "BackingOff", "LIVE"),
@@ -390,11 +311,11 @@ def test_the_listing_has_each_key_at_its_turn(queue):
     assert [item.due for item in shown.items[-3:]] == [1010.0, 1020.0, 1030.0]
     assert (shown.running, shown.waiting, shown.delayed) == (1, 8, 2)
     assert [item.retries for item in shown.items[-3:]] == [0, 0, 1]
-    assert _listed(made, 3) == _listed(made)[:3]
-    made.done(running)
+    assert _listed(keys, 3) == _listed(keys)[:3]
+    keys.done(running)
     order = []
-    while (item := made.take()) is not None:
+    while (item := keys.take()) is not None:
         order.append(item.key)
-        made.done(item)
+        keys.done(item)
     # `runs` was added again: it has waited behind those of its priority since its call has ended.
     assert [key for key in order if key != "runs"] == [key for key, _ in waiting]

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import threading
 from dataclasses import fields, replace
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declctl.decoding import Projection
 from declctl.errors import FilterFailed, ReloadRefused
 from declctl.kit import ManualClock
 from declctl.manifest.model import FilterSpec, filters_differ
@@ -22,44 +20,38 @@ from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler_slot import EventSlot
 from declctl.runtime.handling.relocation import Refilter
 from declctl.testing import Logged
-from tests.rooms.runtime.conftest import Bench, rebind
+from tests.rooms.runtime.conftest import Bench, rebind, stored
 from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 EVENTS = ("Added", "Modified", "Deleted", "Resync")
-_reader = Projection(api_version="v1", kind="Pod")
 _versions = itertools.count(1)
 
 
 def pod(name, app, size=0):
     """A pod with a label, and something that only a function looks at."""
     metadata = {"name": name, "uid": name, "resourceVersion": str(next(_versions)), "labels": {"app": app}}
-    return _reader.record(json.dumps({"metadata": metadata, "spec": {"size": size}}).encode())
+    return stored(metadata, spec={"size": size})
 
 
 def labels(text):
-    """A filter by labels alone."""
     return Filter(FilterSpec(text), EVENTS)
 
 
 def at_least(size):
-    """A filter by a function."""
     spec = FilterSpec(entry_point=EntryPoint("m", "f"))
     return Filter(spec, EVENTS, lambda obj: obj["spec"]["size"] >= size)
 
 
 def cel(text):
-    """A filter by an expression."""
     return Filter(FilterSpec(expression=text), EVENTS)
 
 
-def broken(spec="m:f"):
-    """A filter that raises."""
+def _raises(obj):
+    raise FilterFailed("the filter m:f raised KeyError: 'x'")
 
-    def accepts(obj):
-        raise FilterFailed(f"the filter {spec} raised KeyError: 'x'")
 
-    return Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, accepts)
+BROKEN = Filter(FilterSpec(entry_point=EntryPoint("m", "f")), EVENTS, _raises)
 
 
 def asked(refilter):
@@ -79,10 +71,7 @@ def told(old, new, before, after=None):
 
 
 def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
-    """As when a scope changes, which may happen at once; without a filter all are in it.
-
-    `events` narrow it.
-    """
+    """As when a scope changes, maybe at once with it. Without a filter all are in it; `events` narrow it."""
     store = [pod("a", "web"), pod("b", "api"), pod("c", "db")]
     assert told(labels("app in (web,db)"), labels("app in (api,db)"), store) == [
         ("Deleted", "a", "OutOfScope", False),
@@ -105,22 +94,6 @@ def test_who_enters_is_added_and_who_leaves_is_deleted() -> None:
     ]
 
 
-def test_what_changes_meanwhile_is_asked_again() -> None:
-    """A verdict of what is another object by now counts for nothing, and neither does one of what is gone."""
-    cache = MadeUpCache(pod("a", "web"), pod("b", "web"), pod("c", "web"))
-    refilter = begun(
-        Refilter("notify", labels("app=web"), labels("app=api"), before=[cache], after=[cache], clock=CLOCK)
-    )
-    judged = refilter.judge(refilter.unjudged())
-    cache.put(pod("a", "api"))
-    cache.remove("b")
-    refilter.enter_judged(judged)
-    assert refilter.stale == 1
-    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c")]
-    asked(refilter)
-    assert [(str(n.type), n.key) for n in refilter.notifications] == [("Deleted", "c"), ("Added", "a")]
-
-
 def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> None:
     """So the user's function is asked in a thread, and still nothing is stale when the wait is over."""
     cache = MadeUpCache(pod("a", "web", 5))
@@ -140,16 +113,12 @@ def test_the_last_objects_are_asked_of_while_their_caches_take_in_nothing() -> N
 
 
 def test_what_a_filter_fails_on() -> None:
-    """A new one that raises refuses the reload.
-
-    What the old one failed on is not told: nobody knows of it.
-    """
+    """A new one that raises refuses the reload. Nobody knows of what the old one failed on."""
     with pytest.raises(ReloadRefused) as refused:
-        told(labels("app=web"), broken(), [pod("a", "web")])
+        told(labels("app=web"), BROKEN, [pod("a", "web")])
     assert refused.value.reason == "FilterFailed"
     assert refused.value.message == "notify: the filter m:f raised KeyError: 'x' on a"
-    store = [pod("a", "web", 5), pod("b", "web", 0)]
-    assert told(broken(), at_least(3), store) == []
+    assert told(BROKEN, at_least(3), [pod("a", "web", 5), pod("b", "web", 0)]) == []
 
 
 @pytest.mark.parametrize(

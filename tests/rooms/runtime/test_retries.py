@@ -1,7 +1,8 @@
 """Retries: a reload that was refused for no fault of its files is tried again, ever less often."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -41,28 +42,21 @@ class World:
             self.retries.record(outcome)
         return outcome
 
-    def play(self, story: Callable[["World"], Awaitable[None]]) -> "World":
-        async def scenario() -> None:
-            task = asyncio.create_task(self.retries.run(self))
-            async with asyncio.timeout(30):
-                await story(self)
-            task.cancel()
-            await asyncio.wait([task])
-
-        asyncio.run(scenario())
-        return self
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["World"]:
+        task = asyncio.create_task(self.retries.run(self))
+        async with asyncio.timeout(30):
+            yield self
+        task.cancel()
+        await asyncio.wait([task])
 
 
-def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
+async def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
     """Forbidden for an hour: after 10, 20, 40, … seconds, at most every five minutes, and told once."""
-    world = World(refused)
-
-    async def story(world: World) -> None:
+    async with World(refused).running() as world:
         assert world.retries.record(refused())
         await world.clock.advance(3600.0)
         assert not world.retries.record(refused())
-
-    world.play(story)
     moments = [moment for moment, _ in world.tried]
     gaps = [after - before for before, after in zip([0.0, *moments], moments, strict=False)]
     assert gaps[:6] == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0]
@@ -71,92 +65,67 @@ def test_a_right_that_never_comes_is_asked_for_ever_less_often() -> None:
 
 
 @pytest.mark.parametrize("reason", ["Forbidden", "NotServed", "NotSynced", "NoThreads"])
-def test_it_is_tried_until_it_is_applied(reason) -> None:
+async def test_it_is_tried_until_it_is_applied(reason) -> None:
     """The right, the kind or the server has come: no retry follows, and the status has none."""
     outcomes = [refused(reason=reason), APPLIED]
-    world = World(lambda: outcomes.pop(0))
-
-    async def story(world: World) -> None:
+    async with World(lambda: outcomes.pop(0)).running() as world:
         world.retries.record(refused(reason=reason))
-        waiting = world.retries.status()
-        assert waiting is not None
-        assert document_of(waiting) == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
+        assert document_of(world.retries.status()) == {"reason": reason, "retries": 0, "nextInSeconds": 10.0}
         await world.clock.advance(600.0)
         assert world.retries.status() is None
-
-    assert [files for _, files in world.play(story).tried] == ["A", "A"]
+    assert [files for _, files in world.tried] == ["A", "A"]
 
 
 @pytest.mark.parametrize("reason", ["SyntaxError", "PrepareFailed", "Invalid", "RestartRequired"])
-def test_what_is_wrong_in_the_files_is_not_tried_again(reason) -> None:
+async def test_what_is_wrong_in_the_files_is_not_tried_again(reason) -> None:
     """A fault of the files stays one until they change."""
-
-    async def story(world: World) -> None:
+    async with World(refused).running() as world:
         assert world.retries.record(refused(reason=reason))
         await world.clock.advance(600.0)
+    assert world.tried == []
 
-    assert World(refused).play(story).tried == []
 
-
-def test_newer_files_take_the_place_of_those_that_wait() -> None:
+async def test_newer_files_take_the_place_of_those_that_wait() -> None:
     """An edit while a reload waits: applied, it ends the wait; refused, it is what is tried, from 10 s on."""
-
-    async def story(world: World) -> None:
+    async with World(refused).running() as world:
         world.retries.record(refused("A"))
         await world.clock.advance(15.0)
         assert world.retries.record(refused("B"))
         await world.clock.advance(10.0)
         assert world.retries.record(Outcome(Result.APPLIED, 2, "C"))
         await world.clock.advance(600.0)
-
-    assert World(refused).play(story).tried == [(10.0, "A"), (25.0, "B")]
+    assert world.tried == [(10.0, "A"), (25.0, "B")]
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: SUPERSEDED])
-def test_what_is_not_there_any_longer_is_tried_no_more(then) -> None:
+async def test_what_is_not_there_any_longer_is_tried_no_more(then) -> None:
     """Another generation runs, or the files have changed without anybody having asked: the wait is over."""
-
-    async def story(world: World) -> None:
+    async with World(then).running() as world:
         world.retries.record(refused())
         await world.clock.advance(600.0)
         assert world.retries.status() is None
+    assert len(world.tried) == 1
 
-    assert len(World(then).play(story).tried) == 1
 
-
-def test_an_attempt_that_runs_is_not_disturbed() -> None:
+async def test_an_attempt_that_runs_is_not_disturbed() -> None:
     """A newer edit is being staged for a minute: the retry waits for what becomes of it."""
-
-    async def story(world: World) -> None:
+    async with World(lambda: APPLIED).running() as world:
         world.retries.record(refused())
         world.free.clear()
         await world.clock.advance(60.0)
         assert world.tried == []
         world.free.set()
         await world.clock.advance(1.0)
-
-    assert len(World(lambda: APPLIED).play(story).tried) == 1
-
-
-def test_another_reason_is_news() -> None:
-    """One right has come, and the next is missing: that is told."""
-
-    async def story(world: World) -> None:
-        assert world.retries.record(refused(message="pods"))
-        assert world.retries.record(refused(message="secrets"))
-        assert not world.retries.record(refused(message="secrets"))
-
-    World(refused).play(story)
+    assert len(world.tried) == 1
 
 
-def test_a_rollback_that_is_refused_is_news_and_is_not_tried_again() -> None:
-    """It says nothing of the files: a reload that waits goes on waiting, and none is begun for it."""
-    world = World(refused)
-    back = refused(files="A").as_rollback()
-    assert world.retries.record(back)
-    assert world.retries.status() is None
-    world.retries.record(refused())
-    assert world.retries.record(back)
-    waiting = world.retries.status()
-    assert waiting is not None
-    assert waiting.retries == 0
+def test_another_reason_is_news_and_so_is_a_rollback_that_is_refused() -> None:
+    """One right has come, and the next is missing: that is told. A rollback says nothing of the files."""
+    retries, back = ReloadRetries(ManualClock()), refused(files="A").as_rollback()
+    assert retries.record(back)
+    assert retries.status() is None, "none is begun for it"
+    assert retries.record(refused(message="pods"))
+    assert retries.record(back)
+    assert retries.status().retries == 0, "a reload that waits goes on waiting"
+    assert retries.record(refused(message="secrets"))
+    assert not retries.record(refused(message="secrets"))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,11 @@ class TwoClocks:
         self.wall += timedelta(seconds=seconds)
 
 
+@pytest.fixture
+def clock() -> TwoClocks:
+    return TwoClocks()
+
+
 def cron(
     line: str, clock: TwoClocks, policy: MissedRuns = MissedRuns.RUN_ONCE, zone: str = "UTC"
 ) -> ScheduleTimer:
@@ -55,9 +61,8 @@ def interval(every: float, clock: TwoClocks, policy: MissedRuns = MissedRuns.RUN
     return ScheduleTimer(IntervalDueTimes(every, clock), policy, clock)
 
 
-def test_a_time_comes_when_it_is_due_and_once():
-    """Neither before nor twice."""
-    clock = TwoClocks()
+def test_a_time_comes_when_it_is_due_and_once(clock):
+    """Neither before nor twice, also where NTP sets the clock back over 02:00."""
     timer = cron("0 2 * * *", clock)
     clock.advance(2 * HOUR - 31)
     assert timer.take(busy=False) is None
@@ -66,52 +71,44 @@ def test_a_time_comes_when_it_is_due_and_once():
     assert timer.take(busy=False) == datetime(2026, 3, 28, 2, tzinfo=UTC)
     assert timer.take(busy=False) is None
     assert timer.wait(busy=False) == DAY
-
-
-def test_after_a_sleep_the_newest_missed_time_is_made_up_for_once():
-    """A laptop that slept for a week makes one report, and says how many it has not made."""
-    clock = TwoClocks()
-    timer = cron("0 2 * * *", clock)
-    clock.step(7 * DAY)
-    assert timer.take(busy=False) == datetime(2026, 4, 3, 2, tzinfo=UTC)
-    assert timer.skipped == 6
-    assert timer.take(busy=False) is None
-
-
-def test_with_skip_missed_times_are_only_counted():
-    """The next time comes as if nothing had happened."""
-    clock = TwoClocks()
-    timer = cron("0 2 * * *", clock, MissedRuns.SKIP)
-    clock.step(7 * DAY)
-    assert timer.take(busy=False) is None
-    assert timer.skipped == 7
-    assert timer.times.next == datetime(2026, 4, 4, 2, tzinfo=UTC)
-
-
-def test_with_skip_a_time_that_is_a_little_late_is_not_missed():
-    """A busy process delays a call; that is no reason to leave it out."""
-    clock = TwoClocks()
-    timer = cron("0 2 * * *", clock, MissedRuns.SKIP)
-    clock.advance(2 * HOUR + 20)
-    assert timer.take(busy=False) is not None
-    assert timer.skipped == 0
-
-
-def test_a_small_step_back_of_the_clock_repeats_nothing():
-    """NTP sets the clock back over 02:00: the nightly job does not run again."""
-    clock = TwoClocks()
-    timer = cron("0 2 * * *", clock)
-    clock.advance(2 * HOUR)
-    assert timer.take(busy=False) is not None
     clock.step(-HOUR)
     for _ in range(120):
         clock.advance(60)
         assert timer.take(busy=False) is None
 
 
-def test_a_wrong_clock_that_is_set_right_does_not_silence_a_schedule():
+@pytest.mark.parametrize(
+    ("policy", "taken", "skipped"),
+    [(MissedRuns.RUN_ONCE, datetime(2026, 4, 3, 2, tzinfo=UTC), 6), (MissedRuns.SKIP, None, 7)],
+)
+def test_after_a_sleep_the_newest_missed_time_is_made_up_for_once(clock, policy, taken, skipped):
+    """A laptop that slept for a week makes one report, and says how many it has not made; or none."""
+    timer = cron("0 2 * * *", clock, policy)
+    clock.step(7 * DAY)
+    assert timer.take(busy=False) == taken
+    assert timer.skipped == skipped
+    assert timer.take(busy=False) is None
+    assert timer.times.next == datetime(2026, 4, 4, 2, tzinfo=UTC)
+
+
+def test_with_skip_a_time_in_a_running_call_is_skipped_and_one_that_is_a_little_late_is_not(clock):
+    """As `concurrencyPolicy: Forbid`. A busy process delays a call; that is no reason to leave it out."""
+    timer = cron("0 2 * * *", clock, MissedRuns.SKIP)
+    clock.advance(2 * HOUR + 20)
+    assert timer.take(busy=False) is not None
+    assert timer.skipped == 0
+    timer = interval(10, clock, MissedRuns.SKIP)
+    clock.advance(10)
+    assert timer.take(busy=False) is not None
+    clock.advance(10)
+    assert timer.take(busy=True) is None
+    clock.advance(3)
+    assert timer.take(busy=False) is None
+    assert timer.skipped == 1
+
+
+def test_a_wrong_clock_that_is_set_right_does_not_silence_a_schedule(clock):
     """The clock said 2040 at the start: when it is right, the next time is the next night, not in 2040."""
-    clock = TwoClocks()
     clock.step(5000 * DAY)
     timer = cron("0 2 * * *", clock)
     clock.step(-5000 * DAY)
@@ -119,9 +116,8 @@ def test_a_wrong_clock_that_is_set_right_does_not_silence_a_schedule():
     assert timer.times.next == datetime(2026, 3, 28, 2, tzinfo=UTC)
 
 
-def test_a_jump_over_years_is_no_work():
+def test_a_jump_over_years_is_no_work(clock):
     """A clock that was at its epoch and is set right: the newest time, without millions of others."""
-    clock = TwoClocks()
     timer = cron("* * * * *", clock)
     clock.step(50 * 365 * DAY)
     taken = timer.take(busy=False)
@@ -130,9 +126,8 @@ def test_a_jump_over_years_is_no_work():
     assert timer.times.next == taken + timedelta(minutes=1)
 
 
-def test_an_interval_keeps_its_phase_and_ignores_the_wall_clock():
+def test_an_interval_keeps_its_phase_and_ignores_the_wall_clock(clock):
     """Calls are ten minutes apart, whatever NTP does, and late looks do not add up."""
-    clock = TwoClocks()
     timer = interval(600, clock)
     clock.step(-DAY)
     clock.advance(600)
@@ -143,9 +138,8 @@ def test_an_interval_keeps_its_phase_and_ignores_the_wall_clock():
     assert timer.wait(busy=False) == 593
 
 
-def test_while_a_call_runs_the_newest_time_waits_for_its_end():
+def test_while_a_call_runs_the_newest_time_waits_for_its_end(clock):
     """RunOnce: one call for all that was due meanwhile."""
-    clock = TwoClocks()
     timer = interval(10, clock)
     clock.advance(10)
     assert timer.take(busy=False) is not None
@@ -158,27 +152,11 @@ def test_while_a_call_runs_the_newest_time_waits_for_its_end():
     assert timer.take(busy=False) is None
 
 
-def test_with_skip_a_time_in_a_running_call_is_skipped():
-    """As `concurrencyPolicy: Forbid`."""
-    clock = TwoClocks()
-    timer = interval(10, clock, MissedRuns.SKIP)
-    clock.advance(10)
-    assert timer.take(busy=False) is not None
-    clock.advance(10)
-    assert timer.take(busy=True) is None
-    clock.advance(3)
-    assert timer.take(busy=False) is None
-    assert timer.skipped == 1
-
-
-def test_a_time_that_is_given_back_is_due_again_later():
+def test_a_time_that_is_given_back_is_due_again_later(clock):
     """A call that has read an unsynced cache."""
-    clock = TwoClocks()
     timer = interval(10, clock)
     clock.advance(10)
-    time = timer.take(busy=False)
-    assert time is not None
-    timer.hold(time, 4)
+    timer.hold(time := timer.take(busy=False), 4)
     assert timer.take(busy=False) is None
     assert timer.wait(busy=False) == 4
     clock.advance(4)
@@ -189,9 +167,8 @@ def test_a_time_that_is_given_back_is_due_again_later():
     assert timer.skipped == 1
 
 
-def test_after_a_pause_nothing_is_made_up_for():
+def test_after_a_pause_nothing_is_made_up_for(clock):
     """Another process has acted meanwhile."""
-    clock = TwoClocks()
     timer = cron("0 * * * *", clock)
     clock.advance(5 * HOUR)
     timer.restart()

@@ -2,19 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from declctl.errors import NotSynced
-from declctl.hooks.calls import Implementation
 from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import MissedRuns, ScheduleSpec
 from declctl.manifest.values import EntryPoint
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.context import HandlerContext
 from declctl.runtime.scheduling.schedules import (
     RunOutcome,
     ScheduleBinding,
@@ -24,6 +23,7 @@ from declctl.runtime.scheduling.schedules import (
     TriggerResult,
 )
 from declctl.testing import Logged
+from tests.rooms.runtime.conftest import environment, implementation
 
 _LONGEST = 5.0  # seconds that a test waits for a thread
 
@@ -47,25 +47,12 @@ class Desk:
     def _binding(
         self, function: Callable[..., Any], policy: dict[str, Any], loop: LoopThread
     ) -> ScheduleBinding:
-        import inspect
-
         spec = ScheduleSpec(**{"name": "job", "entry_point": EntryPoint("h", "job"), "every": 60.0} | policy)
-        made = Implementation(
-            "the schedule",
-            "h:job",
-            function,
-            tuple(inspect.signature(function).parameters),
-            inspect.iscoroutinefunction(function),
+        made = implementation(function, hook="the schedule", plugin="h:job")
+        context = partial(
+            HandlerContext, environment(self.log, handler=spec.name, generation=self.generation)
         )
-        environment = HandlerEnvironment(
-            handler=spec.name,
-            generation=self.generation,
-            listers=Listers({}),
-            config={},
-            cluster=SimpleNamespace(),  # type: ignore[arg-type]
-            log=self.log,
-        )
-        return ScheduleBinding(self.generation, spec, made, partial(HandlerContext, environment), loop)
+        return ScheduleBinding(self.generation, spec, made, context, loop)
 
     def after(self, seconds: float) -> float:
         """Let time pass, and look."""
@@ -73,7 +60,6 @@ class Desk:
         return self.schedules.look()
 
     def of(self, name: str = "job") -> ScheduleStatistics:
-        """The figures of one schedule."""
         return next(each for each in self.schedules.statistics() if each.name == name)
 
     async def until(self, condition: Callable[[ScheduleStatistics], bool], name: str = "job") -> None:
@@ -83,36 +69,36 @@ class Desk:
                 await asyncio.sleep(0.001)
 
     async def ended(self, name: str = "job") -> None:
-        """Wait until nothing runs."""
         await self.until(lambda each: not each.running, name)
+
+    async def call(self, function: Callable[..., Any], **policy: Any) -> None:
+        """A generation whose function is called once, a minute later."""
+        self.commit((function, policy))
+        self.after(60)
+        await self.ended()
 
 
 @pytest.fixture
 def loop():
-    """The handlers' loop."""
     made = LoopThread("test-handlers").start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def play(log: Logged, loop: LoopThread) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Desk]:
-    """Runs a test on a loop, with a desk that has started."""
-
-    def run(test: Callable[[Desk], Coroutine[Any, Any, None]], *, start: bool = True) -> Desk:
-        async def whole() -> Desk:
-            desk = Desk(log, loop)
-            if start:
-                desk.schedules.start()
-            await test(desk)
-            return desk
-
-        return asyncio.run(whole())
-
-    return run
+def go() -> threading.Event:
+    """What a call waits for."""
+    return threading.Event()
 
 
-def test_a_function_is_called_with_its_time_and_its_context(play):
+@pytest.fixture
+def desk(log: Logged, loop: LoopThread) -> Desk:
+    desk = Desk(log, loop)
+    desk.schedules.start()
+    return desk
+
+
+async def test_a_function_is_called_with_its_time_and_its_context(desk):
     """It gets any of both arguments, in a thread of its own; what it remembers is there the next time."""
     calls: list[tuple[ScheduledRun, Any, str]] = []
 
@@ -120,14 +106,11 @@ def test_a_function_is_called_with_its_time_and_its_context(play):
         ctx.memo["calls"] = ctx.memo.get("calls", 0) + 1
         calls.append((schedule, ctx.memo["calls"], threading.current_thread().name))
 
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {"cron": "30 1 * * *", "every": None, "time_zone": "Europe/Berlin"}))
-        desk.after(1800)
-        await desk.ended()
-        desk.after(86_400)
-        await desk.ended()
-
-    desk = play(test)
+    desk.commit((job, {"cron": "30 1 * * *", "every": None, "time_zone": "Europe/Berlin"}))
+    desk.after(1800)
+    await desk.ended()
+    desk.after(86_400)
+    await desk.ended()
     (first, _, thread), (second, times, _) = calls
     assert first.time.isoformat() == "2026-01-01T01:30:00+01:00"
     assert (first.name, first.last_success, first.triggered) == ("job", None, False)
@@ -140,7 +123,7 @@ def test_a_function_is_called_with_its_time_and_its_context(play):
     assert figures.next_run.isoformat() == "2026-01-03T00:30:00+00:00"
 
 
-def test_an_async_function_is_called_on_the_handlers_loop(play):
+async def test_an_async_function_is_called_on_the_handlers_loop(desk):
     """Its sessions and locks belong there."""
     threads: list[str] = []
 
@@ -148,104 +131,69 @@ def test_an_async_function_is_called_on_the_handlers_loop(play):
         await asyncio.sleep(0)
         threads.append(threading.current_thread().name)
 
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {}))
-        assert desk.after(59) == 1
-        desk.after(1)
-        await desk.ended()
-
-    assert play(test).of().succeeded == 1
+    await desk.call(job)
+    assert desk.of().succeeded == 1
     assert threads == ["test-handlers"]
 
 
-def test_nothing_is_called_before_the_start(play):
+async def test_nothing_is_called_before_the_start(log, loop):
     """Caches are being filled. What was due meanwhile is called once then."""
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: None, {}), (lambda: None, {"name": "strict", "missed_runs": MissedRuns.SKIP}))
-        assert desk.after(200) == 10  # the clock is looked at again soon, as it may be set
-        assert not desk.of().running
-        desk.schedules.start()
-        desk.schedules.look()
-        await desk.ended()
-
-    desk = play(test, start=False)
+    desk = Desk(log, loop)
+    desk.commit((lambda: None, {}), (lambda: None, {"name": "strict", "missed_runs": MissedRuns.SKIP}))
+    assert desk.after(200) == 10  # the clock is looked at again soon, as it may be set
+    assert not desk.of().running
+    desk.schedules.start()
+    desk.schedules.look()
+    await desk.ended()
     assert (desk.of().succeeded, desk.of().skipped) == (1, 2)
 
 
-def test_a_call_that_runs_keeps_the_next_one_away(play, log):
-    """Never two at a time: with Skip, a time in a call is skipped, counted and logged."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
+async def test_a_call_that_runs_keeps_the_next_one_away(desk, go, log):
+    """With Skip, a time in a call is skipped and counted; each line has those since the last line."""
+    desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
+    for _ in range(20):
         desk.after(60)
-        desk.after(60)
-        desk.after(60)
-        assert (desk.of().running, desk.of().skipped) == (1, 2)
-        go.set()
-        await desk.ended()
-        desk.schedules.look()
-        assert desk.of().succeeded == 1
-        desk.after(60)
-        await desk.ended()
-
-    assert play(test).of().succeeded == 2
+    assert (desk.of().running, desk.of().skipped) == (1, 19)
+    go.set()
+    await desk.ended()
+    desk.schedules.look()
+    assert desk.of().succeeded == 1
+    desk.after(60)
+    await desk.ended()
+    assert desk.of().succeeded == 2
     lines = [line for line in log.events("warning") if "skipped" in line]
     assert lines[0] == "job: 1 time was skipped: the call for 2026-01-01T00:01:00+00:00 has not returned"
-
-
-def test_each_line_about_skipped_times_counts_those_since_the_last_line(play, log):
-    """After a quiet time, a line has the times that no line has had."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {"missed_runs": MissedRuns.SKIP}))
-        for _ in range(20):
-            desk.after(60)
-        go.set()
-        await desk.ended()
-
-    figures = play(test).of()
-    lines = [line for line in log.events("warning") if "skipped" in line]
     counts = [int(line.split()[1]) for line in lines]
     assert len(counts) > 1
-    assert counts[0] == 1
-    assert sum(counts) <= figures.skipped
+    assert sum(counts) <= 19
 
 
-def test_what_was_due_in_a_long_call_is_made_up_for_once(play):
+async def test_what_was_due_in_a_long_call_is_made_up_for_once(desk, go):
     """RunOnce, which is the default."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {}))
-        for _ in range(4):
-            desk.after(60)
-        go.set()
-        await desk.until(lambda each: each.succeeded == 1)
-        desk.schedules.look()
-        await desk.until(lambda each: each.succeeded == 2)
-        desk.schedules.look()
-
-    figures = play(test).of()
+    desk.commit((lambda: go.wait(_LONGEST), {}))
+    for _ in range(4):
+        desk.after(60)
+    go.set()
+    await desk.until(lambda each: each.succeeded == 1)
+    desk.schedules.look()
+    await desk.until(lambda each: each.succeeded == 2)
+    desk.schedules.look()
+    figures = desk.of()
     assert (figures.succeeded, figures.skipped, figures.running) == (2, 2, 0)
 
 
-def test_a_failure_is_logged_once_in_full_and_not_repeated(play, log):
+async def test_a_failure_is_logged_once_in_full_and_not_repeated(desk, log):
     """As with a CronJob, the next time comes; the log says when."""
 
     def job() -> None:
         raise KeyError("team")
 
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {}))
-        for _ in range(2):
-            desk.after(60)
-            await desk.ended()
-            assert desk.schedules.look() > 0
-
-    figures = play(test).of()
+    desk.commit((job, {}))
+    for _ in range(2):
+        desk.after(60)
+        await desk.ended()
+        assert desk.schedules.look() > 0
+    figures = desk.of()
     assert (figures.failed, figures.last_outcome) == (2, RunOutcome.FAILED)
     assert (figures.last_error, figures.last_error_type) == ("KeyError: 'team'", "KeyError")
     first, second = (line for line in log.lines if line.level == "error")
@@ -258,306 +206,230 @@ def test_a_failure_is_logged_once_in_full_and_not_repeated(play, log):
     assert "2 times by now" in second.event
 
 
-def test_a_call_that_has_read_an_unsynced_cache_is_made_again(play, log):
-    """It is no failure: the cache will be there."""
-    synced: list[bool] = []
-
-    def job() -> None:
-        if not synced:
-            raise NotSynced("pods has not synced")
-
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {}))
-        desk.after(60)
-        await desk.ended()
-        assert desk.schedules.look() == 1
-        desk.after(1)
-        await desk.ended()
-        assert desk.schedules.look() == 2
-        synced.append(True)
-        desk.after(2)
-        await desk.ended()
-
-    figures = play(test).of()
-    assert (figures.succeeded, figures.failed, figures.skipped) == (1, 0, 0)
-    assert figures.last_run.isoformat() == "2026-01-01T00:01:00+00:00"
-    assert len(log.events("warning")) == 1
-
-
-def test_what_waits_for_a_cache_is_called_when_it_has_synced(play, log):
+async def test_what_waits_for_a_cache_is_called_when_it_has_synced(desk, log):
     """However long the back-off has become; meanwhile status and log say what it waits for."""
     calls: list[float] = []
     synced: list[bool] = []
 
-    async def test(desk: Desk) -> None:
-        def job() -> None:
-            calls.append(desk.clock.monotonic())
-            if not synced:
-                raise NotSynced("pods has not synced (403)")
+    def job() -> None:
+        calls.append(desk.clock.monotonic())
+        if not synced:
+            raise NotSynced("pods has not synced (403)")
 
-        desk.commit((job, {"every": 3600.0}))
-        desk.after(3600)
+    desk.commit((job, {"every": 3600.0}))
+    desk.after(3600)
+    await desk.ended()
+    while len(calls) < 8:
+        desk.after(desk.schedules.look())
         await desk.ended()
-        while len(calls) < 8:  # after 1, 2, 4, 8 and 16 seconds, and 30 from then on
-            desk.after(desk.schedules.look())
-            await desk.ended()
-        assert calls[-1] - calls[-2] == 30
-        figures = desk.of()
-        assert (figures.last_error, figures.last_error_type) == (
-            "NotSynced: pods has not synced (403)",
-            "NotSynced",
-        )
-        synced.append(True)
-        desk.schedules.cache_synced()
-        assert desk.schedules.look() == 0 or desk.of().running
-        await desk.ended()
-        assert calls[-1] == calls[-2] == desk.clock.monotonic()
-
-    figures = play(test).of()
+    assert [after - before for before, after in pairwise(calls)] == [1, 2, 4, 8, 16, 30, 30]
+    figures = desk.of()
+    assert (figures.last_error, figures.last_error_type) == (
+        "NotSynced: pods has not synced (403)",
+        "NotSynced",
+    )
+    synced.append(True)
+    desk.schedules.cache_synced()
+    assert desk.schedules.look() == 0 or desk.of().running
+    await desk.ended()
+    assert calls[-1] == calls[-2] == desk.clock.monotonic()
+    figures = desk.of()
     assert (figures.succeeded, figures.failed, figures.skipped) == (1, 0, 0)
+    assert figures.last_run.isoformat() == "2026-01-01T01:00:00+00:00"
     # One line a minute.
     assert len([line for line in log.events("warning") if "waits: NotSynced: pods has" in line]) == 2
 
 
-def test_a_call_whose_snapshots_wait_for_a_list_is_made_soon(play):
+async def test_a_call_whose_snapshots_wait_for_a_list_is_made_soon(desk):
     """The list is complete within moments: the call does not back off as for a cache that can't sync."""
     calls: list[float] = []
 
-    async def test(desk: Desk) -> None:
-        def job() -> None:
-            calls.append(desk.clock.monotonic())
-            if len(calls) < 9:
-                raise NotSynced("pods: a new list is being put into its cache", is_relisted=True)
+    def job() -> None:
+        calls.append(desk.clock.monotonic())
+        if len(calls) < 9:
+            raise NotSynced("pods: a new list is being put into its cache", is_relisted=True)
 
-        desk.commit((job, {}))
-        desk.after(60)
+    await desk.call(job)
+    while len(calls) < 9:
+        desk.after(desk.schedules.look())
         await desk.ended()
-        while len(calls) < 9:
-            desk.after(desk.schedules.look())
-            await desk.ended()
-        assert calls[-1] - calls[0] == pytest.approx(0.8)
-
-    assert play(test).of().succeeded == 1
+    assert calls[-1] - calls[0] == pytest.approx(0.8)
+    assert desk.of().succeeded == 1
 
 
-def test_an_async_call_is_cancelled_at_its_timeout(play):
+async def test_an_async_call_is_cancelled_at_its_timeout(desk):
     """And counted as failed, with a sentence."""
 
     async def job() -> None:
         await asyncio.sleep(60)
 
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {"timeout": 0.01}))
-        desk.after(60)
-        await desk.ended()
-
-    figures = play(test).of()
+    await desk.call(job, timeout=0.01)
+    figures = desk.of()
     assert (figures.failed, figures.running, figures.zombies) == (1, 0, 0)
     assert figures.last_error == "TimeoutError: it ran longer than its timeout of 0.01 s"
 
 
-def test_an_async_call_that_cancels_itself_has_failed(play, log):
+async def test_an_async_call_that_cancels_itself_has_failed(desk, log):
     """Status and log say what has happened, with the line of the function."""
 
     async def job(schedule):
         asyncio.current_task().cancel()
         await asyncio.sleep(0)
 
-    async def test(desk):
-        desk.commit((job, {}))
-        desk.after(60)
-        await desk.ended()
-
-    desk = play(test)
-    assert (desk.of().failed, desk.of().last_error_type) == (1, "CancelledError")
-    assert desk.of().last_error == "CancelledError: code that it calls has cancelled its task"
+    await desk.call(job)
+    figures = desk.of()
+    assert (figures.failed, figures.last_error_type) == (1, "CancelledError")
+    assert figures.last_error == "CancelledError: code that it calls has cancelled its task"
     line = log.find("job failed for")
-    assert line is not None
     assert "await asyncio.sleep(0)" in line.fields["traceback"]
 
 
-def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(play):
+async def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(desk, go):
     """A thread can't be stopped, and nothing is called beside it."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {"timeout": 0.01}))
-        desk.after(60)
-        await desk.until(lambda each: each.failed == 1)
-        assert (desk.of().running, desk.of().zombies) == (1, 1)
-        desk.after(60)
-        assert desk.of().failed == 1
-        go.set()
-        await desk.ended()
-
-    figures = play(test).of()
+    desk.commit((lambda: go.wait(_LONGEST), {"timeout": 0.01}))
+    desk.after(60)
+    await desk.until(lambda each: each.failed == 1)
+    assert (desk.of().running, desk.of().zombies) == (1, 1)
+    desk.after(60)
+    assert desk.of().failed == 1
+    go.set()
+    await desk.ended()
+    figures = desk.of()
     assert (figures.failed, figures.succeeded) == (1, 0)
 
 
-def test_on_a_blocked_loop_nothing_waits_for_ever(play, loop):
+async def test_on_a_blocked_loop_nothing_waits_for_ever(desk, go, loop):
     """Other code blocks the loop: the call fails, and an edit gives the schedule another loop."""
-    go = threading.Event()
 
     async def job() -> None:
         """Do nothing."""
 
-    async def test(desk: Desk) -> None:
-        loop.loop.call_soon_threadsafe(go.wait, _LONGEST)
-        desk.commit((job, {}))
-        desk.after(60)
-        await asyncio.sleep(0)
-        assert desk.of().running == 1  # it is not known yet that the loop is blocked
-        other = LoopThread("test-handlers-2").start()
-        desk.commit((job, {}), loop=other)
-        assert (desk.of().running, desk.of().failed) == (0, 1)
-        desk.after(60)
-        await desk.until(lambda each: each.succeeded == 1)
-        for _ in range(6):
-            loop.look()
-        desk.commit((job, {}))
-        desk.after(60)
-        await desk.until(lambda each: each.failed == 2)
-        assert "another `async def` blocks the loop" in (desk.of().last_error or "")
-        go.set()
-        other.stop()
-
-    play(test)
+    loop.loop.call_soon_threadsafe(go.wait, _LONGEST)
+    desk.commit((job, {}))
+    desk.after(60)
+    await asyncio.sleep(0)
+    assert desk.of().running == 1  # it is not known yet that the loop is blocked
+    other = LoopThread("test-handlers-2").start()
+    desk.commit((job, {}), loop=other)
+    assert (desk.of().running, desk.of().failed) == (0, 1)
+    desk.after(60)
+    await desk.until(lambda each: each.succeeded == 1)
+    for _ in range(6):
+        loop.look()
+    desk.commit((job, {}))
+    desk.after(60)
+    await desk.until(lambda each: each.failed == 2)
+    assert "another `async def` blocks the loop" in (desk.of().last_error or "")
+    go.set()
+    other.stop()
 
 
-def test_an_unchanged_schedule_keeps_its_phase(play):
+async def test_an_unchanged_schedule_keeps_its_phase(desk):
     """Edits every few seconds do not keep an interval from its end; only other times begin anew."""
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: None, {}))
-        desk.after(50)
-        desk.commit((lambda: None, {"timeout": 5.0}))
-        assert desk.schedules.look() == 10
-        desk.commit((lambda: None, {"every": 20.0}))
-        desk.after(15)
-        assert desk.schedules.look() == 5
-
-    play(test)
+    desk.commit((lambda: None, {}))
+    assert desk.after(50) == 10
+    desk.commit((lambda: None, {"timeout": 5.0}))
+    assert desk.schedules.look() == 10
+    desk.commit((lambda: None, {"every": 20.0}))
+    assert desk.after(15) == 5
 
 
-def test_a_running_call_ends_with_the_old_code(play):
+async def test_a_running_call_ends_with_the_old_code(desk, go):
     """The next call has the new code; the old generation is held until its call has returned."""
-    go, calls = threading.Event(), list[str]()
+    calls = list[str]()
 
     def old() -> None:
         go.wait(_LONGEST)
         calls.append("old")
 
-    async def test(desk: Desk) -> None:
-        desk.commit((old, {}))
-        desk.after(60)
-        desk.commit((lambda: calls.append("new"), {}))
-        assert desk.schedules.calls_of(1) == ["call of job for 2026-01-01T00:01:00+00:00"]
-        assert desk.schedules.calls_of(2) == []
-        waits = asyncio.ensure_future(desk.schedules.finished(1))
-        await asyncio.sleep(0)
-        assert not waits.done()
-        go.set()
-        await asyncio.wait_for(waits, _LONGEST)
-        desk.after(60)
-        await desk.ended()
-
-    play(test)
+    desk.commit((old, {}))
+    desk.after(60)
+    desk.commit((lambda: calls.append("new"), {}))
+    assert desk.schedules.calls_of(1) == ["call of job for 2026-01-01T00:01:00+00:00"]
+    assert desk.schedules.calls_of(2) == []
+    waits = asyncio.ensure_future(desk.schedules.finished(1))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    go.set()
+    await asyncio.wait_for(waits, _LONGEST)
+    desk.after(60)
+    await desk.ended()
     assert calls == ["old", "new"]
 
 
-def test_a_schedule_that_is_removed_and_comes_back_never_runs_twice_at_a_time(play):
+async def test_a_schedule_that_is_removed_and_comes_back_never_runs_twice_at_a_time(desk, go):
     """Its last call goes on beside the edits."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {}))
-        desk.after(60)
-        desk.commit()
-        assert desk.schedules.statistics() == []
-        desk.after(60)
-        assert desk.schedules.trigger("job") is TriggerResult.UNKNOWN
-        desk.commit((lambda: None, {"missed_runs": MissedRuns.SKIP}))
-        desk.after(60)
-        assert desk.of().skipped == 1
-        go.set()
-        await desk.ended()
-        desk.after(60)
-        await desk.until(lambda each: each.succeeded == 2)
-        desk.commit()
-        desk.commit((lambda: None, {}))
-        assert desk.of().succeeded == 0  # a new one under the old name
-
-    play(test)
+    desk.commit((lambda: go.wait(_LONGEST), {}))
+    desk.after(60)
+    desk.commit()
+    assert desk.schedules.statistics() == []
+    desk.after(60)
+    assert desk.schedules.trigger("job") is TriggerResult.UNKNOWN
+    desk.commit((lambda: None, {"missed_runs": MissedRuns.SKIP}))
+    desk.after(60)
+    assert desk.of().skipped == 1
+    go.set()
+    await desk.ended()
+    desk.after(60)
+    await desk.until(lambda each: each.succeeded == 2)
+    desk.commit()
+    desk.commit((lambda: None, {}))
+    assert desk.of().succeeded == 0  # a new one under the old name
 
 
-def test_in_a_pause_nothing_is_called_or_made_up_for(play):
+async def test_in_a_pause_nothing_is_called_or_made_up_for(desk):
     """Another process leads, and calls."""
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: None, {"cron": "0 * * * *", "every": None}))
-        desk.schedules.pause()
-        desk.after(3 * 3600)
-        assert (desk.of().running, desk.of().next_run) == (0, None)
-        assert desk.schedules.trigger("job") is TriggerResult.NOT_STARTED
-        desk.schedules.resume()
-        desk.schedules.look()
-        assert (desk.of().running, desk.of().skipped) == (0, 0)
-        assert desk.of().next_run.isoformat() == "2026-01-01T04:00:00+00:00"
-
-    play(test)
+    desk.commit((lambda: None, {"cron": "0 * * * *", "every": None}))
+    desk.schedules.pause()
+    desk.after(3 * 3600)
+    assert (desk.of().running, desk.of().next_run) == (0, None)
+    assert desk.schedules.trigger("job") is TriggerResult.NOT_STARTED
+    desk.schedules.resume()
+    desk.schedules.look()
+    assert (desk.of().running, desk.of().skipped) == (0, 0)
+    assert desk.of().next_run.isoformat() == "2026-01-01T04:00:00+00:00"
 
 
-def test_a_schedule_is_called_on_request(play):
+async def test_a_schedule_is_called_on_request(desk, go):
     """Its own times stay as they are."""
-    go, seen = threading.Event(), list[ScheduledRun]()
+    seen = list[ScheduledRun]()
 
     def job(schedule: ScheduledRun) -> None:
         seen.append(schedule)
         go.wait(_LONGEST)
 
-    async def test(desk: Desk) -> None:
-        desk.commit((job, {}))
-        desk.after(10)
-        assert desk.schedules.trigger("job") is TriggerResult.BEGUN
-        assert desk.schedules.trigger("job") is TriggerResult.BUSY
-        assert desk.schedules.trigger("other") is TriggerResult.UNKNOWN
-        go.set()
-        await desk.ended()
-        assert desk.of().next_run.isoformat() == "2026-01-01T00:01:00+00:00"
-
-    play(test)
+    desk.commit((job, {}))
+    desk.after(10)
+    assert desk.schedules.trigger("job") is TriggerResult.BEGUN
+    assert desk.schedules.trigger("job") is TriggerResult.BUSY
+    assert desk.schedules.trigger("other") is TriggerResult.UNKNOWN
+    go.set()
+    await desk.ended()
+    assert desk.of().next_run.isoformat() == "2026-01-01T00:01:00+00:00"
     assert [each.triggered for each in seen] == [True]
 
 
-def test_the_end_waits_for_running_calls_and_names_those_that_stay(play):
+async def test_the_end_waits_for_running_calls_and_names_those_that_stay(desk, go):
     """And begins no other."""
-    go = threading.Event()
-
-    async def test(desk: Desk) -> None:
-        desk.commit((lambda: go.wait(_LONGEST), {}), (lambda: None, {"name": "quick"}))
-        desk.after(60)
-        await desk.ended("quick")
-        assert await desk.schedules.stop(0.01) == ["schedule job"]
-        desk.after(60)
-        assert desk.schedules.trigger("quick") is TriggerResult.NOT_STARTED
-        go.set()
-        assert await desk.schedules.stop(_LONGEST) == []
-
-    assert play(test).of("quick").succeeded == 1
+    desk.commit((lambda: go.wait(_LONGEST), {}), (lambda: None, {"name": "quick"}))
+    desk.after(60)
+    await desk.ended("quick")
+    assert await desk.schedules.stop(0.01) == ["schedule job"]
+    desk.after(60)
+    assert desk.schedules.trigger("quick") is TriggerResult.NOT_STARTED
+    go.set()
+    assert await desk.schedules.stop(_LONGEST) == []
+    assert desk.of("quick").succeeded == 1
 
 
-def test_the_clock_is_looked_at_often_enough(play):
+async def test_the_clock_is_looked_at_often_enough(desk):
     """It may be set, or the machine may have slept: `run` wakes every ten seconds, and at an edit."""
-
-    async def test(desk: Desk) -> None:
-        running = asyncio.ensure_future(desk.schedules.run())
-        await desk.clock.settle()
-        assert desk.clock.next_wake == 10
-        desk.commit((lambda: None, {"every": 3.0}))
-        await desk.clock.advance(1)
-        assert desk.clock.next_wake == 2
-        await desk.clock.advance(2)
-        await desk.until(lambda each: each.succeeded == 1)
-        running.cancel()
-
-    play(test)
+    running = asyncio.ensure_future(desk.schedules.run())
+    await desk.clock.settle()
+    assert desk.clock.next_wake == 10
+    desk.commit((lambda: None, {"every": 3.0}))
+    await desk.clock.advance(1)
+    assert desk.clock.next_wake == 2
+    await desk.clock.advance(2)
+    await desk.until(lambda each: each.succeeded == 1)
+    running.cancel()

@@ -15,7 +15,6 @@ FORBIDDEN = Forbidden(403, "Forbidden", "namespaces is forbidden")
 
 
 def space(name: str, **metadata: Any) -> dict[str, Any]:
-    """A namespace."""
     return {"metadata": {"name": name, **metadata}}
 
 
@@ -28,7 +27,6 @@ class Cluster:
         self.asked: list[dict[str, Any]] = []
 
     def source(self, gvk: Any, *, projection: Any, **how: Any) -> FakeControllerSource:
-        """The source of a client."""
         self.asked.append({"kind": str(gvk.kind), **how})
         self.server.projection = projection
         return self.server
@@ -57,6 +55,7 @@ async def playing() -> AsyncIterator[tuple[Cluster, NamespaceSelectors]]:
     cluster = Cluster()
     async with asyncio.TaskGroup() as tasks:
         yield cluster, NamespaceSelectors(cluster, tasks=tasks, clock=cluster.clock)  # type: ignore[arg-type]
+        await rest(cluster.clock)
     assert cluster.server.open_watches == 0
 
 
@@ -92,14 +91,10 @@ async def test_all_that_follow_a_selector_share_one_watch_of_metadata() -> None:
         await rest(cluster.clock)
         assert selected.names == {"a"}
         first.leave()
-        await rest(cluster.clock)
 
 
 async def test_how_a_namespace_left() -> None:
-    """Deleted ones had a deletion time, relabelled ones none.
-
-    What a list does not find may have been deleted.
-    """
+    """Deleted ones had a deletion time, relabelled ones none. What a list does not find may be deleted."""
     async with playing() as (cluster, selectors):
         for name in ("relabelled", "deleted"):
             cluster.server.add(space(name))
@@ -118,7 +113,6 @@ async def test_how_a_namespace_left() -> None:
         await rest(cluster.clock)
         assert (selected.names, selected.was_deleted("deleted")) == ({"deleted"}, False)
         follower.leave()
-        await rest(cluster.clock)
     async with playing() as (cluster, selectors):
         cluster.server.add(space("a"))
         follower = Follower(selected := selectors.of("team=web"))
@@ -131,7 +125,6 @@ async def test_how_a_namespace_left() -> None:
         assert selected.names == frozenset()
         assert selected.was_deleted("a")
         follower.leave()
-        await rest(cluster.clock)
 
 
 async def test_a_fault_is_told_and_the_known_names_stay() -> None:
@@ -172,4 +165,3 @@ async def test_of_many_deleted_namespaces_the_oldest_are_forgotten() -> None:
         await rest(cluster.clock)
         assert [selected.was_deleted(f"n{number}") for number in (0, 1, 1000)] == [False, True, True]
         follower.leave()
-        await rest(cluster.clock)

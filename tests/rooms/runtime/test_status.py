@@ -32,10 +32,7 @@ spec:
 @pytest.mark.guarantee("G25")
 @pytest.mark.client_go("Informer identity / metrics")
 def test_the_status_of_a_running_controller_has_what_the_contract_names() -> None:
-    """Every key that scripts may rely on, and the figures of every station of a watch.
-
-    As JSON can write them.
-    """
+    """Every key that scripts may rely on, and the figures of every station of a watch, as JSON has them."""
     with running(TEXT, objects=[_config_map("a"), _config_map("b")]) as controller:
         controller.wait_idle()
         controller.wait_ready()
@@ -91,17 +88,13 @@ def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
 
 @pytest.mark.guarantee("G25", "G21")
 def test_an_outcome_is_one_line_and_one_document() -> None:
-    """What `declctl reload` prints.
-
-    A refused rollback is no refused reload, and a process that stops says so.
-    """
+    """What `declctl reload` prints. A refused rollback is no refused reload; a stopping process says so."""
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="SyntaxError", message="handlers.py:1: no")
     assert refused.line == "reload refused, generation 6 goes on: handlers.py:1: no"
     assert Outcome(Result.UNCHANGED, 6, "4f2c").line == "generation 6: nothing changed"
     assert json.loads(json.dumps(refused.document()))["result"] == "Refused"
     refused = Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden", message="v1 Pod: 403").as_rollback()
     assert refused.line == "rollback refused, generation 6 goes on: v1 Pod: 403"
-    assert refused.advice is not None
     assert refused.advice.endswith("; `declctl rollback` tries it again")
     line = Outcome(Result.UNCHANGED, 6, "4f2c", reason="Stopping").line
     assert line == "generation 6: the process is stopping, and reads its files no more"
@@ -129,7 +122,6 @@ def test_a_reload_has_its_own_time_and_a_condition_that_of_its_status(tmp_path: 
             bundle.write("handlers.py", text)
             controller.reload()
             last, reloaded = controller.status().last_reload, controller.condition("Reloaded")
-            assert last is not None
             attempt, transition = last.time - started, reloaded.last_transition_time - started
             hour = timedelta(hours=1)
             return last.result, round(attempt / hour), round(transition / hour)
@@ -174,7 +166,6 @@ def test_a_reload_that_is_slow_by_its_imports_says_so(imports: ImportSeconds, to
 @pytest.mark.guarantee("G25")
 def test_an_outcome_says_what_to_do(outcome: Outcome, words: str) -> None:
     """Where the fault is not in a line of a file, somebody needs more than its name."""
-    assert outcome.advice is not None
     assert words in outcome.advice
     assert outcome.document()["suggestion"] == outcome.advice
 
@@ -215,8 +206,6 @@ DEEP = b'{"metadata":{"name":"deep","namespace":"demo","resourceVersion":"1"},"s
 
 
 def _watched(*objects: dict, deep: bool = False) -> InformerStatistics:
-    """The figures of an informer that has synced."""
-
     async def scenario() -> InformerStatistics:
         clock, source = ManualClock(), FakeControllerSource(projection=fresh_projection())
         for obj in objects:

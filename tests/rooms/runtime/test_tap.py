@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from declctl.decoding import Projection
 from declctl.errors import NotSynced
 from declctl.kit import LoopThread
 from declctl.manifest.model import ALL_EVENTS, FilterSpec, OnFailure, RetrySpec
@@ -27,28 +26,18 @@ from declctl.runtime.handling.tap import (
     TappedCall,
 )
 from declctl.testing import running, until
+from tests.rooms.runtime.conftest import ONCE, fails, make_record, stored
 
 RETRY = RetrySpec(max_attempts=2, initial_backoff=1.0, max_backoff=1.0)
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
 
-def stored(body: dict[str, Any], *, api_version: str = "v1", kind: str = "Pod") -> Record:
-    """An object as the cache has it."""
-    whole = {"apiVersion": api_version, "kind": kind, **body}
-    made = Projection(api_version=api_version, kind=kind).record(json.dumps(whole).encode())
-    assert made is not None
-    return made
-
-
 def pod(version: int, **spec: Any) -> Record:
     """A pod in one of its states."""
-    return stored(
-        {"metadata": {"name": "web", "namespace": "shop", "resourceVersion": str(version)}, "spec": spec}
-    )
+    return make_record("web", namespace="shop", version=version, spec=spec)
 
 
 def call(**changes: Any) -> TappedCall:
-    """A call that has succeeded."""
     fields = {"at": AT, "handler": "notify", "resource": "pods", "key": "shop/web", "type": "Modified"}
     fields |= {"outcome": TapOutcome.SUCCEEDED, "seconds": 0.25, "generation": 3, "attempt": 1}
     return TappedCall(**{**fields, **changes})
@@ -56,7 +45,6 @@ def call(**changes: Any) -> TappedCall:
 
 @pytest.fixture(name="loop")
 def _loop() -> Iterator[LoopThread]:
-    """The loop of a listener."""
     loop = LoopThread("test-tap").start()
     yield loop
     loop.stop()
@@ -93,55 +81,45 @@ def test_a_change_is_told_with_its_paths_and_without_values(bench, clock, listen
     assert (told["seconds"], told["generation"], told["attempt"], told["error"]) == (0.5, 1, 1, "")
 
 
-def test_a_failure_is_told_with_its_retry_and_its_end(bench, added, clock, listen):
-    """First retried, then given up, or kept as a dead letter; with the class of the error."""
+def _reads(change: Any) -> None:
+    raise NotSynced("nodes")
 
-    def fails(change: Any) -> None:
-        raise ValueError("no")
 
-    slot = bench.slot(fails, retry=RETRY, on_failure=OnFailure.DEAD_LETTER)
+@pytest.mark.parametrize(
+    ("hook", "policy", "outcomes", "error"),
+    [
+        (
+            fails,
+            {"retry": RETRY, "on_failure": OnFailure.DEAD_LETTER},
+            [("retried", 1, 1.0), ("deadLetter", 2, None)],
+            "ValueError: no",
+        ),
+        (fails, {"retry": ONCE}, [("failed", 1, None)], "ValueError: no"),  # the only trace besides the log
+        (_reads, {"retry": RETRY}, [("waiting", 1, 1.0)] * 2, "NotSynced: nodes"),
+    ],
+)
+def test_a_failure_is_told_with_its_retry_and_its_end(
+    bench, added, clock, listen, hook, policy, outcomes, error
+):
+    """First retried, then given up, or kept as a dead letter; who waits for a cache has not failed."""
+    slot = bench.slot(hook, **policy)
     listen()
     slot.add_all([added("a")])
-    bench.work()
-    clock.set(1.0)
-    bench.work()
-    first, second = listen()
-    assert (first["outcome"], first["attempt"], first["retryInSeconds"]) == ("retried", 1, 1.0)
-    assert (second["outcome"], second["attempt"], second["retryInSeconds"]) == ("deadLetter", 2, None)
-    assert (first["error"], first["errorType"], first["paths"]) == ("ValueError: no", "ValueError", [])
-
-
-def test_what_is_given_up_without_a_letter_has_failed(bench, added, listen):
-    """With `onFailure: Ignore`, that line is the only trace of the change besides the log."""
-
-    def fails(change: Any) -> None:
-        raise ValueError("no")
-
-    slot = bench.slot(fails, retry=RetrySpec(max_attempts=1))
-    listen()
-    slot.add_all([added("a")])
-    bench.work()
-    assert [told["outcome"] for told in listen()] == ["failed"]
-
-
-def test_a_call_that_waits_for_a_cache_is_told(bench, added, listen):
-    """The handler has not failed: the cache that it reads has not synced."""
-
-    def reads(change: Any) -> None:
-        raise NotSynced("nodes")
-
-    slot = bench.slot(reads)
-    listen()
-    slot.add_all([added("a")])
-    bench.work()
-    (told,) = listen()
-    assert (told["outcome"], told["errorType"]) == ("waiting", "NotSynced")
+    for _ in range(2):
+        bench.work()
+        clock.set(1.0)
+    told = listen()
+    assert [(each["outcome"], each["attempt"], each["retryInSeconds"]) for each in told] == outcomes
+    assert {(each["error"], each["errorType"]) for each in told} == {(error, error.partition(":")[0])}
+    assert told[0]["paths"] == []
 
 
 def test_a_filtered_change_is_told(bench, added, listen):
-    """Who wonders why a handler is not called sees that its filter is the reason."""
-    chosen = Filter(FilterSpec(label_selector="app=web"), ALL_EVENTS)
-    slot = bench.bound(bench.binding(lambda change: None), chosen)
+    """Who wonders why a handler is not called sees that its filter is why. Without a listener it is free."""
+    slot = bench.bound(bench.binding(lambda change: None), Filter(FilterSpec("app=web"), ALL_EVENTS))
+    slot.add_all([added("a")])
+    bench.work()
+    assert (slot.invocations.tap.is_open, len(slot.invocations.tap)) == (False, 0)
     listen()
     slot.add_all([added("a")])
     bench.work()
@@ -151,14 +129,14 @@ def test_a_filtered_change_is_told(bench, added, listen):
 def test_the_error_of_a_handler_of_secrets_is_hidden(bench, listen):
     """Its text may quote the value; the class and the paths are shown."""
 
-    def fails(obj: Any) -> None:
+    def quotes(obj: Any) -> None:
         raise ValueError(f"bad password {obj['data']['password']}")
 
     old, new = (
-        stored({"metadata": {"name": "s", "namespace": "shop"}, "data": {"password": value}}, kind="Secret")
+        stored({"name": "s", "namespace": "shop"}, data={"password": value}, kind="Secret")
         for value in ("b2xk", "aHVudGVyMg==")
     )
-    slot = bench.slot(fails)
+    slot = bench.slot(quotes)
     listen()
     slot.add_all([Notification(ChangeType.MODIFIED, new, old=old)])
     bench.work()
@@ -166,15 +144,6 @@ def test_the_error_of_a_handler_of_secrets_is_hidden(bench, listen):
     assert "aHVudGVyMg==" not in json.dumps(told)
     assert told["error"] == "(hidden: the object is a Secret)"
     assert (told["errorType"], told["paths"]) == ("ValueError", ["data.password"])
-
-
-def test_nothing_is_described_while_nobody_listens(bench, added):
-    """A process without a listener pays for none."""
-    slot = bench.slot(lambda change: None)
-    slot.add_all([added("a")])
-    bench.work()
-    assert not slot.invocations.tap.is_open
-    assert len(slot.invocations.tap) == 0
 
 
 def test_a_listener_that_leaves_receives_nothing_more(loop: LoopThread):

@@ -32,21 +32,10 @@ async def test_what_a_call_returns_or_raises_comes_back() -> None:
 
 async def test_a_call_that_never_returns_is_left_behind_and_known_until_it_does() -> None:
     """A daemon, so that the process can end; with the line of user code that it is at."""
-    gate, threads = threading.Event(), []
+    gate, asked, threads = threading.Event(), threading.Event(), []
 
     def hangs() -> None:
         threads.append(threading.current_thread())
-        gate.wait(30)
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await in_thread(hangs, name="t")
-    assert threads[0].daemon
-    gate.set()
-    threads[0].join(10)
-    gate, asked = threading.Event(), threading.Event()
-
-    def hangs() -> None:
         asked.set()
         gate.wait(30)
 
@@ -62,6 +51,7 @@ async def test_a_call_that_never_returns_is_left_behind_and_known_until_it_does(
     (call,) = here()
     assert call.name == "the index byNode"
     assert call.place.endswith(" in hangs")
+    assert threads[0].daemon
     gate.set()
     until("it has returned", lambda: not here())
 
@@ -125,7 +115,7 @@ async def test_a_life_cycle_hook_that_is_given_up_does_not_run_beside_its_undoin
     assert loop.stop()
 
 
-def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait ends while the system is slow to start the thread: user code is not called unseen."""
     asked, gate, started, called = threading.Event(), threading.Event(), [], []
     start = threading.Thread.start
@@ -137,17 +127,14 @@ def test_what_nobody_waits_for_any_longer_does_not_begin(monkeypatch: pytest.Mon
             started.append(thread)
         start(thread)
 
-    async def scenario() -> None:
-        waiting = asyncio.ensure_future(in_thread(lambda: called.append(1), name="slow", what="the index"))
-        await asyncio.to_thread(asked.wait, 10)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        gate.set()
-        await in_thread(lambda: None, name="next")  # it is started after the slow one
-
     monkeypatch.setattr(threading.Thread, "start", slow_start)
-    asyncio.run(scenario())
+    waiting = asyncio.ensure_future(in_thread(lambda: called.append(1), name="slow", what="the index"))
+    await asyncio.to_thread(asked.wait, 10)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.set()
+    await in_thread(lambda: None, name="next")  # it is started after the slow one
     (thread,) = started
     thread.join(10)
     assert called == []
@@ -219,6 +206,12 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
         asked.set()
         gate.wait(30)
 
+    for _ in range(20):
+        watchdog.look()
+        answered = threading.Event()
+        machinery.loop.call_soon_threadsafe(answered.set)
+        assert answered.wait(20)
+    assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
     machinery.loop.call_soon_threadsafe(index_function)
     assert asked.wait(20)
     for _ in range(5):
@@ -234,19 +227,6 @@ def test_what_blocks_the_machinery_is_named_once_and_its_end_is_told(log) -> Non
     until("it goes on", lambda: (watchdog.look(), not watchdog.seconds)[1])
     assert "goes on: it was blocked for" in log.events("warning")[0]
     assert watchdog.status.last_place.endswith(" in index_function")
-    assert machinery.stop()
-
-
-def test_a_machinery_that_answers_is_not_mentioned(log) -> None:
-    """Nothing is counted or told."""
-    machinery = LoopThread("declctl-machinery").start()
-    watchdog = Watchdog(machinery, log)
-    for _ in range(20):
-        watchdog.look()
-        answered = threading.Event()
-        machinery.loop.call_soon_threadsafe(answered.set)
-        assert answered.wait(20)
-    assert (watchdog.status.blocked, log.events("error"), log.events("warning")) == (0, [], [])
     assert machinery.stop()
 
 

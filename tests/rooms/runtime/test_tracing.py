@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from declctl.kit.secret_values import secret_values
 from declctl.manifest.model import RetrySpec
-from declctl.objects import ChangeReason, GroupVersionKind, ObjectKey
+from declctl.objects import GroupVersionKind, ObjectKey
 from declctl.runtime.tracing import TracedCall, current_ids, look_for_provider, tracing
 from declctl.writes import WriteVerb, Written
 from tests.rooms.runtime.conftest import implementation
@@ -57,8 +57,7 @@ def _own_span(change) -> None:
 
 
 async def _own_span_async(change) -> None:
-    with api.get_tracer("mine").start_as_current_span("mine"):
-        pass
+    _own_span(change)
 
 
 def test_an_event_a_hook_and_spans_of_its_own_are_one_trace(bench, added, spans, clock) -> None:
@@ -80,27 +79,19 @@ def test_an_event_a_hook_and_spans_of_its_own_are_one_trace(bench, added, spans,
     assert 2.0 <= (hook.start_time - event.start_time) / 1e9 < 60.0
 
 
-@pytest.mark.parametrize("mixed", [False, True], ids=["in threads", "beside a def hook"])
-def test_spans_of_async_hooks_are_children_too(bench, added, spans, mixed) -> None:
-    """An `async def` hook runs on a loop of its own: the context goes with it."""
+@pytest.mark.parametrize("worker", ["a thread", "a task"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["alone", "beside a def hook"])
+def test_spans_of_async_hooks_are_children_too(bench, spans, mixed, worker) -> None:
+    """An `async def` hook runs on a loop of its own, and a `def` hook of a task in a thread."""
     functions = [_own_span_async, *([implementation(_own_span, hook="declctl_added")] if mixed else [])]
-    slot = bench.slot(*functions)
-    slot.add_all([added("a")])
-    bench.work()
-    hook = spans.one("declctl_event notify")
-    assert spans.children(hook) == ["mine"]
-    assert len(spans.named("mine")) == len(functions)
-
-
-def test_the_context_reaches_hooks_on_the_loop_of_their_worker(bench, added, spans) -> None:
-    """Workers that are tasks, and a `def` hook that they send to a thread."""
-    slot = bench.slot(_own_span_async, implementation(_own_span, hook="declctl_added"))
-    slot.add_all([added("a")])
-    item = slot.queue.take()
-    bench.loop.submit(slot.work_async(item)).result(10)
-    event = spans.one("process pods")
-    assert sorted(spans.children(event)) == ["declctl_added notify", "declctl_event notify"]
-    for hook in ("declctl_added notify", "declctl_event notify"):
+    slot = bench.slot(*functions, adds="a")
+    if worker == "a task":
+        bench.loop.submit(slot.work_async(slot.queue.take())).result(10)
+    else:
+        bench.work()
+    hooks = ["declctl_added notify", "declctl_event notify"][not mixed :]
+    assert sorted(spans.children(spans.one("process pods"))) == hooks
+    for hook in hooks:
         assert spans.children(spans.one(hook)) == ["mine"]
 
 
@@ -113,8 +104,7 @@ def test_a_failure_is_an_error_of_its_spans_and_its_retry_has_a_link(bench, adde
         if len(tries) == 1:
             raise KeyError("team")
 
-    slot = bench.slot(fails, retry=RetrySpec(initial_backoff=1.0, max_backoff=1.0))
-    slot.add_all([added("a")])
+    bench.slot(fails, retry=RetrySpec(initial_backoff=1.0, max_backoff=1.0), adds="a")
     bench.work()
     clock.set(1.0)
     bench.work()
@@ -146,7 +136,6 @@ def test_spans_have_no_values_of_secrets(bench, added, spans) -> None:
     bench.slot(fails).add_all([added("a")])
     bench.work()
     traces = tracing()
-    assert traces is not None
     with pytest.raises(ValueError, match="traced-secret"):
         bench.loop.submit(traces.write("apply", write(), {})).result(10)
     for name in ("process pods", "declctl_event notify", "apply"):
@@ -158,8 +147,7 @@ def test_spans_have_no_values_of_secrets(bench, added, spans) -> None:
 
 def test_a_change_that_is_left_out_has_no_span(bench, added, spans) -> None:
     """A filter that keeps most changes away does not fill the store of traces."""
-    slot = bench.slot(implementation(_own_span, hook="declctl_deleted"))
-    slot.add_all([added("a")])
+    bench.slot(implementation(_own_span, hook="declctl_deleted"), adds="a")
     bench.work()
     assert spans.all == []
 
@@ -167,8 +155,7 @@ def test_a_change_that_is_left_out_has_no_span(bench, added, spans) -> None:
 def test_log_lines_in_a_hook_have_the_ids_of_its_span(bench, added, spans) -> None:
     """`trace_id` and `span_id` lead from a line to the trace."""
     seen = []
-    slot = bench.slot(lambda change: seen.append(current_ids()))
-    slot.add_all([added("a")])
+    bench.slot(lambda change: seen.append(current_ids()), adds="a")
     bench.work()
     hook = spans.one("declctl_event notify")
     assert seen == [{"trace_id": f"{hook.context.trace_id:032x}", "span_id": f"{hook.context.span_id:016x}"}]
@@ -208,7 +195,6 @@ def _written(version: str) -> Written:
 def test_an_event_that_a_write_has_led_to_has_a_link_to_it(bench, spans) -> None:
     """From what a handler sees back to the handler that wrote it."""
     traces = tracing()
-    assert traces is not None
 
     async def work() -> Written:
         return _written("7")
@@ -226,7 +212,6 @@ def test_an_event_that_a_write_has_led_to_has_a_link_to_it(bench, spans) -> None
 def test_the_writes_that_are_remembered_are_bounded(bench, spans) -> None:
     """A controller that writes for a year keeps the newest thousand."""
     traces = tracing()
-    assert traces is not None
 
     async def work() -> SimpleNamespace:
         return SimpleNamespace(applied=tuple(_written(str(number)) for number in range(1500)))
@@ -240,18 +225,12 @@ def test_the_writes_that_are_remembered_are_bounded(bench, spans) -> None:
     assert (spans.one("process old").links, len(spans.one("process new").links)) == ((), 1)
 
 
-def test_without_a_provider_nothing_is_made(bench, added) -> None:
-    """The API may be imported, as by a library that could make spans."""
+def test_without_a_provider_nothing_is_made_and_one_that_comes_late_is_found(bench, monkeypatch) -> None:
+    """The API may be imported; a hook `declctl_startup` may configure it, for the first call of a handler."""
     assert tracing() is None
-    slot = bench.slot(lambda change: None)
-    slot.add_all([added("a", reason=ChangeReason.WATCH)])
+    slot = bench.slot(lambda change: None, adds="a")
     bench.work()
     assert slot.statistics().succeeded == 1
-
-
-def test_a_provider_that_comes_late_is_found(monkeypatch) -> None:
-    """A hook `declctl_startup` may configure it: the first call of a handler has its spans."""
-    assert tracing() is None
     provider = TracerProvider()
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
     look_for_provider()

@@ -1,25 +1,22 @@
 """Changes that wait because a filter or a mapping has failed on them: when, how many, and which states."""
 
 import asyncio
-import json
 
 import pytest
 
-from declctl.decoding import Projection
 from declctl.kit import ManualClock
 from declctl.objects import ChangeType, Notification
 from declctl.runtime.reconciling.mapping import KeySource
 from declctl.runtime.reconciling.waiting_changes import WaitingChange, WaitingChanges
+from tests.rooms.runtime.conftest import make_record
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
-_READER = Projection(api_version="v1", kind="Pod")
 CACHE, OTHER = "the cache of pods", "another cache"
 SOURCE, NEW_SOURCE = KeySource("pods", (), frozenset()), KeySource("pods", (), frozenset())
 
 
 def record(version: int, name="web-0"):
-    metadata = {"name": name, "namespace": "a", "uid": "u", "resourceVersion": str(version)}
-    return _READER.record(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}).encode())
+    return make_record(name, uid="u", version=version, namespace="a")
 
 
 def waiting(change, *, cache=CACHE) -> WaitingChange:
@@ -98,29 +95,20 @@ async def test_objects_that_are_gone_wait_in_a_limited_number(monkeypatch):
     ("changes", "states"),
     [
         # By version: the old state and the new one of each change that is left.
-        ([Notification(ADDED, record(1)), Notification(MODIFIED, record(2), record(1))], [(None, "2")]),
-        (
-            [Notification(MODIFIED, record(2), record(1)), Notification(MODIFIED, record(3), record(2))],
-            [("1", "3")],
-        ),
-        ([Notification(MODIFIED, record(2), record(1)), Notification(DELETED, record(3))], [("1", "3")]),
-        ([Notification(ADDED, record(1)), Notification(DELETED, record(2))], [(None, "2")]),
-        ([Notification(DELETED, record(1)), Notification(ADDED, record(2))], [(None, "1"), (None, "2")]),
-        (
-            [
-                Notification(DELETED, record(1)),
-                Notification(ADDED, record(2)),
-                Notification(MODIFIED, record(3), record(2)),
-                Notification(DELETED, record(4)),
-                Notification(ADDED, record(5)),
-            ],
-            [(None, "4"), (None, "5")],
-        ),
+        ((ADDED, MODIFIED), [(None, "2")]),
+        ((MODIFIED, MODIFIED), [("0", "2")]),
+        ((MODIFIED, DELETED), [("0", "2")]),
+        ((ADDED, DELETED), [(None, "2")]),
+        ((DELETED, ADDED), [(None, "1"), (None, "2")]),
+        ((DELETED, ADDED, MODIFIED, DELETED, ADDED), [(None, "4"), (None, "5")]),
     ],
 )
 def test_the_states_that_count_are_the_last_known_one_and_the_newest(changes, states):
     """An owner before the failure and the present one are found, however often the object has changed."""
-    first, *newer = changes
+    first, *newer = (
+        Notification(kind, record(version), record(version - 1) if kind is MODIFIED else None)
+        for version, kind in enumerate(changes, 1)
+    )
     change = waiting(first)
     change.attempts = 7
     for each in newer:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from declctl.kit.documents import document_of
 from declctl.objects import Cause, FieldPathError, GroupVersionKind, ObjectKey
 from declctl.objects.managed_fields import MOST_DIGESTS, applied_fields, owned_fields
 from declctl.runtime.reporting.why import explain_object
@@ -17,20 +18,12 @@ WEB, OTHER = "declctl/guard/web", "kubectl-client-side-apply"
 CAUSE = Cause("Modified", "webapps", "team-a/shop", "Watch")
 
 
-def entry(manager: str, fields: dict[str, Any], operation: str = "Apply", subresource: str = "") -> dict:
-    """One entry of metadata.managedFields."""
-    below = {"subresource": subresource} if subresource else {}
-    return {
-        "manager": manager,
-        "operation": operation,
-        "time": "2026-01-01T00:00:09Z",
-        "fieldsV1": fields,
-        **below,
-    }
+def entry(manager: str, fields: dict[str, Any], operation: str = "Apply", **more: str) -> dict:
+    head = {"manager": manager, "operation": operation, "time": "2026-01-01T00:00:09Z"}
+    return {**head, "fieldsV1": fields, **more}
 
 
 def obj(*entries: dict) -> dict:
-    """An object with these managed fields."""
     return {"metadata": {"uid": "u", "resourceVersion": "9", "managedFields": list(entries)}}
 
 
@@ -55,7 +48,6 @@ def record(version: str, verb: WriteVerb = WriteVerb.APPLY, **more: Any) -> Writ
 
 
 def explained(found: dict | None, *records: WriteRecord, field: str = "", managers: dict | None = None):
-    """The answer about the object."""
     return explain_object(
         found,
         records,
@@ -82,7 +74,6 @@ def test_a_field_leads_to_its_handler_its_generation_and_the_cause() -> None:
     assert set(by_path) == {"spec.replicas", "spec.template.spec.containers[name=a].image", "data"}
     replicas = by_path["spec.replicas"]
     assert (replicas.manager, replicas.operation, replicas.handler) == (WEB, "Apply", "web")
-    assert replicas.write is not None
     assert (replicas.write.generation, replicas.write.called_for) == (3, "team-a/shop")
     assert replicas.write.causes == ("Modified webapps team-a/shop (Watch)",)
     other = by_path["data"]
@@ -90,35 +81,39 @@ def test_a_field_leads_to_its_handler_its_generation_and_the_cause() -> None:
 
 
 def test_the_write_is_the_newest_one_that_changed_something() -> None:
-    """A reconciler applies the same again and again: the answer has the call that made the difference."""
+    """A reconciler applies the same again and again. A write from before is named by its handler."""
+    live = obj(entry(WEB, {"f:a": {}}))
     found = explained(
-        obj(entry(WEB, {"f:a": {}})),
+        live,
         record("5", generation=1),
         record("7", generation=2),
         record("7", generation=3),
         record("", generation=4, result=WriteResult.REFUSED, error="no"),
     )
     (owned,) = found.fields
-    assert owned.write is not None
     assert owned.write.generation == 2
     assert [each.result for each in found.writes] == ["succeeded", "succeeded", "succeeded", "refused"]
+    (owned,) = explained(live).fields
+    assert (owned.handler, owned.write) == ("web", None)
 
 
 def test_a_status_has_its_own_writes() -> None:
-    """A patch of the status does not explain a field of the spec, and an apply no field of the status."""
+    """A patch of the status does not explain a field of the spec, and an apply no field of the status.
+
+    Writes to an object of the name that was deleted meanwhile explain nothing.
+    """
     found = explained(
-        obj(entry(WEB, {"f:spec": {}}), entry(WEB, {"f:status": {"f:phase": {}}}, "Update", "status")),
+        obj(
+            entry(WEB, {"f:spec": {}}),
+            entry(WEB, {"f:status": {"f:phase": {}}}, "Update", subresource="status"),
+        ),
+        record("4", generation=9, uid="former"),
         record("5", generation=1),
         record("6", WriteVerb.PATCH_STATUS, generation=2),
     )
     generations = {each.path: each.write and each.write.generation for each in found.fields}
     assert generations == {"spec": 1, "status.phase": 2}
-
-
-def test_a_write_from_before_is_named_by_its_handler() -> None:
-    """The ledger does not have it: the process has started since. The field manager still says who it was."""
-    (owned,) = explained(obj(entry(WEB, {"f:a": {}}))).fields
-    assert (owned.handler, owned.write) == ("web", None)
+    assert [each.resource_version for each in found.writes] == ["5", "6"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,6 @@ def test_a_field_limits_the_answer(field: str, paths: list[str]) -> None:
 
 @pytest.mark.parametrize("field", ["spec[", "spec..a", "a["])
 def test_a_text_that_is_no_field_is_refused(field: str) -> None:
-    """And not taken for a field that nobody owns."""
     with pytest.raises(FieldPathError):
         explained(obj(entry(WEB, SPEC)), field=field)
 
@@ -163,24 +157,13 @@ def test_elements_of_lists_are_shown_by_their_keys_values_and_positions() -> Non
 def test_an_object_that_is_gone_has_its_writes() -> None:
     """Who deleted it? The ledger knows, if it was this process."""
     found = explained(None, record("5"), record("", WriteVerb.DELETE))
-    assert (found.exists, found.fields, [each.verb for each in found.writes]) == (
-        False,
-        (),
-        ["apply", "delete"],
-    )
-
-
-def test_writes_of_another_object_of_the_name_are_left_out() -> None:
-    """It was deleted and created again."""
-    found = explained(obj(entry(WEB, {"f:a": {}})), record("5", uid="former"), record("8"))
-    assert [each.resource_version for each in found.writes] == ["8"]
+    assert (found.exists, found.fields) == (False, ())
+    assert [each.verb for each in found.writes] == ["apply", "delete"]
 
 
 def test_the_answer_has_no_values() -> None:
     """They may be secrets, and who may read the ledger may not read those."""
     secret = {**obj(entry(WEB, {"f:data": {"f:password": {}}})), "data": {"password": "aHVudGVyMg=="}}
-    from declctl.kit.documents import document_of
-
     assert "aHVudGVyMg==" not in json.dumps(document_of(explained(secret, record("7"))))
 
 
@@ -190,7 +173,7 @@ CREATED = "2026-01-01T00:00:01Z"
 def settings(version: int, data: dict[str, str], *, at: int, metadata: dict | None = None) -> dict:
     """A ConfigMap of the handler web, which last changed it `at` so many seconds."""
     fields = {f"f:{name}": {} for name in data}
-    owned = {**entry(WEB, {"f:data": fields}), "time": f"2026-01-01T00:00:{at:02}Z"}
+    owned = entry(WEB, {"f:data": fields}, time=f"2026-01-01T00:00:{at:02}Z")
     return {
         "metadata": {
             "uid": "u",
@@ -204,7 +187,6 @@ def settings(version: int, data: dict[str, str], *, at: int, metadata: dict | No
 
 
 def wrote(answer: dict, generation: int, *, at: int, verb: WriteVerb = WriteVerb.APPLY) -> WriteRecord:
-    """The write with this answer, by a generation."""
     since = THEN + timedelta(seconds=at)
     fields = applied_fields(answer, manager=WEB, operation=verb.operation, subresource="", since=since)
     version = answer["metadata"]["resourceVersion"]
@@ -223,23 +205,17 @@ def test_a_field_leads_to_the_write_that_changed_it() -> None:
     writes = wrote(first, 3, at=1), wrote(second, 4, at=20), wrote(second, 5, at=40)
     assert generation_of(second, *writes, field="data.const") == (3, True)
     assert generation_of(second, *writes, field="data.extra") == (4, True)
-
-
-def test_a_field_that_was_changed_and_changed_back_leads_to_the_newer_write() -> None:
-    """Its value is equal to a former one, which another write has replaced meanwhile."""
+    # Its value is equal to a former one, which another write has replaced meanwhile.
     one, other, again = (settings(v, {"a": a}, at=v) for v, a in ((1, "x"), (20, "y"), (40, "x")))
     writes = wrote(one, 1, at=1), wrote(other, 2, at=20), wrote(again, 3, at=40)
     assert generation_of(again, *writes, field="data.a") == (3, True)
 
 
-def test_a_value_that_was_restored_leads_to_a_write_that_is_not_certain() -> None:
+def test_a_write_that_may_have_set_a_field_is_not_certain() -> None:
     """Somebody had changed one of the fields, and the write put it back: which one is not known."""
     one, again = (settings(v, {"a": "x", "b": "y"}, at=v) for v in (1, 20))
     assert generation_of(again, wrote(one, 1, at=1), wrote(again, 2, at=20), field="data.a") == (2, False)
-
-
-def test_a_write_before_those_that_are_remembered_may_have_set_the_field() -> None:
-    """The process has started since: its first write is the newest one, and no more is said of it."""
+    # The process has started since: its first write is the newest one, and no more is said of it.
     live = settings(7, {"a": "x"}, at=40)
     assert generation_of(live, wrote(live, 2, at=40), field="data.a") == (2, False)
 
@@ -260,7 +236,7 @@ def test_a_finalizer_and_a_mark_of_one_manager_lead_to_their_own_writes() -> Non
     finalizers = {"f:finalizers": {".": {}, 'v:"a/b"': {}}}
 
     def live(version: int, metadata: dict, fields: dict) -> dict:
-        owned = {**entry(WEB, {"f:metadata": fields}, "Update"), "time": f"2026-01-01T00:00:{version:02}Z"}
+        owned = entry(WEB, {"f:metadata": fields}, "Update", time=f"2026-01-01T00:00:{version:02}Z")
         return settings(version, {}, at=1, metadata={"managedFields": [owned], **metadata})
 
     first = live(2, {"finalizers": ["a/b"]}, finalizers)
@@ -277,7 +253,6 @@ def test_the_memory_of_a_write_is_bounded() -> None:
     def size(count: int) -> int:
         live = settings(5, {f"k{at}": "v" * 100 for at in range(count)}, at=1)
         fields = wrote(live, 1, at=1).fields
-        assert fields is not None
         return sys.getsizeof(fields) + sys.getsizeof(fields.digests)
 
     assert size(30) < 250
@@ -290,40 +265,21 @@ def test_the_memory_of_a_write_is_bounded() -> None:
 @pytest.mark.parametrize("fields", [None, "x", {"f:data": "x"}, {"k:{": {}}, {"i:x": {}}])
 def test_fields_of_another_form_do_not_make_a_write_fail(fields: object) -> None:
     """The server has stored it: then its fields are not known."""
-    strange = {**entry(WEB, {}), "fieldsV1": fields, "time": "yesterday"}
+    strange = entry(WEB, fields, time="yesterday")
     live = {"metadata": {"managedFields": [strange]}}
     assert applied_fields(live, manager=WEB, operation="Apply", subresource="", since=THEN) is None
 
 
+PORTS = {'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:name": {}}}
+CONTAINERS = {
+    'k:{"name":"web"}': {".": {}, "f:image": {}, "f:ports": PORTS},
+    'k:{"name":"side"}': {".": {}, "f:image": {}},
+}
+HTTP = {"containerPort": 80, "name": "http", "protocol": "TCP"}
+WEB_CONTAINER = {"name": "web", "image": "w:1", "ports": [HTTP]}
 POD = {
-    **obj(
-        entry(
-            WEB,
-            {
-                "f:spec": {
-                    "f:containers": {
-                        'k:{"name":"web"}': {
-                            ".": {},
-                            "f:image": {},
-                            "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:name": {}}},
-                        },
-                        'k:{"name":"side"}': {".": {}, "f:image": {}},
-                    }
-                }
-            },
-        )
-    ),
-    "spec": {
-        "containers": [
-            {"name": "side", "image": "s:1"},
-            {
-                "name": "web",
-                "image": "w:1",
-                "ports": [{"containerPort": 80, "name": "http", "protocol": "TCP"}],
-            },
-        ],
-        "nodeName": "n",
-    },
+    **obj(entry(WEB, {"f:spec": {"f:containers": CONTAINERS}})),
+    "spec": {"containers": [{"name": "side", "image": "s:1"}, WEB_CONTAINER], "nodeName": "n"},
 }
 WEB_PORT = "spec.containers[name=web].ports[containerPort=80,protocol=TCP].name"
 

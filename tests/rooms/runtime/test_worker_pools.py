@@ -8,8 +8,9 @@ import pytest
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool
 from declctl.manifest.model import QueueSpec
 from declctl.objects import ChangeType
+from tests.rooms.runtime.conftest import SOON, BrokenLog
 
-SOON = 10.0  # seconds after which a test that waits for another thread gives up
+KINDS = (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED)
 
 
 class Watched:
@@ -58,30 +59,14 @@ def nothing() -> None:
     """No other pool waits for a worker to leave."""
 
 
-def threads(slot, *, size: int, ready=None) -> ThreadWorkerPool:
-    """A pool for a slot."""
-    return ThreadWorkerPool(
-        slot.queue,
-        slot.work,
-        recover=slot.recover,
-        name="threads",
-        size=size,
-        on_left=nothing,
-        ready=ready,
-    )
+def threads(slot, *, size: int, **more) -> ThreadWorkerPool:
+    pool = {"recover": slot.recover, "name": "threads", "size": size, "on_left": nothing}
+    return ThreadWorkerPool(slot.queue, slot.work, **pool, **more)
 
 
 def tasks(bench, slot, *, size: int) -> AsyncWorkerPool:
-    """A pool for a slot, on the handlers' loop."""
-    return AsyncWorkerPool(
-        slot.queue,
-        slot.work_async,
-        recover=slot.recover,
-        name="tasks",
-        size=size,
-        loop=bench.loop.loop,
-        on_left=nothing,
-    )
+    pool = {"recover": slot.recover, "name": "tasks", "size": size, "on_left": nothing}
+    return AsyncWorkerPool(slot.queue, slot.work_async, loop=bench.loop.loop, **pool)
 
 
 def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Watched:
@@ -93,7 +78,7 @@ def worked(bench, added, *, asynchronous: bool, size: int, expected: int) -> Wat
     workers = tasks(bench, slot, size=size) if asynchronous else threads(slot, size=size)
     slot.wake = workers.wake
     workers.start()
-    for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
+    for kind in KINDS:
         slot.add_all([added(name, kind) for name in "abcd"])
     assert watched.crowded.wait(SOON)
     watched.gate.set()
@@ -128,26 +113,12 @@ def test_threads_rest_until_they_are_woken(bench, added):
     watched.gate.set()
     slot = bench.slot(watched.handle)
     workers = threads(slot, size=2)
-    for kind in (ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED):
-        slot.add_all([added(name, kind) for name in "abcd"])
+    slot.add_all([added(name, kind) for kind in KINDS for name in "abcd"])
     workers.start()
     assert slot.queue.statistics().taken == 0
     workers.wake()
     assert watched.finished.wait(SOON)
     workers.dismiss()
-
-
-def test_threads_that_never_had_to_work_leave(bench):
-    """A reload that is refused leaves nothing behind, whenever its threads come to know it."""
-    workers = threads(bench.slot(print), size=3)
-    before = set(threading.enumerate())
-    workers.start()
-    made = set(threading.enumerate()) - before
-    assert len(made) == 3
-    workers.dismiss()
-    for thread in made:
-        thread.join(SOON)
-    assert not any(thread.is_alive() for thread in made)
 
 
 class _Dismissing(threading.Event):
@@ -158,17 +129,35 @@ class _Dismissing(threading.Event):
         super().clear()
 
 
+def _started(workers: ThreadWorkerPool) -> set[threading.Thread]:
+    before = set(threading.enumerate())
+    workers.start()
+    return set(threading.enumerate()) - before
+
+
+def _have_left(threads) -> bool:
+    for thread in threads:
+        thread.join(SOON)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_threads_that_never_had_to_work_leave(bench):
+    """A reload that is refused leaves nothing behind, whenever its threads come to know it."""
+    workers = threads(bench.slot(print), size=3)
+    made = _started(workers)
+    assert len(made) == 3
+    workers.dismiss()
+    assert _have_left(made)
+
+
 def test_a_thread_that_is_about_to_sleep_leaves_at_once(bench):
     """A worker that is dismissed as it clears its wake-up does not sleep the longest wait before it knows."""
     ready = _Dismissing()
     workers = threads(bench.slot(print), size=1, ready=ready)
     ready.dismiss = workers.dismiss
-    before = set(threading.enumerate())
-    workers.start()
-    (thread,) = set(threading.enumerate()) - before
+    made = _started(workers)
     workers.wake()
-    thread.join(SOON)
-    assert not thread.is_alive()
+    assert _have_left(made)
 
 
 def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
@@ -185,26 +174,7 @@ def test_a_crew_that_is_not_complete_is_none(bench, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError):
         workers.start()
-    for thread in started:
-        thread.join(SOON)
-    assert not any(thread.is_alive() for thread in started)
-
-
-class _FullDisk:
-    """A log that raises for its first error, as one does that can't be written."""
-
-    def __init__(self, log) -> None:
-        self._log = log
-        self._raised = False
-
-    def __getattr__(self, name):
-        return getattr(self._log, name)
-
-    def error(self, event, **fields) -> None:
-        if not self._raised:
-            self._raised = True
-            raise OSError("no space left on device")
-        self._log.error(event, **fields)
+    assert _have_left(started)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -224,7 +194,7 @@ def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log,
     async def handle_async(change) -> None:
         handle(change)
 
-    bench.log = _FullDisk(log)
+    bench.log = BrokenLog(log, "error", times=1)
     slot = bench.slot(handle_async if asynchronous else handle)
     workers = tasks(bench, slot, size=1) if asynchronous else threads(slot, size=1)
     slot.wake = workers.wake
@@ -240,5 +210,4 @@ def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log,
     workers.dismiss()
     assert heard == ["a", "b", "a"]
     line = log.find("the call for default/a has ended by an internal fault of declctl")
-    assert line is not None
     assert "FailureLog" in line.fields["traceback"] or "invocations.py" in line.fields["traceback"]

@@ -47,7 +47,6 @@ class Scene:
         return "u", str(self.version)
 
     def write_again(self, handler: str = "web", **given: Any) -> None:
-        """Another write of the same call."""
         based_on, digest, time = given["based_on"], given.get("digest"), given.get("time", "")
         entry = {"manager": f"declctl/x/{handler}", "operation": "Apply", "time": time}
         obj = {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}}
@@ -68,7 +67,6 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """The handlers."""
     return Scene()
 
 
@@ -83,15 +81,10 @@ def test_the_event_of_an_own_conditional_write_is_recognised(scene) -> None:
     assert not scene.loops.is_own("web", "a/web", [])
 
 
-def test_a_write_that_changed_nothing_makes_no_version_ones_own(scene) -> None:
-    """Somebody else has made this version: its event must not be taken for an own one."""
-    version = scene.write(advances=0)
-    assert not scene.loops.is_own("web", "a/web", [version])
-
-
-def test_an_apply_is_not_recognised(scene) -> None:
-    """It has no version that it is based on: changes of others may lie before it."""
-    assert not scene.loops.is_own("web", "a/web", [scene.write(based_on=None)])
+@pytest.mark.parametrize("how", [{"advances": 0}, {"based_on": None}], ids=str)
+def test_the_event_of_a_version_that_somebody_else_may_have_made_is_not_an_own_one(scene, how) -> None:
+    """A write that changed nothing makes no version; changes of others may lie before an apply."""
+    assert not scene.loops.is_own("web", "a/web", [scene.write(**how)])
 
 
 def test_handlers_that_feed_each_other_are_a_loop(scene) -> None:
@@ -122,20 +115,13 @@ def test_a_pipeline_is_no_loop(scene) -> None:
     assert scene.loops.loops() == []
 
 
-def test_a_change_from_outside_begins_anew(scene) -> None:
-    """Ten calls in a row, a change of a user, and ten again: the handler may go on."""
+@pytest.mark.parametrize(("every", "pause"), [(MOST_IN_A_MINUTE, 0), (1000, 30)], ids=["anew", "slowly"])
+def test_a_change_from_outside_begins_anew_and_slow_feedback_is_no_loop(scene, every, pause) -> None:
+    """Ten calls in a row, a change of a user, and ten again; once in a minute is a rhythm without a cost."""
     version = scene.write()
     for number in range(40):
-        version = scene.write(reasons=None if number % MOST_IN_A_MINUTE == 0 else [version])
-    assert scene.loops.loops() == []
-
-
-def test_slow_feedback_is_no_loop(scene) -> None:
-    """Once in a minute is a rhythm, which costs nothing."""
-    version = scene.write()
-    for _ in range(40):
-        scene.clock.set(30)
-        version = scene.write(reasons=[version])
+        scene.clock.set(pause)
+        version = scene.write(reasons=None if number and number % every == 0 else [version])
     assert scene.loops.loops() == []
 
 
@@ -219,15 +205,10 @@ def test_a_delay_counts_from_the_last_write_and_stays_while_the_rest_is_short(sc
 
 def test_the_changed_fields_are_named_without_those_of_the_server() -> None:
     """Lists of equal length by their elements, and missing values."""
-    before = {
-        "metadata": {"resourceVersion": "1", "labels": {"a": "1"}},
-        "spec": {"ports": [{"p": 1}, {"p": 2}]},
-    }
-    after = {
-        "metadata": {"resourceVersion": "2", "labels": {}},
-        "spec": {"ports": [{"p": 1}, {"p": 3}]},
-        "x": 1,
-    }
+    metadata, ports = {"resourceVersion": "1", "labels": {"a": "1"}}, [{"p": 1}, {"p": 2}]
+    before = {"metadata": metadata, "spec": {"ports": ports}}
+    metadata, ports = {"resourceVersion": "2", "labels": {}}, [{"p": 1}, {"p": 3}]
+    after = {"metadata": metadata, "spec": {"ports": ports}, "x": 1}
     assert changed_fields(before, after) == ["metadata.labels.a", "spec.ports[1].p", "x"]
     assert changed_fields(None, after) == []
 
@@ -269,7 +250,6 @@ def test_a_retry_and_a_requeue_are_not_lost_with_an_own_write(scene, queue) -> N
     queue.retry(queue.take(), 5.0)
     queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
     item = queue.take()
-    assert item is not None
     queue.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
     queue.done(item)
     scene.clock.set(6)
