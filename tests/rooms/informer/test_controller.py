@@ -32,7 +32,6 @@ def bench(process, queue=None, **more):
 
 @contextlib.asynccontextmanager
 async def running(work, clock):
-    """A controller that is under way and at rest; stopped at the end."""
     task = asyncio.create_task(work())
     await rest(clock)
     yield

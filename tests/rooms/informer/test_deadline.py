@@ -33,7 +33,6 @@ async def test_silence_ends_the_body(clock):
 
 
 async def test_whoever_is_heard_goes_on(clock):
-    """Every sign of life starts the silence anew."""
     async with Deadline(clock, idle=30, what="x") as deadline:
         for _ in range(5):
             await clock.advance(29)

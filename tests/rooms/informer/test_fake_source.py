@@ -97,7 +97,6 @@ async def test_initial_events_end_with_a_bookmark():
 
 
 async def test_it_misbehaves_when_it_is_told_to():
-    """Faults, streams that are not done, silence, cuts."""
     made = source("a")
     made.fail_next(Unreachable("no"), verb="list")
     with pytest.raises(Unreachable):
@@ -185,7 +184,6 @@ async def test_bytes_are_told_as_they_are():
 
 
 async def test_it_is_calm_when_it_is_told_to_be():
-    """All that was planned is forgotten."""
     made = source("a", "b")
     made.fail_next(Unreachable("no"), verb="list", times=9)
     made.fail_next(Unreachable("no"), times=9)

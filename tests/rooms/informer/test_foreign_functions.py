@@ -69,8 +69,6 @@ def reflected_by_namespace(on_fault: Any) -> NamespaceReflectors:
 
 
 class Client:
-    """What a factory asks for sources."""
-
     def source(self, gvk: Any, *, projection: Projection, **_: Any) -> FakeControllerSource:
         return FakeControllerSource(projection=projection)
 

@@ -85,7 +85,6 @@ async def test_closing_an_empty_heap_releases_everybody_who_waits():
 
 @pytest.mark.client_go(78, "Heap")
 def test_nothing_can_be_added_after_closing():
-    """Every way of adding says so, and leaves what is there."""
     queue = heap(("b", 2))
     queue.close()
     assert queue.is_closed

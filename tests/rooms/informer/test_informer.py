@@ -270,7 +270,6 @@ async def test_a_projection_can_be_exchanged_while_it_runs():
 
 
 def happen(informer, delta):
-    """Something comes out of the queue."""
     for _ in informer.process([delta]):
         raise AssertionError("one change is one step")
 

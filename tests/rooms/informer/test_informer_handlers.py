@@ -117,7 +117,6 @@ async def test_handlers_join_before_and_while_it_runs():
 
 
 def change(source: FakeControllerSource, alive: set[str], name: str, rng: random.Random) -> None:
-    """Make an object, or change or delete it if it is there."""
     if name not in alive:
         alive.add(name)
         source.add(pod(name))
@@ -129,7 +128,6 @@ def change(source: FakeControllerSource, alive: set[str], name: str, rng: random
 
 
 async def caught_up(informer: SharedIndexInformer, source: FakeControllerSource, clock: ManualClock) -> None:
-    """Return when everything that happened has been processed."""
     while informer.last_sync_resource_version != source.resource_version:
         await asyncio.sleep(0)
     await rest(clock)

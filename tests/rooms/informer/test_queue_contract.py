@@ -56,7 +56,6 @@ async def test_what_is_left_is_handed_out_after_closing(queue):
 
 @pytest.mark.client_go("FIFO")
 async def test_whoever_waits_gets_what_comes(queue):
-    """A change wakes the one who waits for it."""
     waiting = asyncio.create_task(queue.pop())
     await asyncio.sleep(0)
     queue.add(record("a"))
@@ -65,7 +64,6 @@ async def test_whoever_waits_gets_what_comes(queue):
 
 @OF_DELTAS
 async def test_whoever_waits_for_a_batch_gets_all_that_has_come(make):
-    """Not one change after the other."""
     queue = make()
     waiting = asyncio.create_task(queue.pop_batch(10))
     await asyncio.sleep(0)
