@@ -3,7 +3,7 @@
 import pytest
 
 from declctl.errors import CacheError
-from declctl.informer import DeltaFIFO, Indexer, key_of_entry
+from declctl.informer import DeltaFIFO, key_of_entry
 from declctl.informer.queues.real_fifo import Bookmark
 from declctl.objects import Delta, DeltaType
 from tests.rooms.informer.lines import Line, play, records
@@ -140,19 +140,6 @@ def test_two_lists_before_a_pop_keep_both_states(emit_replaced, listed):
         f"a: {listed} 100, {listed} 101",
         "c: Deleted 7 tombstone",
     ]
-
-
-@pytest.mark.client_go(22, "DeltaFIFO Replace")
-def test_a_store_that_takes_a_sync_for_a_state_ends_with_the_list():
-    """Lists as Sync are for a consumer that puts whatever a delta brings."""
-    store = Indexer()
-    store.add(record("gone"))
-    queue = DeltaFIFO(store.known, emit_replaced=False)
-    play(queue, "list a 2 b 3")
-    while deltas := queue.pop_nowait():
-        store.extend(deltas)
-        queue.processed(deltas)
-    assert {r.key: r.resource_version for r in store.list()} == {"demo/a": "2", "demo/b": "3"}
 
 
 @pytest.mark.client_go(26, 52)

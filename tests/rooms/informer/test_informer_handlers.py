@@ -24,36 +24,11 @@ from declctl.informer import (
 )
 from declctl.kit import ManualClock
 from declctl.objects import Notification, ObjectView
-from tests.rooms.informer.shapes import Recorder, made, pod, rest, running
+from tests.rooms.informer.shapes import Diary, Recorder, made, pod, rest, running
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["thread", "loop"])
-
-
-class Diary:
-    """An asynchronous handler that writes down what it is called with."""
-
-    def __init__(self, *, bad: str = "") -> None:
-        self.lines: list[str] = []
-        self.state: dict[str, str] = {}
-        self._bad = bad
-
-    async def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-        self.lines.append(f"{'initial' if is_in_initial_list else 'added'} {obj.name} {obj.resource_version}")
-        if obj.name.startswith(self._bad or "-"):
-            raise ValueError(obj.name)
-        assert obj.name not in self.state, "added twice"
-        self.state[obj.name] = obj.resource_version
-
-    async def on_update(self, old: ObjectView, new: ObjectView) -> None:
-        self.lines.append(f"updated {new.name} {new.resource_version}")
-        assert self.state[new.name] == old.resource_version, "something was missed"
-        self.state[new.name] = new.resource_version
-
-    async def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> None:
-        self.lines.append(f"deleted {obj.name}")
-        del self.state[obj.name]
 
 
 class Held:
@@ -407,25 +382,7 @@ async def test_a_handler_that_hangs_does_not_hang_the_stop(caplog):
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
-@pytest.mark.client_go(195, "Handler panics", "HasSynced (handler)")
-async def test_handlers_that_raise_are_called_once_for_each_object_and_have_synced(caplog):
-    """Two that raise on each of five initial objects: five calls each, no pause, and both have synced."""
-    source, informer, clock = made()
-    diaries = [Diary(bad="p"), Diary(bad="p")]
-    for number in range(5):
-        source.add(pod(f"p{number}"))
-    registrations = [informer.add_event_handler(diary) for diary in diaries]
-    async with running(informer, clock):
-        source.add(pod("good"))
-        await rest(clock)
-        figures = [(r.has_synced, r.listener.statistics().failed) for r in registrations]
-    assert figures == [(True, 5), (True, 5)]
-    for diary in diaries:
-        assert diary.lines == [*(f"initial p{n} {n + 1}" for n in range(5)), "added good 6"]
-    assert clock.monotonic() == 1000.0
-
-
-@pytest.mark.client_go("Per-handler sequencing", "Core guarantee")
+@pytest.mark.client_go(200, "Per-handler sequencing", "Per-handler buffer", "Core guarantee")
 async def test_a_slow_handler_delays_neither_the_cache_nor_others_and_never_overlaps_with_itself():
     """While one is in its first call, the cache and another handler are up to date."""
     source, informer, clock = made()
@@ -487,16 +444,18 @@ async def test_figures_of_handlers_go_by_their_names_and_end_with_them():
 
 
 async def test_a_listener_that_leaves_while_it_hears_the_cache_has_not_synced():
-    """It was given a slice of the cache, not all of it."""
+    """It was given a slice of the cache, not all of it, and hears no more (client-go 191)."""
     source, informer, clock = made()
     for number in range(1200):
         source.add(pod(f"p{number}"))
     async with running(informer, clock):
-        registration = informer.add_listener(Recorder())
-        joining = registration.is_joining
+        listener = Recorder()
+        registration = informer.add_listener(listener)
+        joining, told = registration.is_joining, len(listener.told)
         registration.remove()
         await rest(clock)
         assert (joining, registration.received_initial.is_open) == (True, False)
+        assert len(listener.told) == told < 1200
 
 
 @pytest.mark.client_go(193)

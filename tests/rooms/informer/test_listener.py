@@ -84,26 +84,6 @@ async def test_a_handler_is_called_with_what_happened_in_its_order(clock, kind):
     assert (diary.threads == {threading.get_ident()}) is (kind is AsyncDiary)
 
 
-@pytest.mark.client_go(200, "Per-handler buffer", "Per-handler sequencing")
-async def test_sync_handlers_do_not_hold_up_the_loop(clock):
-    """A handler that blocks has a thread of its own: the cache and everybody else go on (client-go 200)."""
-    diary, free = Diary(), threading.Event()
-
-    def block(obj: ObjectView, initial: bool) -> None:
-        free.wait(SOON)
-        diary.on_add(obj, initial)
-
-    listener = ProcessorListener(ResourceEventHandlerFuncs(add=block), clock=clock)
-    for number in range(10_000):
-        listener.add_all([added(f"pod-{number}")])
-    waiting = listener.statistics().waiting
-    free.set()
-    await done_with(listener)
-    assert waiting >= 9_999
-    assert diary.lines == [f"added pod-{number} 1" for number in range(10_000)]
-    assert diary.threads.isdisjoint({threading.get_ident()})
-
-
 async def test_async_functions_are_awaited_however_they_are_wrapped(clock):
     """A lambda or a partial that gives a coroutine is waited for, not forgotten."""
     seen: list[str] = []
@@ -142,7 +122,7 @@ class Odd(BaseException):
     """What test tools and other frameworks derive from."""
 
 
-@pytest.mark.client_go(195, "Handler panics", "Handler names")
+@pytest.mark.client_go(195, "Handler panics", "Handler names", "HasSynced (handler)")
 @pytest.mark.parametrize("fault", [ValueError, SystemExit, asyncio.CancelledError, Odd, Unreadable])
 @pytest.mark.parametrize("asynchronous", [False, True, None], ids=["def", "async def", "def for a coroutine"])
 async def test_a_handler_that_raises_is_called_again(clock, caplog, fault, asynchronous):
@@ -165,7 +145,7 @@ async def test_a_handler_that_raises_is_called_again(clock, caplog, fault, async
 
     add: Any = {False: fail, True: fail_async, None: hidden}[asynchronous]
     listener = ProcessorListener(ResourceEventHandlerFuncs(add=add), clock=clock, name="guard")
-    listener.add_all([added("bad"), added("good")])
+    listener.add_all([added("bad", initial=True), added("good")])
     await done_with(listener)
     figures = listener.statistics()
     assert seen == ["bad", "good"]
@@ -189,38 +169,6 @@ async def test_it_has_synced_when_the_handler_is_through(clock):
     listener.add_all([added("b")])
     free.set()
     await listener.synced.wait()
-
-
-@pytest.mark.client_go(191, 201)
-@pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_removed_handler_is_called_no_more(clock, asynchronous):
-    """What is pending is dropped; the call that is running ends by itself (client-go 191, 196, 201)."""
-    seen: list[str] = []
-    loop = asyncio.get_running_loop()
-    started, free = asyncio.Event(), threading.Event()
-
-    def first(obj: ObjectView, initial: bool) -> None:
-        loop.call_soon_threadsafe(started.set)
-        free.wait(SOON)
-        seen.append(obj.name)
-
-    async def first_async(obj: ObjectView, initial: bool) -> None:
-        started.set()
-        await asyncio.to_thread(free.wait, SOON)
-        seen.append(obj.name)
-
-    handler = ResourceEventHandlerFuncs(add=first_async if asynchronous else first)
-    listener = ProcessorListener(handler, clock=clock)
-    listener.add_all([added("a"), added("b")])
-    await started.wait()
-    listener.close()
-    listener.add_all([added("c")])
-    free.set()
-    while not listener.queue.idle:
-        await asyncio.sleep(0)
-    figures = listener.statistics()
-    assert seen == ["a"]
-    assert (figures.dropped, figures.waiting) == (1, 0)
 
 
 @pytest.mark.client_go("Per-handler buffer")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from declctl.informer import RealFIFO, key_of_entry
+from declctl.informer import RealFIFO
 from declctl.informer.applier import Applier
 from declctl.informer.queues.real_fifo import Bookmark, Replacement, SyncAll
-from declctl.objects import Delta, DeltaType
+from declctl.objects import Delta
 from tests.rooms.informer.lines import Line, entries, play, records, words
 from tests.rooms.informer.shapes import record
 
@@ -144,16 +144,6 @@ def test_what_is_applied_is_told_as_it_was_queued(case):
     assert len(line.queue) == len(steps)
     assert line.drained() == told
     assert (line.versions, line.store.last_store_sync_resource_version) == (left, version)
-
-
-@pytest.mark.client_go(52)
-def test_everything_that_is_popped_has_a_key():
-    """A change, and a tombstone without an object."""
-    queue = RealFIFO()
-    queue.add(record("a"))
-    queue.extend([Delta(DeltaType.DELETED, "demo/gone", None, final_state_unknown=True)])
-    [popped] = batches(queue)
-    assert [key_of_entry(entry) for entry in popped] == ["demo/a", "demo/gone"]
 
 
 @pytest.mark.client_go(54, "RealFIFO batch pop")
