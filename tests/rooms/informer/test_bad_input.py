@@ -75,17 +75,6 @@ async def test_an_answer_that_is_no_list_never_empties_the_cache(what):
         assert (b.agrees(), b.figures.error) == (True, None)
 
 
-@pytest.mark.client_go(144)
-@pytest.mark.parametrize("items", [b"null", b"[]"])
-async def test_a_list_of_nothing_is_one(items):
-    """Go writes it as null or as []."""
-    async with bench(watch_list=False, objects=()) as b:
-        b.source.body = b'{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":%b}' % items
-        b.source.cut(Expired(410, "Expired", ""))
-        await b.advance(5)
-        assert (b.names, b.figures.error, b.figures.relists) == ([], None, 1)
-
-
 @pytest.mark.parametrize("streams", [True, False])
 async def test_an_object_that_cannot_be_decoded_is_kept_as_it_is(streams, caplog):
     """Its name, version and labels are known; only who reads more of it meets the fault."""

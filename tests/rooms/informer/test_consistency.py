@@ -153,15 +153,3 @@ async def test_a_relist_gives_up_what_was_being_checked():
         await b.advance(60)
         assert b.figures.consistency_checks == 1
         assert len(b.source.lists()) == 2
-
-
-@pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_stopping_gives_it_up(steps):
-    """Wherever it is."""
-    async with bench(objects="abc", begin=False, check_consistency=True) as b:
-        loses(b.source, "demo/b")
-        b.task = asyncio.create_task(b.reflector.run())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await b.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}

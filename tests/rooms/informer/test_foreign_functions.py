@@ -163,6 +163,7 @@ async def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher
         assert (await reading).obj.name == "b"
 
 
+@pytest.mark.client_go("Watch error handler")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, hidden])
 async def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, caplog):
     """The reflector goes on listing."""
