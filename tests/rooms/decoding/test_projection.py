@@ -1,7 +1,5 @@
 """Projections: objects and lists become records, and nothing that a server or a user writes is fatal."""
 
-import json
-
 import pytest
 
 from declctl.decoding import MetadataCodec, Projection
@@ -116,34 +114,6 @@ def test_equal_labels_and_strings_are_held_once():
     a, b = (one.record(compact(pod(name))) for name in "ab")
     assert a.labels is b.labels
     assert a.values[0] is b.values[0]
-
-
-ODD = [
-    {"spec": None},
-    {"spec": []},
-    {"spec": "text"},
-    {"spec": {"nodeName": 3}},
-    {"spec": {"nodeName": True}},
-    {"spec": {"nodeName": ["a", 1]}},
-    {"spec": {"nodeName": {"a": "b"}}},
-    {"spec": {"containers": {"a": {"image": "x"}}}},
-    {"spec": {"containers": [None, 1, {"image": "x"}]}},
-    {"spec": {"containers": [{"image": None}, {}]}},
-    {"status": 1},
-    {"kind": None},
-    {"extra": None},
-]
-
-
-@pytest.mark.parametrize("fields", ODD)
-def test_object_of_an_odd_shape_is_held_and_read_as_any_other(fields):
-    """A null or a field of another type is no reason to lose an object or to index it wrongly."""
-    obj = pod(**fields)
-    made = record(obj, NODE_NAME, IMAGES)
-    assert made.key == "team-a/web-1"
-    assert json.loads(made.layout.codec.decode(made.frame)) == obj
-    for path in (NODE_NAME, IMAGES):
-        assert made.field(path) == path.values(obj)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from declctl.decoding import Projection
-from declctl.informer import DeletedFinalStateUnknown, FakeControllerSource, SharedIndexInformer
+from declctl.informer import FakeControllerSource, SharedIndexInformer
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, FieldPath, Notification, ObjectView, Record
+from declctl.objects import ChangeType, FieldPath, Notification, Record
 
 PROJECTION = Projection(api_version="v1", kind="Pod", paths=[FieldPath.parse("spec.nodeName")])
 
@@ -69,28 +69,6 @@ class Recorder:
         if n.type is ChangeType.RESYNC and n.record != known:
             self.faults.append(f"the resync of {n.key} brings something new")
         self.folded[n.key] = n.record
-
-
-class Diary:
-    """An asynchronous handler that writes down what it is called with."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.state: dict[str, str] = {}
-
-    async def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-        self.lines.append(f"{'initial' if is_in_initial_list else 'added'} {obj.name} {obj.resource_version}")
-        assert obj.name not in self.state, "added twice"
-        self.state[obj.name] = obj.resource_version
-
-    async def on_update(self, old: ObjectView, new: ObjectView) -> None:
-        self.lines.append(f"updated {new.name} {new.resource_version}")
-        assert self.state[new.name] == old.resource_version, "something was missed"
-        self.state[new.name] = new.resource_version
-
-    async def on_delete(self, obj: ObjectView | DeletedFinalStateUnknown) -> None:
-        self.lines.append(f"deleted {obj.name}")
-        del self.state[obj.name]
 
 
 async def rest(clock: ManualClock) -> None:

@@ -6,7 +6,7 @@ from declctl.errors import CacheError
 from declctl.informer import DeltaFIFO, key_of_entry
 from declctl.informer.queues.real_fifo import Bookmark
 from declctl.objects import Delta, DeltaType
-from tests.rooms.informer.lines import Line, play, records
+from tests.rooms.informer.lines import play, records
 from tests.rooms.informer.shapes import record
 
 
@@ -184,47 +184,3 @@ def test_an_empty_first_list_wakes_whoever_waits_for_it():
     assert (len(queue), queue.pop_batch_nowait(10)) == (0, [])
     queue.replace([], "1")
     assert [queue.pop_batch_nowait(10) for _ in range(2)] == [Bookmark("1"), []]
-
-
-# Stored before, done to the queue, done after all was popped, and what listeners hear then.
-POPPED = {
-    "a delete of what was popped and is not stored yet is queued": (
-        "",
-        ["add a 1"],
-        "delete a 2",
-        ["Deleted a 2"],
-    ),
-    "a list without what was popped deletes it, with the state that was popped": (
-        "a 1",
-        ["update a 2"],
-        "list",
-        ["Deleted a 2 tombstone"],
-    ),
-    "a resync does not bring back what was popped as deleted": (
-        "a 1 b 1",
-        ["delete a 2"],
-        "resync",
-        ["Resync b 1"],
-    ),
-}
-
-
-@pytest.mark.client_go(13)
-@pytest.mark.parametrize("case", POPPED)
-def test_what_was_popped_counts_until_it_is_processed(case):
-    """Whoever applies what was popped may take a while; once it is stored, the store counts."""
-    stored, steps, meanwhile, told = POPPED[case]
-    line = Line(*records(*stored.split()), make=DeltaFIFO)
-    play(line.queue, *steps)
-    batch = line.queue.pop_batch_nowait(10)
-    play(line.queue, meanwhile)
-    line.apply(batch)
-    line.queue.processed(batch)
-    assert line.drained() == told
-    assert "a" not in line.versions
-    play(line.queue, "delete a 3")
-    assert len(line.queue) == 0
-    play(line.queue, "add a 4")
-    line.drained()
-    play(line.queue, "delete a 5")
-    assert pending(line.queue) == ["a: Deleted 5"]

@@ -21,7 +21,7 @@ from declctl.informer import (
 )
 from declctl.kit import ManualClock
 from declctl.objects import ObjectView
-from tests.rooms.informer.shapes import Diary, fresh_projection, pod, rest
+from tests.rooms.informer.shapes import fresh_projection, pod, rest
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 Gone = ObjectView | DeletedFinalStateUnknown
@@ -102,37 +102,6 @@ async def test_the_cache_stands_where_the_handler_is():
         bench.source.modify(pod("a"))
         bench.source.delete("demo/a")
     assert seen == [("add", ["a 1"]), ("update", ["a 2"]), ("delete", [])]
-
-
-@pytest.mark.client_go(164)
-@QUEUES
-async def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(queue):
-    """Eight tasks create, update and delete at random: what was told adds up to what there is."""
-    diary = Diary()
-    bench = Bench(diary, queue=queue)
-
-    async def hammer(number: int) -> None:
-        rng, mine = random.Random(number), set[str]()
-        for step in range(100):
-            name = f"{number}-{rng.randrange(10)}"
-            if name not in mine:
-                mine.add(name)
-                bench.source.add(pod(name))
-            elif rng.random() < 0.5:
-                bench.source.modify(pod(name))
-            else:
-                mine.discard(name)
-                bench.source.delete(f"demo/{name}")
-            if step % 3 == 0:
-                await asyncio.sleep(0)
-        for name in mine:
-            bench.source.delete(f"demo/{name}")
-
-    async with bench.runs():
-        await asyncio.gather(*(hammer(number) for number in range(8)))
-    told = Counter(line.split()[0] for line in diary.lines)
-    assert (diary.state, bench.lister.keys()) == ({}, [])
-    assert told["added"] == told["deleted"] > 100
 
 
 @pytest.mark.client_go(165, "Core guarantee")

@@ -85,18 +85,6 @@ def test_an_unknown_index_is_named_and_an_unsynced_cache_too():
     assert not caught.value.is_relisted
 
 
-def test_an_index_that_a_reload_removes_stays_in_the_snapshots_of_the_old_code():
-    """Also for objects that change, come and go after that."""
-    pods = store(record("a", node="n1"), record("b", node="n1"))
-    taken = lister(pods).snapshot()
-    pods.add(record("c", 2, node="n1"))
-    pods.remove_indexers(["byNode@1"])
-    pods.delete(record("c", 3, node="n1"))
-    pods.update(record("a", 4, node="n2"))
-    assert sorted(each.name for each in taken.by_index("byNode", "n1")) == ["a", "b"]
-    assert taken.index_values("byNode") == ["n1"]
-
-
 def test_no_snapshot_is_taken_in_the_middle_of_a_list():
     """A later list is put into the cache in slices, in the order of keys: a part of it never existed."""
     pods = store(record("a"), record("b"), record("gone"))

@@ -86,45 +86,6 @@ def test_an_index_may_come_late_and_be_removed():
         made.by_index("byNode", "n1")
 
 
-@pytest.mark.client_go("AddIndexers late")
-def test_an_index_is_built_in_slices_while_the_store_changes():
-    """It can't be read until it is complete, and then misses nothing that happened meanwhile."""
-    made = store(**dict.fromkeys("abcdef", "n1"))
-    build = made.build_index("byName", function_index(lambda obj: [obj.name + obj.resource_version]))
-    assert not build.step(2)
-    made.update("demo/a", record("a", 2))  # indexed already
-    made.update("demo/f", record("f", 2))  # its turn is still to come
-    made.delete("demo/e")
-    made.add("demo/g", record("g"))
-    with pytest.raises(UnknownIndex):
-        made.list_index_func_values("byName")
-    assert build.stale == 5  # those three, and two whose turn had not come
-    assert not build.step(2)
-    assert not build.step(2)
-    assert build.step(2)
-    assert sorted(made.list_index_func_values("byName")) == ["a2", "b1", "c1", "d1", "f2", "g1"]
-
-
-def test_an_index_that_is_added_takes_the_place_of_one_that_is_being_built():
-    """What was added stays: a build of that name that goes on does not replace it behind one's back.
-
-    A build that is removed before it is complete never becomes readable.
-    """
-    made = store(a="n1", b="n2")
-    build = made.build_index("other", NODE)
-    made.add_indexers({"other": field_index("metadata.name")})
-    assert build.step(5)
-    assert sorted(made.list_index_func_values("other")) == ["a", "b"]
-    removed = made.build_index("removed", NODE)
-    made.remove_indexers(["removed"])
-    assert removed.step(5)
-    with pytest.raises(UnknownIndex):
-        made.by_index("removed", "n1")
-    empty = ThreadSafeStore()
-    assert empty.build_index("byNode", NODE).step(1), "an index over nothing needs one step"
-    assert empty.list_index_func_values("byNode") == []
-
-
 def test_a_build_asks_nothing_again_that_was_put_meanwhile():
     """What was put again unchanged is in the index: a moody function has given its answer."""
     made, answers = store(a="n1"), iter(["x"])
@@ -133,26 +94,6 @@ def test_a_build_asks_nothing_again_that_was_put_meanwhile():
     assert build.step(5)
     assert made.list_index_func_values("moody") == ["x"]
     assert [r.key for r in made.by_index("moody", "x")] == ["demo/a"]
-
-
-def test_a_thread_asks_and_the_loop_writes_meanwhile():
-    """What changes while a thread asks is asked of again: no answer about an old state is taken."""
-    made, asked, keys = store(**dict.fromkeys("abcd", "n1")), [], []
-    build = made.build_index("byName", function_index(lambda obj: asked.append(obj.name) or [obj.name + "1"]))
-    stale_objects = build.stale_objects(3)
-    answers = build.compute(stale_objects, each=lambda some: (keys.append(each.key) or each for each in some))
-    made.update("demo/a", record("a", 2))
-    made.delete("demo/b")
-    made.add("demo/e", record("e"))
-    build.enter(stale_objects, answers)
-    assert (build.stale, keys) == (3, ["demo/a", "demo/b", "demo/c"])
-    build.enter(rest := build.stale_objects(9), build.compute(rest))
-    asked.clear()
-    build.finish()
-    assert asked == []
-    values = sorted(made.list_index_func_values("byName"))
-    found = {value: [r.resource_version for r in made.by_index("byName", value)] for value in values}
-    assert found == {"a1": ["2"], "c1": ["1"], "d1": ["1"], "e1": ["1"]}
 
 
 def test_a_thread_asks_no_more_when_its_build_is_given_up():
@@ -171,21 +112,6 @@ def test_a_thread_asks_no_more_when_its_build_is_given_up():
     assert len(set(asked)) == 1
     assert build.step(1)
     assert "byName" not in made.get_indexers()
-
-
-def test_a_build_that_was_given_up_is_not_in_the_way():
-    """A reload that was broken off can be tried again."""
-    made = store(a="n1", b="n2")
-    given_up = made.build_index("other", NODE)
-    given_up.step(1)
-    again = made.build_index("other", field_index("metadata.name"))
-    assert given_up.step(5)
-    with pytest.raises(UnknownIndex):
-        made.by_index("other", "a")
-    assert again.step(5)
-    assert [r.key for r in made.by_index("other", "a")] == ["demo/a"]
-    with pytest.raises(CacheError, match="other"):
-        made.build_index("other", NODE)
 
 
 def test_an_example_that_an_index_function_fails_on_is_the_askers_fault():
