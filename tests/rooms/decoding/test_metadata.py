@@ -61,13 +61,11 @@ def test_a_whole_object_is_not_taken_for_metadata():
 
 
 def test_a_transform_may_write_the_fields_in_another_order():
-    """What it gives back is read as an object of the real kind, too."""
     made = projection(transform=lambda obj: dict(reversed(obj.items())))
     assert read(made.record(compact(partial())))["kind"] == "Deployment"
 
 
 def test_with_another_transform_it_still_reads_metadata():
-    """The informer's own transform takes the place of the projection's, and nothing else changes."""
     made = projection().with_transform(lambda obj: obj)
     assert read(made.event(event("ADDED", partial()).strip()).record)["kind"] == "Deployment"
 

@@ -154,7 +154,6 @@ async def test_an_object_without_a_version_is_stored_and_told_and_moves_nothing(
 
 
 async def test_many_different_oddities_do_not_fill_the_log(caplog):
-    """All are counted, some are told."""
     with caplog.at_level(logging.WARNING, logger="declctl.informer"):
         async with bench() as b:
             for n in range(100):

@@ -143,7 +143,6 @@ async def test_another_projection_meanwhile_is_no_difference():
 
 
 async def test_a_relist_gives_up_what_was_being_checked():
-    """The past is not compared."""
     async with bench(begin=False, check_consistency=True) as b:
         b.source.fail_next(FAILS, verb="list")
         await b.begin()

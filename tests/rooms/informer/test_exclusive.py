@@ -56,7 +56,6 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def runs(self) -> AsyncIterator[None]:
-        """It runs, and is at rest at the beginning and in the end."""
         task = asyncio.create_task(self.controller.run())
         await rest(self.clock)
         yield

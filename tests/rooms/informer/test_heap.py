@@ -50,7 +50,6 @@ async def test_whoever_waits_gets_the_smallest_of_what_comes():
 
 @pytest.mark.client_go(73, "Heap")
 async def test_closing_an_empty_heap_releases_everybody_who_waits():
-    """Nobody hangs; neither does who comes later."""
     queue = heap()
     waiting = [asyncio.create_task(queue.pop()) for _ in range(3)]
     await asyncio.sleep(0)

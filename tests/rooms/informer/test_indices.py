@@ -22,7 +22,6 @@ def test_equal_paths_are_equal_indexes():
 
 @pytest.mark.parametrize("projection", [PLAIN, WITH_NODE])
 def test_a_field_is_indexed_whether_it_is_projected_or_not(projection):
-    """Only the cost differs."""
     index = Index(field_index("spec.nodeName"))
     index.put("demo/a", record("a", projection=projection, node="n1"), None)
     assert index.keys("n1") == ["demo/a"]

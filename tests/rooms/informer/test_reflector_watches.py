@@ -74,24 +74,6 @@ async def test_a_quiet_watch_that_gives_a_sign_lives_on(sign):
         assert b.figures.watches == 1
 
 
-@pytest.mark.client_go("410 while watching")
-@pytest.mark.parametrize("expired", [False, True])
-async def test_what_happened_during_an_interruption_is_found(expired):
-    """Told by the next watch, or by a list if that one has expired (client-go 135, 179)."""
-    async with bench() as b:
-        b.source.add(pod("c"))
-        await b.settle()
-        b.source.cut(Unreachable("reset"))
-        await b.settle()
-        b.source.delete("demo/a")
-        b.source.add(pod("d"))
-        if expired:
-            b.source.compact()
-        await b.advance(1)
-        assert b.names == ["b", "c", "d"]
-        assert (b.figures.relists, b.figures.error) == (expired, None)
-
-
 @pytest.mark.client_go(121, "LastSyncResourceVersion", "RV tracking")
 async def test_a_watch_is_followed_event_by_event():
     """A delete, a change, a new object: each is stored, and the version is that of the last one.

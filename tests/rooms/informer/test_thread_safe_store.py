@@ -148,7 +148,6 @@ def test_a_transaction_makes_every_change_in_order():
 
 @pytest.mark.client_go(92)
 def test_a_change_without_a_record_is_named_and_the_others_are_made():
-    """There is nothing to put; the rest of the transaction does not suffer for it."""
     made = store(a="n1")
     with pytest.raises(TransactionError, match="1 of 3 changes failed; the first: there is nothing to put"):
         made.transaction([put("b", 2), Delta(DeltaType.UPDATED, "demo/c", None), gone("a", 3)])
@@ -213,33 +212,3 @@ def test_an_index_function_may_read_the_store_that_asks_it():
     made.add_indexers({"before": function_index(lambda obj: made.list_keys())})
     made.transaction([put("a"), put("b")])
     assert list(made.index_keys("before", "demo/b")) == ["demo/b"]
-
-
-@pytest.mark.client_go("Store / Indexer")
-def test_readers_in_other_threads_are_never_disturbed():
-    """While one loop writes, copies are complete and nobody sees a half-changed table."""
-    made, faults, stop = ThreadSafeStore({"byNode": NODE}), [], threading.Event()
-
-    def read():
-        while not stop.is_set():
-            try:
-                for found in (made.list(), made.by_index("byNode", "n1")):
-                    assert all(r.key for r in found)
-                made.list_keys(), made.list_index_func_values("byNode"), made.get_indexers()
-            except Exception as fault:
-                faults.append(fault)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    records = [record(f"p{n}", node=f"n{n % 3}") for n in range(60)]
-    for turn in range(40):
-        for each in records:
-            made.update(each.key, each)
-        made.add_indexers({f"late{turn}": NODE})
-        made.remove_indexers([f"late{turn}"])
-        made.replace({}, "1")
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert faults == []

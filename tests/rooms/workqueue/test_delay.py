@@ -25,7 +25,6 @@ def _queue(clock):
 
 @contextlib.asynccontextmanager
 async def running(delaying, clock):
-    """Delays pass inside."""
     task = asyncio.ensure_future(delaying.run())
     await clock.settle()
     yield task
