@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import itertools
 import threading
 from typing import Any
 
@@ -169,31 +168,3 @@ async def test_it_has_synced_when_the_handler_is_through(clock):
     listener.add_all([added("b")])
     free.set()
     await listener.synced.wait()
-
-
-@pytest.mark.client_go("Per-handler buffer")
-async def test_a_slow_handler_does_not_fill_the_memory(clock):
-    """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
-    free, diary = threading.Event(), Diary()
-
-    class Slow(Diary):
-        def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-            free.wait(SOON)
-            diary.on_add(obj, is_in_initial_list)
-
-        def on_update(self, old: ObjectView, new: ObjectView) -> None:
-            diary.on_update(old, new)
-
-    listener = ProcessorListener(Slow(), clock=clock, limit=2_000)
-    versions = [record("b", version) for version in range(1, 101)]
-    listener.add_all([added("a"), Notification(ChangeType.ADDED, versions[0])])
-    for old, new in itertools.pairwise(versions):
-        listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
-    weight = listener.queue.statistics().weight
-    free.set()
-    await done_with(listener)
-    figures = listener.statistics()
-    assert weight < 5_000
-    assert figures.merged > 80
-    assert figures.delivered + figures.merged == 101
-    assert diary.lines[-1].endswith("to 100")

@@ -50,19 +50,6 @@ def test_every_read_is_of_the_moment_at_which_it_was_taken():
     assert sorted(each.key for each in reads.snapshot()) == ["other/c", "other/d", "team/a"]
 
 
-def test_readers_between_two_writes_share_a_snapshot_that_ends_with_the_last_of_them():
-    """No copy is made for a call, and nothing is kept for a call that is over."""
-    pods = store(*(record(f"p{number}") for number in range(10)))
-    reads = lister(pods)
-    calls = [reads.snapshot() for _ in range(100)]
-    assert pods.snapshots == 1
-    pods.update(record("p1", 2))
-    calls.append(reads.snapshot())
-    assert pods.snapshots == 2
-    del calls
-    assert pods.snapshots == 0
-
-
 def test_what_a_snapshot_keeps_is_bounded_however_long_a_call_takes():
     """Objects that came and went after it are not kept; of changed ones, their state of then is."""
     pods = store(record("old"))
