@@ -75,8 +75,10 @@ TOLD = [
     (
         "a 1 b 2 c 3",
         "update c 30, add d 31, list a 32",
-        "Modified c 30, Added d 31, "
-        "Deleted b 2 tombstone, Deleted c 30 tombstone, Deleted d 31 tombstone, Modified a 32",
+        (
+            "Modified c 30, Added d 31, Deleted b 2 tombstone, Deleted c 30 tombstone, "
+            "Deleted d 31 tombstone, Modified a 32"
+        ),
         "a 32",
         "32",
     ),
