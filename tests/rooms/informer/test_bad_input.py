@@ -128,15 +128,6 @@ async def test_an_object_that_nobody_can_name_costs_only_itself(streams, poison)
         assert b.agrees()
 
 
-async def test_an_object_of_two_megabytes_is_one_like_any_other():
-    """Larger than etcd holds: nothing here is."""
-    async with bench() as b:
-        b.source.add(pod("large", annotations={"a": "x" * 2_000_000}))
-        await b.settle()
-        assert b.agrees()
-        assert len(ObjectView(b.store.get_by_key("demo/large")).annotations["a"]) == 2_000_000
-
-
 async def test_an_object_without_a_version_is_stored_and_told_and_moves_nothing():
     """The next watch begins where the last version was.
 
