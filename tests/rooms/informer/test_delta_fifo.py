@@ -104,7 +104,7 @@ def test_what_was_queued_of_a_key_comes_out_together(stored, steps, expected):
     assert len(queue) == 0
 
 
-@pytest.mark.client_go(20, 21, 22)
+@pytest.mark.client_go(20, 21, 22, "DeltaFIFO Replace")
 @pytest.mark.parametrize(("emit_replaced", "listed"), [(True, "Replaced"), (False, "Sync")])
 def test_two_lists_before_a_pop_keep_both_states(emit_replaced, listed):
     """Nothing is lost between two lists; old programs get them as Sync, the deletes are the same."""

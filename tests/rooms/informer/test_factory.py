@@ -148,7 +148,6 @@ async def test_informers_start_when_they_are_asked_for_or_by_hand(client, clock)
 
 @pytest.mark.client_go("Shutdown")
 async def test_the_end_of_the_block_ends_every_watch(client, clock):
-    """When the block is left nothing watches any longer, also if it is left with an error."""
     with pytest.raises(ValueError, match="own fault"):
         async with SharedInformerFactory(client, clock=clock) as factory:
             pods = factory.informer("v1", "Pod")
@@ -433,13 +432,14 @@ async def test_an_inner_block_does_not_stop_the_informers_of_the_outer(client, c
     assert [each.is_stopped for each in (pods, secrets, late)] == [True] * 3
 
 
-@pytest.mark.client_go("Registering from anywhere", "SharedInformerFactory")
+@pytest.mark.client_go(330, "Registering from anywhere", "SharedInformerFactory")
 def test_a_program_may_ask_for_informers_before_its_loop_runs(client, clock):
     """As Go programs do in main; one that was released again is not started."""
     factory = SharedInformerFactory(client, clock=clock)
     pods = factory.informer("v1", "Pod")
     factory.release(factory.informer("v1", "Secret"), linger=30)
     added: list[str] = []
+    pods.add_indexers({"byNode": field_index("spec.nodeName")})
     registration = pods.add_event_handler(
         ResourceEventHandlerFuncs(add=lambda obj, initial: added.append(obj.name))
     )
@@ -452,9 +452,10 @@ def test_a_program_may_ask_for_informers_before_its_loop_runs(client, clock):
         async with factory:
             await factory.wait_for_cache_sync()
             await asyncio.wait_for(registration.synced.wait(), 5)
-            return [source.open_watches for source in client.sources]
+            found = [view.name for view in pods.lister.by_index("byNode", "node-1")]
+            return found, [source.open_watches for source in client.sources]
 
-    assert asyncio.run(scenario()) == [1, 0]
+    assert asyncio.run(scenario()) == (["a"], [1, 0])
     assert added == ["a"]
 
 

@@ -48,8 +48,6 @@ def hidden(*_: Any) -> Any:
 
 
 class Expiring:
-    """A policy that is asked asynchronously."""
-
     async def is_expired(self, entry: Any) -> bool:
         return False
 

@@ -309,18 +309,18 @@ async def test_a_slow_handler_delays_neither_the_cache_nor_others_and_never_over
     async with running(informer, clock):
         registration = informer.add_event_handler(slow, name="slow")
         informer.add_event_handler(quick, name="quick")
-        for number in range(100):
+        for number in range(1000):
             source.add(pod(f"p{number}"))
         await slow.until_begun()
-        while len(quick.lines) < 100:
+        while len(quick.lines) < 1000:
             await asyncio.sleep(0)
         figures = informer.statistics().processor.handlers["slow"]
         cached = len(informer.indexer)
         slow.go.set()
         while not registration.listener.queue.idle:
             await asyncio.sleep(0)
-        assert (cached, figures.delivered, figures.waiting) == (100, 1, 99)
-    assert slow.names == [f"p{number}" for number in range(100)]
+        assert (cached, figures.delivered, figures.waiting) == (1000, 1, 999)
+    assert slow.names == [f"p{number}" for number in range(1000)]
 
 
 @pytest.mark.client_go(312, 336, "Run twice", "Add after stop")

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import threading
 from typing import Any
 
@@ -39,8 +40,6 @@ class Diary:
 
 
 class AsyncDiary(Diary):
-    """The same, asynchronously."""
-
     async def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
         await asyncio.sleep(0)
         super().on_add(obj, is_in_initial_list)
@@ -52,7 +51,6 @@ def added(name: str, version: int = 1, *, initial: bool = False) -> Notification
 
 
 async def done_with(listener: ProcessorListener) -> None:
-    """Return when everything that it was told until now is dealt with."""
     listener.initial_complete()
     await listener.synced.wait()
 
@@ -168,3 +166,25 @@ async def test_it_has_synced_when_the_handler_is_through(clock):
     listener.add_all([added("b")])
     free.set()
     await listener.synced.wait()
+
+
+@pytest.mark.client_go("Per-handler buffer")
+async def test_a_slow_handler_does_not_fill_the_memory(clock):
+    """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
+    free, told = threading.Event(), []
+    handler = ResourceEventHandlerFuncs(
+        add=lambda obj, initial: free.wait(SOON), update=lambda old, new: told.append(new.resource_version)
+    )
+    listener = ProcessorListener(handler, clock=clock, limit=2_000)
+    versions = [record("b", version) for version in range(1, 101)]
+    listener.add_all([added("a"), added("b")])
+    for old, new in itertools.pairwise(versions):
+        listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
+    weight = listener.queue.statistics().weight
+    free.set()
+    await done_with(listener)
+    figures = listener.statistics()
+    assert weight < 5_000
+    assert figures.merged > 80
+    assert figures.delivered + figures.merged == 101
+    assert told[-1] == "100"

@@ -47,8 +47,6 @@ class Spoils:
 
 
 class Looks:
-    """A handler that notes what it gets."""
-
     def __init__(self):
         self.seen = []
 

@@ -138,22 +138,3 @@ def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, 
     told = [f"{n.type} {n.key[-1]} {n.record.resource_version}" for n in listener.told]
     assert told == ["Added a 1", "Added b 2", "Added e 1", "Modified a 2", "Added d 1"]
     assert listener.faults == []
-
-
-def test_a_replay_brings_nothing_new(processor, monkeypatch):
-    """A replay tells what the cache holds when its turn comes: what was deleted meanwhile is not told."""
-    monkeypatch.setattr(processor, "slice_size", 1)
-    held = cache("a", "b", "c")
-    listener = Recorder()
-    registration = processor.add_listener(listener)
-    for _ in processor.introduce(registration, held):
-        pass
-    listener.told.clear()
-    work = processor.resync(registration, held)
-    next(work)
-    processor.distribute([Notification(ChangeType.DELETED, held.pop("demo/b"))])
-    for _ in work:
-        pass
-
-    assert listener.lines() == ["Resync demo/a", "Deleted demo/b", "Resync demo/c"]
-    assert listener.faults == []

@@ -116,3 +116,20 @@ def test_each_object_has_one_place_and_its_newest_state(steps, left):
         assert queue.pop_nowait().resource_version == version
         assert queue.get_by_key(f"demo/{name}") is None
     assert queue.pop_nowait() is None
+
+
+@pytest.mark.client_go(68, "FIFO")
+def test_a_fifo_has_synced_when_the_first_list_is_dealt_with():
+    """Not before; who waits for that is told once. What is taken out meanwhile is not waited for."""
+    queue, opened = FIFO(), []
+    queue.synced.on_open(lambda: opened.append(True))
+    play(queue, "list a 1 b 1 c 1 d 1")
+    first, second = queue.pop_nowait(), queue.pop_nowait()
+    queue.processed(first)
+    play(queue, "delete c 1", "list e 2", "delete b 3")
+    assert (queue.has_synced, opened) == (False, [])
+    queue.processed(second)
+    assert (queue.has_synced, opened) == (True, [True])
+    empty = FIFO()
+    play(empty, "list")
+    assert empty.has_synced, "there is nothing to wait for"

@@ -10,7 +10,6 @@ from tests.rooms.informer.lines import Line, entries, play, records, words
 
 
 def batches(queue, limit=100):
-    """Everything, as it is popped."""
     found = []
     while batch := queue.pop_batch_nowait(limit):
         found.append(batch)
@@ -19,7 +18,6 @@ def batches(queue, limit=100):
 
 
 def shown(batch):
-    """What a batch consists of, in words."""
     found = []
     for entry in entries(batch):
         match entry:

@@ -37,7 +37,6 @@ class Reader:
 
 @contextlib.asynccontextmanager
 async def reading(source, clock, version="1"):
-    """A watcher from a version on, its reader, and the server at rest."""
     async with RetryWatcher(source, version, clock=clock) as watcher:
         reader = Reader(watcher)
         await rest(clock)

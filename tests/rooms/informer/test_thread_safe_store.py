@@ -86,6 +86,7 @@ def test_an_index_may_come_late_and_be_removed():
         made.by_index("byNode", "n1")
 
 
+@pytest.mark.client_go("AddIndexers late")
 def test_a_build_asks_nothing_again_that_was_put_meanwhile():
     """What was put again unchanged is in the index: a moody function has given its answer."""
     made, answers = store(a="n1"), iter(["x"])
@@ -131,13 +132,14 @@ def test_an_example_that_an_index_function_fails_on_is_the_askers_fault():
     assert made.index_faults() == before
 
 
-@pytest.mark.client_go("Transactions")
+@pytest.mark.client_go(92, "Transactions")
 def test_a_transaction_makes_every_change_in_order():
     """Adds, updates and deletes; the last word on a key counts, in the store and in its indexes."""
     made = store(a="n1", b="n1")
     made.transaction(
         [put("c", 3, node="n2"), put("a", 4, node="n2"), gone("b", 5), put("d"), gone("d"), gone("nobody")]
     )
+    made.transaction([])
     assert {r.key: r.resource_version for r in made.list()} == {"demo/a": "4", "demo/c": "3"}
     assert sorted(made.index_keys("byNode", "n2")) == ["demo/a", "demo/c"]
     assert made.list_index_func_values("byNode") == ["n2"]

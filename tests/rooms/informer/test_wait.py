@@ -129,8 +129,6 @@ def test_the_error_lists_what_is_missing_sorted():
 
 
 class Thing:
-    """Something that syncs, as informers and registrations do."""
-
     def __init__(self, name: str, why: str = "") -> None:
         self.name, self.why = name, why
         self.synced, self.ended = Latch(name), Latch(name)
