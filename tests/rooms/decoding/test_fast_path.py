@@ -90,7 +90,6 @@ def test_what_api_servers_write_is_usual(name: str) -> None:
     ],
 )
 def test_what_is_not_quite_so_is_left_to_those_who_take_care(raw: bytes) -> None:
-    """Nothing is guessed."""
     assert read(raw) is None
 
 

@@ -12,7 +12,6 @@ END_BY_NAME = b'],"kind":"PodList","metadata":{"continue":"","resourceVersion":"
 
 
 def item(name, **fields):
-    """As a typed list writes it."""
     return compact(
         {key: value for key, value in pod(name, **fields).items() if key not in ("apiVersion", "kind")}
     )

@@ -12,7 +12,6 @@ from tests.rooms.informer.shapes import record
 
 
 def entries(batch: Batch) -> Sequence[Entry]:
-    """What a batch consists of."""
     return batch if isinstance(batch, list) else [batch]
 
 
@@ -43,7 +42,6 @@ class Line:
 
     @property
     def differences(self) -> RelistDifferences:
-        """What lists after the first have found so far."""
         return self._applier.differences
 
     def drained(self, limit: int = 100) -> list[str]:

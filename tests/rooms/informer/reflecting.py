@@ -34,12 +34,10 @@ class Bench:
 
     @property
     def figures(self) -> ReflectorStatistics:
-        """What the reflector says of itself."""
         return self.reflector.statistics()
 
     @property
     def names(self) -> list[str]:
-        """What is in the store."""
         return sorted(key.removeprefix("demo/") for key in self.store.list_keys())
 
     def versions(self, verb: str = "watch") -> list[str | None]:
@@ -53,7 +51,6 @@ class Bench:
         return wanted == {record.key: record.resource_version for record in self.store.list()}
 
     async def begin(self) -> None:
-        """Start the reflector."""
         self.task = asyncio.create_task(self.reflector.run())
         await self.settle()
 
@@ -65,12 +62,10 @@ class Bench:
             assert self.source.open_watches == 0
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass."""
         await self.clock.advance(seconds)
         await rest(self.clock)
 
     async def settle(self) -> None:
-        """Let everything happen that can without time."""
         await rest(self.clock)
 
 

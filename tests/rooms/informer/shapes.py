@@ -109,12 +109,10 @@ class Informed:
             self.source.add(pod(name))
 
     async def rest(self) -> None:
-        """Let everything run that can, without time passing."""
         await rest(self.clock)
 
     @contextlib.asynccontextmanager
     async def runs(self) -> AsyncIterator["Informed"]:
-        """The informer runs."""
         async with running(self.informer, self.clock):
             yield self
 

@@ -75,17 +75,6 @@ async def test_an_answer_that_is_no_list_never_empties_the_cache(what):
         assert (b.agrees(), b.figures.error) == (True, None)
 
 
-@pytest.mark.client_go(144)
-@pytest.mark.parametrize("items", [b"null", b"[]"])
-async def test_a_list_of_nothing_is_one(items):
-    """Go writes it as null or as []."""
-    async with bench(watch_list=False, objects=()) as b:
-        b.source.body = b'{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":%b}' % items
-        b.source.cut(Expired(410, "Expired", ""))
-        await b.advance(5)
-        assert (b.names, b.figures.error, b.figures.relists) == ([], None, 1)
-
-
 @pytest.mark.parametrize("streams", [True, False])
 async def test_an_object_that_cannot_be_decoded_is_kept_as_it_is(streams, caplog):
     """Its name, version and labels are known; only who reads more of it meets the fault."""
@@ -139,15 +128,6 @@ async def test_an_object_that_nobody_can_name_costs_only_itself(streams, poison)
         assert b.agrees()
 
 
-async def test_an_object_of_two_megabytes_is_one_like_any_other():
-    """Larger than etcd holds: nothing here is."""
-    async with bench() as b:
-        b.source.add(pod("large", annotations={"a": "x" * 2_000_000}))
-        await b.settle()
-        assert b.agrees()
-        assert len(ObjectView(b.store.get_by_key("demo/large")).annotations["a"]) == 2_000_000
-
-
 async def test_an_object_without_a_version_is_stored_and_told_and_moves_nothing():
     """The next watch begins where the last version was.
 
@@ -165,7 +145,6 @@ async def test_an_object_without_a_version_is_stored_and_told_and_moves_nothing(
 
 
 async def test_many_different_oddities_do_not_fill_the_log(caplog):
-    """All are counted, some are told."""
     with caplog.at_level(logging.WARNING, logger="declctl.informer"):
         async with bench() as b:
             for n in range(100):

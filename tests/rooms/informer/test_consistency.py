@@ -36,26 +36,21 @@ def loses(source, *keys):
 async def test_what_is_consistent_is_not_talked_about(queue, transform, objects, caplog):
     """With and without a transform, empty or not: one LIST at exactly that version, and nothing else."""
     clock = ManualClock()
-    b_source = _source(objects, transform)
-    options = ReflectorOptions(check_consistency=True)
-    informer = SharedIndexInformer(b_source, name="pods", clock=clock, queue=queue, options=options)
-    with caplog.at_level(logging.INFO, logger="declctl.informer"):
-        async with running(informer, clock):
-            b_source.add(pod("d"))
-            await rest(clock)
-            assert informer.statistics().error is None
-            version = str(len(objects))
-            asked = [(r.resource_version, r.resource_version_match) for r in b_source.lists()]
-            assert asked == ([(version, "Exact")] if objects else [])
-            assert len(b_source.watches()) == 1
-    assert caplog.records == []
-
-
-def _source(objects, transform):
     source = FakeControllerSource(projection=Projection(api_version="v1", kind="Pod", transform=transform))
     for name in objects:
         source.add(pod(name))
-    return source
+    options = ReflectorOptions(check_consistency=True)
+    informer = SharedIndexInformer(source, name="pods", clock=clock, queue=queue, options=options)
+    with caplog.at_level(logging.INFO, logger="declctl.informer"):
+        async with running(informer, clock):
+            source.add(pod("d"))
+            await rest(clock)
+            assert informer.statistics().error is None
+            version = str(len(objects))
+            asked = [(r.resource_version, r.resource_version_match) for r in source.lists()]
+            assert asked == ([(version, "Exact")] if objects else [])
+            assert len(source.watches()) == 1
+    assert caplog.records == []
 
 
 @pytest.mark.client_go(163, "Data consistency detector")
@@ -143,7 +138,6 @@ async def test_another_projection_meanwhile_is_no_difference():
 
 
 async def test_a_relist_gives_up_what_was_being_checked():
-    """The past is not compared."""
     async with bench(begin=False, check_consistency=True) as b:
         b.source.fail_next(FAILS, verb="list")
         await b.begin()
@@ -153,15 +147,3 @@ async def test_a_relist_gives_up_what_was_being_checked():
         await b.advance(60)
         assert b.figures.consistency_checks == 1
         assert len(b.source.lists()) == 2
-
-
-@pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_stopping_gives_it_up(steps):
-    """Wherever it is."""
-    async with bench(objects="abc", begin=False, check_consistency=True) as b:
-        loses(b.source, "demo/b")
-        b.task = asyncio.create_task(b.reflector.run())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        await b.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}

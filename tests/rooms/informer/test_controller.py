@@ -9,9 +9,7 @@ import pytest
 from declctl.informer import (
     Config,
     Controller,
-    DeltaFIFO,
     FakeControllerSource,
-    Indexer,
     QueueClosed,
     RealFIFO,
 )
@@ -32,7 +30,6 @@ def bench(process, queue=None, **more):
 
 @contextlib.asynccontextmanager
 async def running(work, clock):
-    """A controller that is under way and at rest; stopped at the end."""
     task = asyncio.create_task(work())
     await rest(clock)
     yield
@@ -70,24 +67,6 @@ async def test_a_list_that_was_processed_is_not_kept():
         assert not any(record.key == "demo/seen-only-here" for kept in lists for record in kept.records)
 
 
-@pytest.mark.parametrize("objects", [(), ("a",)])
-async def test_the_accumulating_queue_serves_as_well(objects):
-    """It syncs, also when there is nothing, and gives Replaced for what there is (client-go 22)."""
-    store, seen = Indexer(), []
-
-    def process(batch):
-        deltas = [entry for entry in entries(batch) if isinstance(entry, Delta)]
-        seen.extend(deltas)
-        store.extend(deltas)
-
-    clock, source, controller = bench(process, DeltaFIFO(store.known))
-    for name in objects:
-        source.add(pod(name))
-    async with running(controller.run, clock):
-        assert controller.has_synced
-    assert [d.type for d in seen] == [DeltaType.REPLACED for _ in objects]
-
-
 async def test_it_has_synced_only_when_the_function_is_through():
     """A first list that is being processed is not in yet; others run meanwhile."""
     seen = []
@@ -102,20 +81,6 @@ async def test_it_has_synced_only_when_the_function_is_through():
     async with running(controller.run, clock):
         assert controller.has_synced
     assert seen == [(0, False), (1, False), (2, False)]
-
-
-@pytest.mark.client_go(166)
-async def test_what_the_function_raises_reaches_the_runner():
-    """It is not swallowed (client-go 166)."""
-
-    def breaks(batch):
-        raise ZeroDivisionError
-
-    _, source, controller = bench(breaks)
-    source.add(pod("a"))
-    with pytest.raises(ZeroDivisionError):
-        await controller.run()
-    assert source.open_watches == 0
 
 
 @pytest.mark.client_go("RealFIFO unlocked processing")

@@ -22,30 +22,7 @@ async def waiting(clock):
     return deadline, task
 
 
-async def test_silence_ends_the_body(clock):
-    """A connection that says nothing is given up, with words that say how long it was silent."""
-    _, task = await waiting(clock)
-    await clock.advance(29)
-    assert not task.done()
-    await clock.advance(1)
-    with pytest.raises(WatchSilent, match="the watch said nothing, not even a bookmark, for 30 s"):
-        await task
-
-
-async def test_whoever_is_heard_goes_on(clock):
-    """Every sign of life starts the silence anew."""
-    async with Deadline(clock, idle=30, what="x") as deadline:
-        for _ in range(5):
-            await clock.advance(29)
-            deadline.touch()
-    assert clock.monotonic() == 1000 + 5 * 29
-    await clock.settle()
-    assert len(asyncio.all_tasks()) == 1
-
-
 async def test_an_overall_limit_holds_however_much_is_said(clock):
-    """A list that never ends is given up, too."""
-
     async def body():
         async with Deadline(clock, idle=30, overall=50, what="the streaming list") as deadline:
             while True:

@@ -55,16 +55,6 @@ def test_crossing_the_filter_is_an_add_or_a_delete(filtered, calls, old, new, ex
     assert calls == expected
 
 
-def test_adds_and_deletes_pass_the_filter_by_themselves(filtered, calls):
-    """What the filter refuses is not heard of; a missed delete is judged by what was seen last."""
-    missed = DeletedFinalStateUnknown(ObjectKey("demo/a"), IN)
-    for obj in (IN, OUT):
-        filtered.on_add(obj, True)
-    for gone in (IN, OUT, missed, DeletedFinalStateUnknown(ObjectKey("demo/a"), OUT)):
-        filtered.on_delete(gone)
-    assert calls == [("add", IN, True), ("delete", IN), ("delete", missed)]
-
-
 @pytest.mark.client_go(97, 111, 306, "Typed wrappers")
 @pytest.mark.parametrize(
     "gone",

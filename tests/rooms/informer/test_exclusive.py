@@ -56,7 +56,6 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def runs(self) -> AsyncIterator[None]:
-        """It runs, and is at rest at the beginning and in the end."""
         task = asyncio.create_task(self.controller.run())
         await rest(self.clock)
         yield
@@ -102,61 +101,6 @@ async def test_the_cache_stands_where_the_handler_is():
         bench.source.modify(pod("a"))
         bench.source.delete("demo/a")
     assert seen == [("add", ["a 1"]), ("update", ["a 2"]), ("delete", [])]
-
-
-class Books:
-    """A handler that keeps what is alive, and what can't be."""
-
-    def __init__(self) -> None:
-        self.alive: dict[str, str] = {}
-        self.faults: list[str] = []
-        self.added = self.deleted = 0
-
-    def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
-        self.added += 1
-        if self.alive.setdefault(obj.name, obj.resource_version) != obj.resource_version:
-            self.faults.append(f"{obj.name} was added twice")
-
-    def on_update(self, old: ObjectView, new: ObjectView) -> None:
-        if self.alive.get(new.name) != old.resource_version:
-            self.faults.append(f"an update of {new.name} was missed")
-        self.alive[new.name] = new.resource_version
-
-    def on_delete(self, obj: Gone) -> None:
-        self.deleted += 1
-        if self.alive.pop(obj.name, None) is None:
-            self.faults.append(f"{obj.name} was deleted and not there")
-
-
-@pytest.mark.client_go(164)
-@QUEUES
-async def test_after_a_hammering_everything_was_added_and_deleted_exactly_as_it_was(queue):
-    """Eight tasks create, update and delete at random: what was told adds up to what there is."""
-    books = Books()
-    bench = Bench(books, queue=queue)
-
-    async def hammer(number: int) -> None:
-        rng, mine = random.Random(number), set[str]()
-        for step in range(100):
-            name = f"{number}-{rng.randrange(10)}"
-            if name not in mine:
-                mine.add(name)
-                bench.source.add(pod(name))
-            elif rng.random() < 0.5:
-                bench.source.modify(pod(name))
-            else:
-                mine.discard(name)
-                bench.source.delete(f"demo/{name}")
-            if step % 3 == 0:
-                await asyncio.sleep(0)
-        for name in mine:
-            bench.source.delete(f"demo/{name}")
-
-    async with bench.runs():
-        await asyncio.gather(*(hammer(number) for number in range(8)))
-    assert books.faults == []
-    assert (books.alive, bench.lister.keys()) == ({}, [])
-    assert books.added == books.deleted > 100
 
 
 @pytest.mark.client_go(165, "Core guarantee")

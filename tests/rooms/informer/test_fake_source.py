@@ -78,7 +78,6 @@ async def test_what_was_compacted_is_expired():
 
 
 async def test_initial_events_end_with_a_bookmark():
-    """And the same watch goes on."""
     made = source("a")
     watch = made.watch(WatchOptions(send_initial_events=True))
     assert await anext(watch) == ()
@@ -97,7 +96,6 @@ async def test_initial_events_end_with_a_bookmark():
 
 
 async def test_it_misbehaves_when_it_is_told_to():
-    """Faults, streams that are not done, silence, cuts."""
     made = source("a")
     made.fail_next(Unreachable("no"), verb="list")
     with pytest.raises(Unreachable):
@@ -155,7 +153,6 @@ async def test_lists_are_at_the_version_that_was_asked_for():
     ],
 )
 def test_what_no_server_allows_is_refused(options):
-    """So that a test notices it."""
     with pytest.raises(InvalidRequest):
         asyncio.run(keys(source("a"), options))
 
@@ -185,7 +182,6 @@ async def test_bytes_are_told_as_they_are():
 
 
 async def test_it_is_calm_when_it_is_told_to_be():
-    """All that was planned is forgotten."""
     made = source("a", "b")
     made.fail_next(Unreachable("no"), verb="list", times=9)
     made.fail_next(Unreachable("no"), times=9)
@@ -199,7 +195,6 @@ async def test_it_is_calm_when_it_is_told_to_be():
 
 @pytest.mark.parametrize("repair", ["modify", "delete"])
 async def test_a_corrupt_object_is_listed_and_streamed_as_it_is(repair):
-    """Until somebody repairs or deletes it."""
     made = source("a", "b")
     made.corrupt("demo/b", b"null")
     assert (await keys(made, ListOptions()))[1].skipped

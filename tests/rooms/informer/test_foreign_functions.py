@@ -48,8 +48,6 @@ def hidden(*_: Any) -> Any:
 
 
 class Expiring:
-    """A policy that is asked asynchronously."""
-
     async def is_expired(self, entry: Any) -> bool:
         return False
 
@@ -69,8 +67,6 @@ def reflected_by_namespace(on_fault: Any) -> NamespaceReflectors:
 
 
 class Client:
-    """What a factory asks for sources."""
-
     def source(self, gvk: Any, *, projection: Projection, **_: Any) -> FakeControllerSource:
         return FakeControllerSource(projection=projection)
 
@@ -165,6 +161,7 @@ async def test_a_source_that_raises_cancelled_error_does_not_end_a_retry_watcher
         assert (await reading).obj.name == "b"
 
 
+@pytest.mark.client_go("Watch error handler")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, hidden])
 async def test_a_watch_error_handler_that_raises_is_logged_and_ends_nothing(raised, caplog):
     """The reflector goes on listing."""

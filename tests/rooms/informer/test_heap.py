@@ -22,28 +22,6 @@ def popped(queue):
     return found
 
 
-@pytest.mark.client_go(71, 76, "Heap")
-@pytest.mark.parametrize("order", [0, 9])
-@pytest.mark.parametrize("put", ["add", "update"])
-def test_one_that_is_put_again_moves_to_where_it_belongs(order, put):
-    """Up or down, and never twice."""
-    queue = heap(("a", 1), ("b", 5), ("c", 7))
-    getattr(queue, put)(("b", order))
-    expected = sorted([("a", 1), ("b", order), ("c", 7)], key=lambda item: item[1])
-    assert popped(queue) == expected
-
-
-@pytest.mark.client_go(75, "Heap")
-@pytest.mark.parametrize("gone", ["a", "b", "c"])
-def test_deleting_leaves_the_order_of_the_rest(gone):
-    """Head, middle or tail, by key alone; what is not there is an error, and changes nothing."""
-    queue = heap(("a", 1), ("b", 2), ("c", 3))
-    queue.delete(gone)
-    with pytest.raises(KeyError):
-        queue.delete(gone)
-    assert [key for key, _ in popped(queue)] == [key for key in "abc" if key != gone]
-
-
 @pytest.mark.client_go(74, 77, 79, "Heap")
 def test_values_can_be_looked_at():
     """By key, as a list, and the next one without taking it; one that is there stays if that is wanted."""
@@ -72,7 +50,6 @@ async def test_whoever_waits_gets_the_smallest_of_what_comes():
 
 @pytest.mark.client_go(73, "Heap")
 async def test_closing_an_empty_heap_releases_everybody_who_waits():
-    """Nobody hangs; neither does who comes later."""
     queue = heap()
     waiting = [asyncio.create_task(queue.pop()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -85,7 +62,6 @@ async def test_closing_an_empty_heap_releases_everybody_who_waits():
 
 @pytest.mark.client_go(78, "Heap")
 def test_nothing_can_be_added_after_closing():
-    """Every way of adding says so, and leaves what is there."""
     queue = heap(("b", 2))
     queue.close()
     assert queue.is_closed
@@ -109,15 +85,30 @@ async def test_a_value_that_has_no_order_is_not_in_the_heap():
     assert queue.pop_nowait() is None
 
 
-@pytest.mark.client_go(70, "Heap")
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9)), max_size=80))
-def test_it_is_always_a_sorted_map(items):
-    """However often values are put again, each key comes once, with its last value, in order."""
-    queue = heap()
-    for item in items:
-        queue.add(item)
-    assert sorted(queue.list()) == sorted(dict(items).items())
+@pytest.mark.client_go(70, 71, 75, 76, "Heap")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "update", "delete"]), st.sampled_from("abcdef"), st.integers(0, 9)),
+        max_size=80,
+    )
+)
+def test_it_is_always_a_sorted_map(steps):
+    """However often values are put again or deleted, each key comes once, with its last value, in order.
+
+    To delete what is not there is an error, and changes nothing.
+    """
+    queue, held = heap(), {}
+    for step, key, order in steps:
+        if step != "delete":
+            getattr(queue, step)((key, order))
+            held[key] = order
+        elif held.pop(key, None) is not None:
+            queue.delete(key)
+        else:
+            with pytest.raises(KeyError):
+                queue.delete(key)
+    assert sorted(queue.list()) == sorted(held.items())
     assert queue.entries <= 2 * len(queue) + 17
     found = popped(queue)
-    assert sorted(found) == sorted(dict(items).items())
+    assert sorted(found) == sorted(held.items())
     assert [order for _, order in found] == sorted(order for _, order in found)

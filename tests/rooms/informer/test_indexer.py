@@ -97,16 +97,6 @@ def test_changes_without_a_key_keep_none_of_the_others_from_being_made(changes, 
     assert made.last_store_sync_resource_version == ("2" if succeeded else "")
 
 
-@pytest.mark.client_go(92, "Transactions")
-def test_a_good_transaction_raises_nothing_nor_does_an_empty_one():
-    """The version is that of its last record."""
-    made = Indexer()
-    made.transaction([put("a", 1), put("b", 2), Delta(DeltaType.DELETED, "demo/a", record("a", 3))])
-    made.transaction([])
-    assert list(made.list_keys()) == ["demo/b"]
-    assert made.last_store_sync_resource_version == "3"
-
-
 def test_a_record_can_not_be_put_under_the_key_of_another():
     """Each record is found under its own key, whatever a change says."""
     made = Indexer()

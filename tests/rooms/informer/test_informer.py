@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from declctl.decoding import Projection
-from declctl.errors import Forbidden, NotFound, NotSynced, Unreachable
+from declctl.errors import Forbidden, NotFound, NotSynced
 from declctl.informer import FakeControllerSource, field_index
 from declctl.informer.queues.real_fifo import Replacement
 from declctl.objects import (
@@ -14,7 +14,6 @@ from declctl.objects import (
     Delta,
     DeltaType,
     EventType,
-    FieldPath,
     KubeObject,
     Notification,
     ObjectView,
@@ -83,7 +82,7 @@ async def test_cache_and_listener_have_synced_with_the_first_list(queue, names):
     assert (before, after) == ((False, False), (True, True, True))
 
 
-@pytest.mark.client_go(171, "isInInitialList", "Tombstones")
+@pytest.mark.client_go(171, "isInInitialList", "Tombstones", "410 while watching")
 @QUEUES
 async def test_a_missed_change_is_found_and_a_missed_delete_is_a_tombstone(queue):
     """After a gap only what differs is told, each kind of difference in its form (client-go 17, 179)."""
@@ -210,20 +209,6 @@ async def test_who_joins_in_the_middle_of_a_first_list_hears_each_object_once(st
     assert len(informer.get_lister(require_sync=False).by_index("node", "n1")) == 567
 
 
-@pytest.mark.client_go(93, 98, "AddIndexers late")
-async def test_an_index_can_be_added_to_a_running_informer():
-    """A new index is complete at once, and follows what happens; removed, it is unknown (client-go 93)."""
-    async with informed("a") as i:
-        lister = i.informer.lister
-        i.informer.add_indexers({"name": lambda obj: [obj.name]})
-        assert [view.name for view in lister.by_index("name", "a")] == ["a"]
-        i.source.add(pod("b"))
-        await i.rest()
-        assert sorted(lister.index_values("name")) == ["a", "b"]
-        i.informer.remove_indexers(["name"])
-        assert lister.index_names() == []
-
-
 @pytest.mark.client_go("Informer identity / metrics")
 async def test_statistics_say_how_it_is():
     """What is cached, what came, was processed and told, and what is wrong with an index."""
@@ -251,26 +236,7 @@ async def test_statistics_say_how_it_is():
     assert "KeyError" in str(last)
 
 
-async def test_a_projection_can_be_exchanged_while_it_runs():
-    """A reload that indexes another path decodes it from then on, finds all, and nobody hears of it."""
-    i = Informed()
-    i.source.add(pod("a", node="n1"))
-    async with i.runs():
-        i.listener.clear()
-        path = FieldPath.parse("spec.hostname")
-        i.informer.source.projection = Projection(api_version="v1", kind="Pod", paths=[path])
-        i.informer.add_indexers({"node": field_index("spec.nodeName"), "host": field_index("spec.hostname")})
-        i.source.add(pod("b", node="n1"))
-        await i.rest()
-        i.source.cut(Unreachable("reset"))
-        i.source.compact()
-        await i.clock.advance(5)
-        assert sorted(r.key for r in i.informer.indexer.by_index("node", "n1")) == ["demo/a", "demo/b"]
-    assert i.listener.lines() == ["Added demo/b"]
-
-
 def happen(informer, delta):
-    """Something comes out of the queue."""
     for _ in informer.process([delta]):
         raise AssertionError("one change is one step")
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from declctl.decoding import Projection
 from declctl.errors import CacheError, Unreachable
 from declctl.informer import (
     DeletedFinalStateUnknown,
@@ -15,8 +14,17 @@ from declctl.informer import (
     field_index,
 )
 from declctl.kit import ManualClock
-from declctl.objects import ChangeReason, FieldPath, KubeObject, ObjectView
-from tests.rooms.informer.shapes import Recorder, informed, made, pod, recreate_unseen, rest, running
+from declctl.objects import ChangeReason, KubeObject, ObjectView
+from tests.rooms.informer.shapes import (
+    Recorder,
+    fresh_projection,
+    informed,
+    made,
+    pod,
+    recreate_unseen,
+    rest,
+    running,
+)
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 HALF_A_DAY = 12 * 3600.0
@@ -214,14 +222,18 @@ async def test_a_transform_runs_once_for_each_object_and_not_for_a_resync(queue)
 async def test_a_transform_is_set_before_the_start_or_not_at_all():
     """What it makes of an object is what is held, told and indexed, and it comes too late afterwards.
 
-    The key stays the server's: by it a delete finds the object.
+    It takes the place of the source's own, and what is projected stays. The key stays the server's: by it a
+    delete finds the object.
     """
 
     def rename(obj: KubeObject) -> KubeObject:
         spec = {"nodeName": obj["spec"]["nodeName"].upper()}
         return {"metadata": {"name": f"{obj['metadata']['name']}-renamed"}, "spec": spec}
 
-    source, informer, clock = made(indexers={"node": field_index("spec.nodeName")})
+    projection = fresh_projection().with_transform(lambda obj: None)
+    source, informer, clock = made(
+        FakeControllerSource(projection=projection), indexers={"node": field_index("spec.nodeName")}
+    )
     informer.set_transform(rename)
     listener = Recorder()
     informer.add_listener(listener)
@@ -230,6 +242,7 @@ async def test_a_transform_is_set_before_the_start_or_not_at_all():
         with pytest.raises(CacheError, match="pods was started already: another transform"):
             informer.set_transform(rename)
         [held] = informer.lister.by_index("node", "N1")
+        assert [r.values for r in informer.indexer.list()] == [("N1",)]
         source.delete("demo/a")
         await rest(clock)
         assert (str(held.key), held["metadata"]["name"]) == ("demo/a", "a-renamed")
@@ -255,19 +268,6 @@ async def test_a_transform_may_take_the_metadata_away():
         assert informer.indexer.last_store_sync_resource_version == "3"
         held = [view.to_dict() for view in informer.lister.list()]
     assert held == [{"apiVersion": "v1", "kind": "Pod", "spec": {}}]
-
-
-async def test_a_transform_takes_the_place_of_the_one_before_and_projects_as_it_did():
-    """Set on an informer whose source has one, at the last moment before the start."""
-    path = FieldPath.parse("spec.nodeName")
-    first = Projection(
-        api_version="v1", kind="Pod", paths=[path], transform=lambda obj: {**obj, "spec": {"nodeName": "one"}}
-    )
-    source, informer, clock = made(FakeControllerSource(projection=first))
-    informer.set_transform(lambda obj: {**obj, "spec": {"nodeName": "two"}})
-    source.add(pod("a", node="n1"))
-    async with running(informer, clock):
-        assert [r.values for r in informer.indexer.list()] == [("two",)]
 
 
 @pytest.mark.client_go(180, "Watch error handler of an informer")

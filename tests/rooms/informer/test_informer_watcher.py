@@ -13,7 +13,6 @@ from tests.rooms.informer.shapes import pod, rest, running
 
 @pytest.fixture
 def source() -> FakeControllerSource:
-    """Two pods."""
     source = FakeControllerSource()
     source.add(pod("a", node="node-1"))
     source.add(pod("b"))
@@ -22,7 +21,6 @@ def source() -> FakeControllerSource:
 
 @contextlib.asynccontextmanager
 async def watching(source, clock, **more):
-    """A watcher with an informer of its own, at rest."""
     async with informer_watcher(source, clock=clock, **more) as watcher:
         await rest(clock)
         yield watcher
@@ -82,7 +80,6 @@ async def test_it_ends_with_events_that_nobody_reads(source, clock):
 
 
 async def test_stopping_ends_whoever_waits_for_an_event(source, clock):
-    """The reader's loop ends as if there were no more events."""
     async with watching(source, clock) as watcher:
         reader = asyncio.create_task(_all(watcher))
         await rest(clock)

@@ -88,28 +88,6 @@ def test_a_selector_that_selects_everything_looks_at_nothing(selector):
     assert keys(Lister([store]).list(selector=selector)) == ["demo/a"]
 
 
-@pytest.mark.client_go(109, "Listers")
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        *(("app", "abcd"), ("!app", "e"), ("app=web", "ab"), ("app==web", "ab"), ("app!=web", "cde")),
-        *(("app in (web, db)", "abc"), ("app notin (web,db)", "de"), ("app,tier notin (front)", "bcd")),
-        *(("tier=", "d"), ("tier in (,front)", "ad"), ("size>1", "b"), ("size<2", "a")),
-        *(("app=web,!size", ""), ("app,!app", ""), ("example.com/x", "c")),
-    ],
-)
-def test_all_that_kubectl_can_say_selects(selector, expected):
-    """Exact, set-based, existing, missing, compared; one that contradicts itself selects nothing."""
-    store = indexer(
-        record("a", labels={"app": "web", "tier": "front", "size": "1"}),
-        record("b", labels={"app": "web", "tier": "back", "size": "2"}),
-        record("c", labels={"app": "db", "example.com/x": "y"}),
-        record("d", labels={"app": "cache", "tier": ""}),
-        record("e"),
-    )
-    assert "".join(sorted(view.name for view in Lister([store]).list(selector=selector))) == expected
-
-
 def of_two_teams(**indexers):
     made = Indexer(indexers)
     made.replace(
@@ -176,14 +154,6 @@ def test_without_names_the_ones_in_the_store_count():
     with pytest.raises(UnknownIndex, match="byNode@1"):
         found.index_values("nothing")
     assert Lister([indexer()]).list() == []
-
-
-def test_what_is_read_is_the_readers_own():
-    """Changing what one got changes nothing in the cache."""
-    found = lister()
-    mine = found.get("team-a/a").to_dict()
-    mine["spec"]["nodeName"] = "elsewhere"
-    assert found.get("team-a/a")["spec"]["nodeName"] == "n1"
 
 
 class Filling:

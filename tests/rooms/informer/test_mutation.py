@@ -47,8 +47,6 @@ class Spoils:
 
 
 class Looks:
-    """A handler that notes what it gets."""
-
     def __init__(self):
         self.seen = []
 
@@ -83,24 +81,6 @@ async def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees
     assert shown == [(node, *rest_of_it) for node in ("n1", "n1", "n2", "n2")]
     assert cached == looks.seen[0]
     assert found == [looks.seen[2]]
-
-
-@pytest.mark.client_go(108, "MutationDetector")
-async def test_a_change_of_the_view_itself_raises_at_once_and_where_it_is_made():
-    """Fields, labels and annotations; client-go finds it a second later, and stops the process."""
-    source, informer, clock = made()
-    source.add(whole("n1"))
-    async with running(informer, clock):
-        mine, other = (informer.lister.get("demo/a"), informer.lister.get("demo/a"))
-    for mapping in (mine, mine.labels, mine.annotations):
-        with pytest.raises(TypeError):
-            mapping["app"] = "spoilt"
-        with pytest.raises(TypeError):
-            del mapping["app"]
-    for name in ("name", "labels", "annotations", "anything"):
-        with pytest.raises(AttributeError):
-            setattr(mine, name, "spoilt")
-    assert dict(mine) == dict(other)
 
 
 @pytest.mark.client_go(108, 324, "Reader options")

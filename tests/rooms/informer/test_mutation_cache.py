@@ -8,12 +8,11 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import CacheError, UnknownIndex
 from declctl.informer import DeletedFinalStateUnknown
-from declctl.informer.applier import Applier
 from declctl.informer.stores.caches import MutationCache
 from declctl.informer.stores.indices import field_index
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import ManualClock
-from declctl.objects import ChangeType, Delta, DeltaType, ObjectKey, ObjectView, Record
+from declctl.objects import ObjectKey, ObjectView, Record
 
 _PODS = Projection(api_version="v1", kind="Pod")
 
@@ -150,27 +149,6 @@ def test_a_successor_can_be_written_after_a_delete(adding):
 
     adding.mutation(pod(8, uid="second"))
     assert adding.get_by_key("team-a/a") == pod(8, uid="second")
-
-
-@pytest.mark.client_go("MutationCache")
-def test_an_informer_keeps_it_true(clock):
-    """Wired to what an informer tells, a write is read at once, and forgotten when it has come round."""
-    store = Indexer()
-    cache, applier = MutationCache(store, clock=clock, include_adds=True), Applier(store)
-
-    def shown(kind: DeltaType, version: int) -> None:
-        for told in applier.apply([Delta(kind, "team-a/a", pod(version))], 0.0):
-            gone = told.type is ChangeType.DELETED
-            (cache.on_delete if gone else cache.on_add_or_update)(told.record)
-
-    cache.mutation(pod(5))
-    assert cache.get_by_key("team-a/a") == pod(5)
-    shown(DeltaType.ADDED, 5)
-    shown(DeltaType.UPDATED, 6)
-    assert cache.get_by_key("team-a/a") == pod(6)
-    shown(DeltaType.DELETED, 7)
-    cache.mutation(pod(6))  # an answer that was on its way meanwhile
-    assert cache.get_by_key("team-a/a") is None
 
 
 def test_a_fault_in_an_index_function_hides_only_what_it_failed_on(clock):

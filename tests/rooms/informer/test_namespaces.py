@@ -76,7 +76,6 @@ class World:
         self.informer.add_listener(self.listener)
 
     def server(self, namespace: str) -> FakeControllerSource:
-        """What the server has in a namespace."""
         return self.servers.setdefault(namespace, FakeControllerSource(projection=self.projection))
 
     def add(self, namespace: str, name: str = "web", **more: Any) -> None:
@@ -90,7 +89,6 @@ class World:
 
     @property
     def keys(self) -> list[str]:
-        """What is in the cache."""
         return sorted(self.informer.indexer.list_keys())
 
     def heard(self) -> list[tuple[str, str, str]]:
@@ -101,7 +99,6 @@ class World:
 
     @contextlib.asynccontextmanager
     async def runs(self) -> AsyncIterator["World"]:
-        """The informer runs."""
         async with running(self.informer, self.clock):
             yield self
         assert self.spaces.calls == []
@@ -246,7 +243,6 @@ async def test_a_namespace_that_is_made_again_keeps_its_watch():
 
 
 async def test_the_store_is_at_the_version_of_the_namespace_that_lags():
-    """A reader of a version finds all changes up to it, in every namespace."""
     world = World("a", "b")
     for _ in range(5):
         world.server("a").advance()
@@ -338,7 +334,6 @@ def _disturb(world: World, what: str, space: str) -> None:
 
 
 def _change(server: FakeControllerSource, what: str, space: str, name: str) -> None:
-    """An object is made, changed or deleted, if it can be."""
     key = f"{space}/{name}"
     if what == "add" and key not in server.objects:
         server.add(pod(name, namespace=space))
@@ -440,6 +435,5 @@ def test_the_lowest_and_the_newest_version_are_those_of_all_namespaces(steps):
 
 
 def test_a_controller_needs_something_that_fills_its_queue():
-    """Neither a source nor a reflector: refused where it is made."""
     with pytest.raises(TypeError, match="maps needs a source or a reflector"):
         Controller(Config(queue=RealFIFO(), source=None, process=lambda _: None, name="maps"))

@@ -168,8 +168,6 @@ async def test_a_page_that_fails_comes_after_those_before(fault):
 
 @pytest.mark.client_go("Pager")
 def test_cancelling_leaves_no_task():
-    """At whatever step."""
-
     async def scenario(steps):
         server = Server(50)
         work = asyncio.create_task(server.pager(buffer=1).each_list_item(SEVEN, lambda _: None))
@@ -185,7 +183,6 @@ def test_cancelling_leaves_no_task():
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
 async def test_leaving_without_a_word_leaves_no_task(steps):
-    """Even where nobody closes it."""
     server = Server(50)
     async for _ in server.pager(buffer=steps).pages(ListOptions()):
         break

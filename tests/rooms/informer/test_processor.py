@@ -46,52 +46,6 @@ def test_everybody_is_told_in_the_order_in_which_they_came(processor, caplog):
     assert "missed 1 change" in caplog.text
 
 
-@pytest.mark.client_go(183, 184, 185, 186, "Handler registration", "RemoveEventHandler")
-def test_a_removed_listener_hears_nothing_more(processor, clock):
-    """Two registrations of one are independent; what is foreign or gone can be removed without harm."""
-    listener, other = Recorder(), Recorder()
-    first = processor.add_listener(listener)
-    processor.add_listener(listener)
-    processor.add_listener(other)
-    processor.remove_listener(SharedProcessor(clock).add_listener(Recorder()))
-    assert len(processor) == 3
-    processor.distribute([Notification(ChangeType.ADDED, record("a"))])
-    for _ in range(2):
-        first.remove()
-        assert len(processor) == 2
-    processor.distribute([Notification(ChangeType.DELETED, record("a", 2))])
-    assert listener.lines() == ["Added demo/a", "Added demo/a", "Deleted demo/a"]
-    assert other.lines() == ["Added demo/a", "Deleted demo/a"]
-
-
-@pytest.mark.client_go(174, "Resync per handler")
-@pytest.mark.guarantee("G17")
-def test_resyncs_are_due_for_each_listener_by_itself(processor, clock):
-    """Every 2 s and every 3 s, and at 6 s both; who asked for none hears none (client-go 174)."""
-    never, two, three = (processor.add_listener(Recorder(), resync_period=p) for p in (0, 2, 3))
-    names = {never: "never", two: "two", three: "three"}
-    heard: list[tuple[int, list[str]]] = []
-    for second in range(1, 7):
-        clock.set(1.0)
-        heard.append((second, [names[registration] for registration in processor.due()]))
-
-    assert heard == [(1, []), (2, ["two"]), (3, ["three"]), (4, ["two"]), (5, []), (6, ["two", "three"])]
-
-
-@pytest.mark.client_go("Resync per handler")
-def test_a_resync_reaches_only_those_that_are_due(processor, clock):
-    """A replay of the cache is for who asked for it, changes in the same batch for all (client-go 179)."""
-    due, other = Recorder(), Recorder()
-    processor.add_listener(due, resync_period=2)
-    processor.add_listener(other)
-    clock.set(2.0)
-    processor.due()
-    told = [Notification(ChangeType.RESYNC, record("a")), Notification(ChangeType.ADDED, record("b"))]
-    processor.distribute(told)
-    assert due.lines() == ["Resync demo/a", "Added demo/b"]
-    assert other.lines() == ["Added demo/b"]
-
-
 @pytest.mark.guarantee("G17")
 def test_missed_resyncs_are_one(processor, clock):
     """A machine that slept for an hour does not replay the cache for every period of it."""
@@ -183,34 +137,4 @@ def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, 
 
     told = [f"{n.type} {n.key[-1]} {n.record.resource_version}" for n in listener.told]
     assert told == ["Added a 1", "Added b 2", "Added e 1", "Modified a 2", "Added d 1"]
-    assert listener.faults == []
-
-
-def test_an_introduction_ends_with_the_registration(processor, monkeypatch):
-    """A listener that is removed while it hears the cache hears no more of it (client-go 191)."""
-    monkeypatch.setattr(processor, "slice_size", 1)
-    listener = Recorder()
-    registration = processor.add_listener(listener)
-    for _ in processor.introduce(registration, cache("a", "b", "c")):
-        registration.remove()
-
-    assert listener.lines() == ["Added demo/a"]
-
-
-def test_a_replay_brings_nothing_new(processor, monkeypatch):
-    """A replay tells what the cache holds when its turn comes: what was deleted meanwhile is not told."""
-    monkeypatch.setattr(processor, "slice_size", 1)
-    held = cache("a", "b", "c")
-    listener = Recorder()
-    registration = processor.add_listener(listener)
-    for _ in processor.introduce(registration, held):
-        pass
-    listener.told.clear()
-    work = processor.resync(registration, held)
-    next(work)
-    processor.distribute([Notification(ChangeType.DELETED, held.pop("demo/b"))])
-    for _ in work:
-        pass
-
-    assert listener.lines() == ["Resync demo/a", "Deleted demo/b", "Resync demo/c"]
     assert listener.faults == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from declctl.informer import FIFO, DeltaFIFO, QueueClosed, RealFIFO, key_of_entry
-from tests.rooms.informer.lines import fill_from_two_sides, sides
+from tests.rooms.informer.lines import fill_from_two_sides, play, sides
 from tests.rooms.informer.shapes import record
 
 QUEUES: dict[str, Callable[..., Any]] = {"RealFIFO": RealFIFO, "DeltaFIFO": DeltaFIFO, "FIFO": FIFO}
@@ -43,7 +43,6 @@ async def test_closing_releases_everybody_who_waits(queue):
 
 @pytest.mark.client_go("DeltaFIFO close", "FIFO")
 async def test_what_is_left_is_handed_out_after_closing(queue):
-    """Closing loses nothing; then every pop says that it is closed."""
     queue.add(record("a"))
     queue.add(record("b"))
     queue.close()
@@ -56,7 +55,6 @@ async def test_what_is_left_is_handed_out_after_closing(queue):
 
 @pytest.mark.client_go("FIFO")
 async def test_whoever_waits_gets_what_comes(queue):
-    """A change wakes the one who waits for it."""
     waiting = asyncio.create_task(queue.pop())
     await asyncio.sleep(0)
     queue.add(record("a"))
@@ -65,7 +63,6 @@ async def test_whoever_waits_gets_what_comes(queue):
 
 @OF_DELTAS
 async def test_whoever_waits_for_a_batch_gets_all_that_has_come(make):
-    """Not one change after the other."""
     queue = make()
     waiting = asyncio.create_task(queue.pop_batch(10))
     await asyncio.sleep(0)
@@ -89,3 +86,50 @@ def test_single_changes_first_mean_that_there_is_no_first_list(kind, fill, trans
     assert queue.has_synced
     queue.replace([record("a", 2)], "2")
     assert queue.has_synced
+
+
+@pytest.mark.client_go(66, 67, "FIFO")
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        (["add a 1", "list a 2"], "a 2"),
+        (["add a 1", "add b 1", "add c 1", "update b 2"], "a 1, b 2, c 1"),
+        (["add a 1", "delete a 1", "delete a 1"], ""),
+        (["add a 1", "add b 1", "add c 1", "list d 1 c 2 a 1"], "a 1, c 2, d 1"),
+    ],
+    ids=[
+        "two states are one item",
+        "a change keeps its place",
+        "a delete takes it out",
+        "a list drops the rest",
+    ],
+)
+def test_each_object_has_one_place_and_its_newest_state(steps, left):
+    """Whoever pops gets it once, in the order in which the places were taken (client-go 87)."""
+    queue = FIFO()
+    play(queue, *steps)
+    expected = [tuple(item.split()) for item in left.split(", ") if item]
+    assert [key.removeprefix("demo/") for key in queue.list_keys()] == [name for name, _ in expected]
+    assert len(queue) == len(expected)
+    for name, version in expected:
+        assert queue.get_by_key(f"demo/{name}").resource_version == version
+        assert queue.pop_nowait().resource_version == version
+        assert queue.get_by_key(f"demo/{name}") is None
+    assert queue.pop_nowait() is None
+
+
+@pytest.mark.client_go(68, "FIFO")
+def test_a_fifo_has_synced_when_the_first_list_is_dealt_with():
+    """Not before; who waits for that is told once. What is taken out meanwhile is not waited for."""
+    queue, opened = FIFO(), []
+    queue.synced.on_open(lambda: opened.append(True))
+    play(queue, "list a 1 b 1 c 1 d 1")
+    first, second = queue.pop_nowait(), queue.pop_nowait()
+    queue.processed(first)
+    play(queue, "delete c 1", "list e 2", "delete b 3")
+    assert (queue.has_synced, opened) == (False, [])
+    queue.processed(second)
+    assert (queue.has_synced, opened) == (True, [True])
+    empty = FIFO()
+    play(empty, "list")
+    assert empty.has_synced, "there is nothing to wait for"

@@ -11,7 +11,6 @@ from tests.rooms.informer.shapes import pod
 
 @pytest.mark.client_go(150, "WatchList fallback")
 async def test_a_server_that_does_not_stream_is_not_asked_again():
-    """It is remembered (client-go 148)."""
     async with bench(streams=False) as b:
         b.source.compact()
         b.source.advance()

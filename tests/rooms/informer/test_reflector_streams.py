@@ -70,8 +70,6 @@ async def test_streams_are_asked_for_where_we_want_them_and_the_source_can_do_th
 
 
 class Says:
-    """Something that says whether it can't stream lists."""
-
     def __init__(self, unsupported):
         self.unsupported = unsupported
 

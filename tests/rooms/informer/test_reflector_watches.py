@@ -12,8 +12,12 @@ from tests.rooms.informer.shapes import pod, record
 
 
 @pytest.mark.client_go(120, 155, "Normal watch close", "Very short watch")
+@pytest.mark.client_go("Bookmarks", "`ResourceVersionUpdater`")
 async def test_an_ordinary_end_is_followed_by_a_watch_from_the_last_version():
-    """No list, no wait, no error (client-go 155); a short watch that brought one event is none."""
+    """No list, no wait, no error (client-go 155); a short watch that brought one event is none.
+
+    Bookmarks move the version and nothing else: the next watch begins where one said (client-go 121).
+    """
     async with bench() as b:
         b.source.add(pod("c"))
         await b.advance(5)
@@ -26,22 +30,15 @@ async def test_an_ordinary_end_is_followed_by_a_watch_from_the_last_version():
         await b.settle()
         assert b.versions() == ["", "3", "4"]
         assert [w.send_initial_events for w in b.source.watches()] == [True, False, False]
-        assert (b.figures.failures, b.figures.error) == (0, None)
-
-
-@pytest.mark.client_go("Bookmarks", "`ResourceVersionUpdater`")
-async def test_bookmarks_move_the_version_and_nothing_else():
-    """The next watch begins where the bookmark said (client-go 121)."""
-    async with bench() as b:
         b.source.advance()
         b.source.bookmark()
         await b.advance(5)
-        assert b.reflector.last_sync_resource_version == "3"
-        assert b.store.last_store_sync_resource_version == "3"
+        assert b.reflector.last_sync_resource_version == b.store.last_store_sync_resource_version == "5"
         assert b.figures.events["BOOKMARK"] == 1
         b.source.cut()
         await b.settle()
-        assert b.versions()[-1] == "3"
+        assert b.versions()[-1] == "5"
+        assert (b.figures.failures, b.figures.error) == (0, None)
 
 
 async def test_a_silent_watch_is_closed_and_resumed_without_a_list(caplog):
@@ -72,24 +69,6 @@ async def test_a_quiet_watch_that_gives_a_sign_lives_on(sign):
             b.source.bookmark() if sign == "bookmark" else b.source.add(pod(f"p{n}"))
             await b.settle()
         assert b.figures.watches == 1
-
-
-@pytest.mark.client_go("410 while watching")
-@pytest.mark.parametrize("expired", [False, True])
-async def test_what_happened_during_an_interruption_is_found(expired):
-    """Told by the next watch, or by a list if that one has expired (client-go 135, 179)."""
-    async with bench() as b:
-        b.source.add(pod("c"))
-        await b.settle()
-        b.source.cut(Unreachable("reset"))
-        await b.settle()
-        b.source.delete("demo/a")
-        b.source.add(pod("d"))
-        if expired:
-            b.source.compact()
-        await b.advance(1)
-        assert b.names == ["b", "c", "d"]
-        assert (b.figures.relists, b.figures.error) == (expired, None)
 
 
 @pytest.mark.client_go(121, "LastSyncResourceVersion", "RV tracking")

@@ -30,7 +30,6 @@ def lister(*stores, filled_by=()):
 
 
 def test_every_read_is_of_the_moment_at_which_it_was_taken():
-    """Whatever is added, changed or deleted after it."""
     team = store(record("a", namespace="team", node="n1"), record("b", namespace="team", node="n1"))
     other = store(record("c", namespace="other", node="n2", labels={"app": "web"}))
     reads = lister(team, other)
@@ -49,19 +48,6 @@ def test_every_read_is_of_the_moment_at_which_it_was_taken():
     assert taken.has_synced
     assert repr(taken) == "<snapshot of 3 pods>"
     assert sorted(each.key for each in reads.snapshot()) == ["other/c", "other/d", "team/a"]
-
-
-def test_readers_between_two_writes_share_a_snapshot_that_ends_with_the_last_of_them():
-    """No copy is made for a call, and nothing is kept for a call that is over."""
-    pods = store(*(record(f"p{number}") for number in range(10)))
-    reads = lister(pods)
-    calls = [reads.snapshot() for _ in range(100)]
-    assert pods.snapshots == 1
-    pods.update(record("p1", 2))
-    calls.append(reads.snapshot())
-    assert pods.snapshots == 2
-    del calls
-    assert pods.snapshots == 0
 
 
 def test_what_a_snapshot_keeps_is_bounded_however_long_a_call_takes():
@@ -83,18 +69,6 @@ def test_an_unknown_index_is_named_and_an_unsynced_cache_too():
     with pytest.raises(NotSynced, match=r"pods has not synced \(403\)") as caught:
         lister(store(), filled_by=[Unsynced()]).snapshot()
     assert not caught.value.is_relisted
-
-
-def test_an_index_that_a_reload_removes_stays_in_the_snapshots_of_the_old_code():
-    """Also for objects that change, come and go after that."""
-    pods = store(record("a", node="n1"), record("b", node="n1"))
-    taken = lister(pods).snapshot()
-    pods.add(record("c", 2, node="n1"))
-    pods.remove_indexers(["byNode@1"])
-    pods.delete(record("c", 3, node="n1"))
-    pods.update(record("a", 4, node="n2"))
-    assert sorted(each.name for each in taken.by_index("byNode", "n1")) == ["a", "b"]
-    assert taken.index_values("byNode") == ["n1"]
 
 
 def test_no_snapshot_is_taken_in_the_middle_of_a_list():

@@ -54,8 +54,6 @@ def test_a_batch_from_a_reflector_is_told_once(store, pushed):
 
 
 def test_what_the_callback_raises_comes_out_of_the_write():
-    """A fault in the callback is not swallowed, and the write is not lost for it."""
-
     def push(_):
         raise RuntimeError("disk full")
 

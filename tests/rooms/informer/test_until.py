@@ -23,7 +23,6 @@ def deleted(event):
 
 
 async def happening(*kinds):
-    """A stream of events of these types."""
     for version, kind in enumerate(kinds, 1):
         yield ObjectEvent(kind, ObjectView(record(version=version)))
 
@@ -131,7 +130,6 @@ async def test_a_cache_that_does_not_sync_says_why(source, clock):
 
 
 async def test_whoever_is_cancelled_leaves_nothing_behind(source, clock):
-    """A program that ends while it waits closes its watch."""
     before = asyncio.all_tasks()
     waiting = asyncio.create_task(until("1", source, deleted, timeout=5, clock=clock))
     await rest(clock)

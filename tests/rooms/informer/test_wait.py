@@ -16,7 +16,6 @@ def latches(*names: str) -> dict[str, Latch]:
 
 
 async def begun(waiting: Mapping[str, Latch], clock: ManualClock, **more) -> asyncio.Task[SyncResult]:
-    """The waiting, under way."""
     task = asyncio.create_task(wait_for(waiting, clock=clock, **more))
     await clock.settle()
     return task
@@ -24,7 +23,6 @@ async def begun(waiting: Mapping[str, Latch], clock: ManualClock, **more) -> asy
 
 @pytest.mark.client_go(203, "Waiting helpers")
 async def test_it_returns_with_the_last_of_them(clock):
-    """Three that sync after 0, 5 and 10 seconds: true after 10 seconds and not before."""
     waiting = latches("first", "second", "third")
     waiting["first"].open()
     task = await begun(waiting, clock, timeout=60)
@@ -40,7 +38,6 @@ async def test_it_returns_with_the_last_of_them(clock):
 
 @pytest.mark.client_go(203, "Waiting helpers")
 async def test_what_never_syncs_is_named_with_its_reason(clock, caplog):
-    """After the time is over: exactly what is missing and why, in the result and in the log."""
     with caplog.at_level(logging.WARNING, "declctl.informer"):
         waiting = latches("pods", "nodes", "services")
         waiting["nodes"].open()
@@ -132,8 +129,6 @@ def test_the_error_lists_what_is_missing_sorted():
 
 
 class Thing:
-    """Something that syncs, as informers and registrations do."""
-
     def __init__(self, name: str, why: str = "") -> None:
         self.name, self.why = name, why
         self.synced, self.ended = Latch(name), Latch(name)

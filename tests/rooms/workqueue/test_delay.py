@@ -25,7 +25,6 @@ def _queue(clock):
 
 @contextlib.asynccontextmanager
 async def running(delaying, clock):
-    """Delays pass inside."""
     task = asyncio.ensure_future(delaying.run())
     await clock.settle()
     yield task
@@ -36,13 +35,12 @@ async def running(delaying, clock):
 @pytest.mark.client_go(249, "Delaying")
 async def test_an_item_comes_when_it_is_due_and_once(queue, clock):
     """Absent before, present after, and never again (client-go 249)."""
-    delaying = queue
-    async with running(delaying, clock):
-        delaying.add_after("a", 0.05)
+    async with running(queue, clock):
+        queue.add_after("a", 0.05)
         await clock.advance(0.049)
-        assert (len(queue), delaying.delayed) == (0, 1)
+        assert (len(queue), queue.delayed) == (0, 1)
         await clock.advance(0.001)
-        assert (len(queue), delaying.delayed) == (1, 0)
+        assert (len(queue), queue.delayed) == (1, 0)
         queue.done(queue.get_nowait())
         await clock.advance(10)
         assert len(queue) == 0
@@ -52,10 +50,9 @@ async def test_an_item_comes_when_it_is_due_and_once(queue, clock):
 @pytest.mark.client_go(250, 298, "Delaying")
 async def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
     """And the later one is forgotten (client-go 250)."""
-    delaying = queue
-    async with running(delaying, clock):
-        delaying.add_after("a", first)
-        delaying.add_after("a", second)
+    async with running(queue, clock):
+        queue.add_after("a", first)
+        queue.add_after("a", second)
         await clock.advance(min(first, second))
         queue.done(queue.get_nowait())
         await clock.advance(1)
@@ -65,11 +62,10 @@ async def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
 @pytest.mark.client_go(251, "Delaying")
 async def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
-    delaying = queue
-    async with running(delaying, clock):
-        delaying.add_after("late", 1)
+    async with running(queue, clock):
+        queue.add_after("late", 1)
         await clock.settle()
-        delaying.add_after("early", 0.5)
+        queue.add_after("early", 0.5)
         await clock.advance(0.5)
         assert queue.get_nowait() == "early"
         await clock.advance(0.5)
@@ -77,46 +73,29 @@ async def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
 
 
 @pytest.mark.client_go(252, "Delaying")
-def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
-    """Zero or less needs nobody who waits (client-go 252)."""
-    delaying = queue
-    delaying.add_after("a", 0)
-    delaying.add_after("b", -1)
+async def test_no_delay_is_now_and_after_shutdown_nothing_comes(queue, clock):
+    """Zero or less needs nobody who waits; what is not due at the shutdown is dropped (client-go 252)."""
+    queue.add_after("a", 0)
+    queue.add_after("b", -1)
     assert len(queue) == 2
-    queue.shut_down()
-    delaying.add_after("c", 0)
-    delaying.add_after("d", 1)
-    assert (len(queue), delaying.delayed) == (2, 0)
-
-
-@pytest.mark.client_go(252, "Delaying")
-async def test_what_is_not_due_at_shutdown_is_dropped(queue, clock):
-    """As client-go does (client-go 252)."""
-    delaying = queue
-    async with running(delaying, clock):
-        delaying.add_after("a", 1)
+    async with running(queue, clock):
+        queue.add_after("late", 1)
         await clock.settle()
+    queue.add_after("c", 0)
+    queue.add_after("d", 1)
     await clock.advance(2)
-    assert (len(queue), delaying.delayed) == (0, 0)
+    assert (len(queue), queue.delayed) == (2, 0)
 
 
 @pytest.mark.client_go(307)
-async def test_what_was_delayed_before_anybody_waited_is_not_lost(queue, clock):
-    """`run` may come after `add_after`."""
-    delaying = queue
-    delaying.add_after("a", 1)
+async def test_delays_may_come_from_another_thread_and_before_anybody_waits(queue, clock):
+    queue.add_after("a", 1)
     await clock.advance(2)
-    async with running(delaying, clock):
+    async with running(queue, clock):
         assert queue.get_nowait() == "a"
-
-
-async def test_another_thread_may_delay(queue, clock):
-    """Whoever waits is woken from outside of its loop."""
-    delaying = queue
-    async with running(delaying, clock):
-        await asyncio.to_thread(delaying.add_after, "a", 1)
+        await asyncio.to_thread(queue.add_after, "b", 1)
         await clock.advance(1)
-        assert queue.get_nowait() == "a"
+        assert queue.get_nowait() == "b"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))

@@ -18,16 +18,13 @@ def make(clock):
 def test_each_failure_waits_longer_and_forgetting_starts_over():
     """The limiter's next delay is used for each item (client-go 253)."""
     queue = make(ManualClock())
-    assert [queue.add_rate_limited("a"), queue.add_rate_limited("a"), queue.add_rate_limited("b")] == [
-        1,
-        2,
-        1,
-    ]
+    assert [queue.add_rate_limited(item) for item in "aab"] == [1, 2, 1]
     assert queue.num_requeues("a") == 2
     assert (len(queue), queue.delayed) == (0, 2)
     queue.forget("a")
     assert (queue.num_requeues("a"), queue.add_rate_limited("a")) == (0, 1)
     assert queue.statistics().retries_total == 4
+    assert RateLimitingQueue(clock=ManualClock()).add_rate_limited("a") == 0.005  # as client-go's
 
 
 async def test_delays_pass_while_somebody_runs_it():
@@ -47,11 +44,6 @@ async def test_delays_pass_while_somebody_runs_it():
         queue.done(item)
     await queue.shut_down_with_drain()
     await task
-
-
-def test_the_default_limiter_is_client_gos():
-    """5 ms for the first failure of an item."""
-    assert RateLimitingQueue(clock=ManualClock()).add_rate_limited("a") == 0.005
 
 
 @pytest.mark.client_go("Rate limiting")

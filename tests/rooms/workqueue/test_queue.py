@@ -26,59 +26,25 @@ def _queue(clock):
     return WorkQueue(clock=clock)
 
 
-@pytest.mark.client_go(295)
-def test_items_are_handed_out_in_order(queue):
-    """First in, first out."""
-    for item in "abc":
-        queue.add(item)
-    assert [queue.get_nowait() for _ in range(3)] == ["a", "b", "c"]
-    with pytest.raises(QueueEmpty):
-        queue.get_nowait()
-
-
-@pytest.mark.client_go(234, "Dedup")
-def test_an_item_that_waits_is_in_it_once(queue):
-    """Ten changes of one object are one piece of work; what is worked on doesn't count (client-go 234)."""
+@pytest.mark.client_go(233, 234, 235, 237, 295, "Dedup")
+def test_each_item_is_in_it_once_and_with_one_worker(queue):
+    """First in, first out; adds while it is worked on are one more run, after that (client-go 233 to 237)."""
     for item in "aabab":
         queue.add(item)
+    queue.done("a")  # nobody has taken it
     assert len(queue) == 2
-    queue.get_nowait()
-    assert len(queue) == 1
-
-
-@pytest.mark.client_go(233, 237, "Dedup")
-def test_an_item_that_is_worked_on_is_not_handed_out_again(queue):
-    """Two adds meanwhile are one more run, after the first is done (client-go 233, 237)."""
-    queue.add("a")
     assert queue.get_nowait() == "a"
     queue.add("a")
     queue.add("a")
-    assert len(queue) == 0
+    assert len(queue) == 1
+    assert queue.get_nowait() == "b"
     with pytest.raises(QueueEmpty):
         queue.get_nowait()
     queue.done("a")
     assert queue.get_nowait() == "a"
     queue.done("a")
-    assert len(queue) == 0
-
-
-@pytest.mark.client_go(235, "Dedup")
-def test_an_item_comes_back_once(queue):
-    """Added while worked on, then done: it is back, and after that gone (client-go 235)."""
-    queue.add("a")
-    queue.add("b")
-    first = queue.get_nowait()
-    queue.add(first)
-    queue.done(first)
-    assert [queue.get_nowait(), queue.get_nowait()] == ["b", "a"]
-
-
-def test_done_for_what_nobody_took_changes_nothing(queue):
-    """A second `done` for one item is harmless."""
-    queue.add("a")
     queue.done("a")
-    assert len(queue) == 1
-    assert queue.statistics().work_duration_seconds_count == 0
+    assert (len(queue), queue.statistics().work_duration_seconds_count) == (0, 2)
 
 
 @pytest.mark.client_go(232, 307)
@@ -93,32 +59,20 @@ def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
         queue.get_nowait()
 
 
-async def test_a_worker_waits_for_an_item(queue):
-    """And wakes up when one comes."""
-    waiting = asyncio.ensure_future(queue.get())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    queue.add("a")
-    assert await waiting == "a"
-
-
 @pytest.mark.client_go(307)
-async def test_another_thread_may_add(queue):
-    """A worker on a loop is woken from outside of it."""
-    waiting = asyncio.ensure_future(queue.get())
-    await asyncio.sleep(0)
-    await asyncio.to_thread(queue.add, "a")
-    assert await waiting == "a"
-
-
-async def test_a_worker_that_was_cancelled_takes_nothing(queue):
-    """Its item goes to the next one."""
+async def test_a_worker_waits_for_an_item(queue):
+    """It is woken also from another thread; the item of one that was cancelled goes to the next."""
     cancelled, waiting = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
     await asyncio.sleep(0)
     cancelled.cancel()
     queue.add("a")
     assert await waiting == "a"
     assert cancelled.cancelled()
+    waiting = asyncio.ensure_future(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await asyncio.to_thread(queue.add, "b")
+    assert await waiting == "b"
 
 
 @pytest.mark.client_go(239, 301, "ShutDown")
@@ -133,35 +87,21 @@ async def test_shutdown_does_not_wait_for_work(queue):
         await waiting
 
 
-@pytest.mark.client_go(238, "ShutDownWithDrain")
+@pytest.mark.client_go(238, 241, "ShutDownWithDrain")
 async def test_draining_waits_until_all_is_done(queue, clock):
-    """Two items are worked on: the drain ends with the second `done` (client-go 238)."""
+    """Also for what is added again while it is worked on, which runs once more (client-go 238, 241)."""
     for item in "ab":
         queue.add(item)
         queue.get_nowait()
-    drained = asyncio.ensure_future(queue.shut_down_with_drain())
-    await clock.settle()
-    queue.done("a")
-    await clock.settle()
-    assert not drained.done()
-    queue.done("b")
-    await drained
-
-
-@pytest.mark.client_go(241, "ShutDownWithDrain")
-async def test_draining_hands_out_what_was_added_again(queue, clock):
-    """An item that was added while it was worked on runs once more before the drain ends (client-go 241)."""
     queue.add("a")
-    queue.get_nowait()
-    queue.add("a")
-    drained = asyncio.ensure_future(queue.shut_down_with_drain())
-    waiting = asyncio.ensure_future(queue.get())
+    drained, waiting = asyncio.ensure_future(queue.shut_down_with_drain()), asyncio.ensure_future(queue.get())
     await clock.settle()
     queue.done("a")
     assert await waiting == "a"
-    await clock.settle()
-    assert not drained.done()
-    queue.done("a")
+    for item in "ba":
+        await clock.settle()
+        assert not drained.done()
+        queue.done(item)
     await drained
 
 
@@ -193,10 +133,9 @@ def test_nothing_keeps_an_item_that_is_done(queue):
 
 @pytest.mark.client_go("Work queue metrics")
 def test_statistics_have_client_gos_names(queue, clock):
-    """`workqueue_depth` and its sisters, with the time that passed on the clock."""
-    queue.add("a")
-    queue.add("a")
-    queue.add("b")
+    """`workqueue_depth` is adds minus gets, as client-go's; `len` is what a worker could take now."""
+    for item in "aab":
+        queue.add(item)
     clock.set(2)
     queue.get_nowait()
     clock.set(3)
@@ -204,28 +143,19 @@ def test_statistics_have_client_gos_names(queue, clock):
     assert (running.depth, running.adds_total) == (1, 2)
     assert (running.queue_duration_seconds_count, running.queue_duration_seconds_sum) == (1, 2)
     assert (running.unfinished_work_seconds, running.longest_running_processor_seconds) == (3, 3)
+    queue.add("a")
+    queue.add("a")
+    assert (queue.statistics().depth, len(queue)) == (2, 1)
     queue.done("a")
     done = queue.statistics()
+    assert (done.depth, len(queue), done.adds_total) == (2, 2, 3)
     assert (done.work_duration_seconds_count, done.work_duration_seconds_sum) == (1, 3)
     # Up to 1 s none, up to 10 s one: the buckets are client-go's, from 10 ns to 1000 s, and +Inf.
     assert done.work_duration_seconds_bucket == (0,) * 9 + (1,) * 4
     assert DURATION_BOUNDS[8:10] == (1.0, 10.0)
     assert done.unfinished_work_seconds == 0
-
-
-def test_depth_counts_what_was_added_again_while_it_is_worked_on(queue):
-    """`workqueue_depth` is adds minus gets, as client-go's; `len` is what a worker could take now."""
-    queue.add("a")
     queue.get_nowait()
-    assert queue.statistics().depth == 0
-    queue.add("a")
-    queue.add("a")
-    assert (queue.statistics().depth, len(queue)) == (1, 0)
-    queue.done("a")
-    assert (queue.statistics().depth, len(queue)) == (1, 1)
-    queue.get_nowait()
-    figures = queue.statistics()
-    assert (figures.depth, figures.adds_total) == (0, 2)
+    assert (queue.get_nowait(), queue.statistics().depth) == ("a", 0)
 
 
 @pytest.mark.client_go(232, 301)
@@ -272,7 +202,6 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(item=st.integers(0, 4))
     def add(self, item):
-        """An item wants work."""
         self.queue.add(item)
         if self.closed:
             return
@@ -284,7 +213,6 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule()
     def take(self):
-        """The oldest item is handed out."""
         item = self.queue.get_nowait()
         assert item == self.waiting.pop(0)
         assert item not in self.working
@@ -301,7 +229,6 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.working)
     @rule(data=st.data())
     def finish(self, data):
-        """A worker is done."""
         item = data.draw(st.sampled_from(sorted(self.working)))
         self.queue.done(item)
         self.working.discard(item)
@@ -311,13 +238,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def shut_down(self):
-        """No more items."""
         self.queue.shut_down()
         self.closed = True
 
     @invariant()
     def counts_agree(self):
-        """The figures are those of the model."""
         assert len(self.queue) == len(self.waiting)
 
 
@@ -359,24 +284,20 @@ def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queu
 
 
 @pytest.mark.client_go(297)
-def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
-    """What was added in the background meanwhile, and then changed, is live."""
-    queue.add("a")
-    queue.get_nowait()
-    queue.add("a", priority=Priority.BACKGROUND)
-    queue.add("b", priority=Priority.BACKGROUND)
-    queue.add("a")
-    queue.done("a")
-    assert taken(queue, 2) == ["a", "b"]
-
-
-def test_an_item_that_is_taken_again_has_the_highest_of_its_priorities(queue):
-    """A worker waits with it, for a cache for example, and it changes meanwhile: its retry is live, too."""
+@pytest.mark.parametrize("again", [False, True])
+def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue, again):
+    """What changes meanwhile is live, also if its worker takes it again, because it waits for a cache."""
     queue.add("a", priority=Priority.BACKGROUND)
     assert queue.priority_of(queue.get_nowait()) is Priority.BACKGROUND
+    for item in "ab":
+        queue.add(item, priority=Priority.BACKGROUND)
     queue.add("a")
-    queue.take_again("a")
-    assert queue.priority_of("a") is Priority.LIVE
+    if again:
+        queue.take_again("a")
+        assert queue.priority_of("a") is Priority.LIVE
+    else:
+        queue.done("a")
+        assert taken(queue, 2) == ["a", "b"]
 
 
 @pytest.mark.client_go("Dedup")
@@ -427,7 +348,6 @@ class Fairness(RuleBasedStateMachine):
 
     @rule(priority=st.sampled_from(Priority), count=st.integers(1, 12))
     def add(self, priority, count):
-        """New items."""
         for _ in range(count):
             self.number += 1
             self.enter(self.number, priority)

@@ -28,20 +28,17 @@ class Scene:
             on_failure=lambda item, error, delay: self.failures.append((item, str(error), delay)),
         )
 
-    def play(self, act):
-        """Run an act beside the workers; ends with a shutdown."""
+    async def __aenter__(self):
+        self._task = asyncio.ensure_future(self.workers())
+        await self.clock.settle()
+        return self
 
-        async def scene():
-            task = asyncio.ensure_future(self.workers())
-            await self.clock.settle()
-            await act()
-            self.queue.shut_down()
-            await task
-
-        asyncio.run(scene())
+    async def __aexit__(self, *_):
+        self.queue.shut_down()
+        await self._task
 
 
-def test_a_failure_is_tried_again_and_then_given_up():
+async def test_a_failure_is_tried_again_and_then_given_up():
     """Each failure is told with the time to the next try, the last one without."""
     tried = []
 
@@ -49,19 +46,15 @@ def test_a_failure_is_tried_again_and_then_given_up():
         tried.append(item)
         raise ValueError("no")
 
-    scene = Scene(reconcile, max_retries=2)
-
-    async def act():
+    async with Scene(reconcile, max_retries=2) as scene:
         scene.queue.add("a")
         await scene.clock.advance(100)
-
-    scene.play(act)
     assert tried == ["a"] * 3
     assert scene.failures == [("a", "no", 1), ("a", "no", 2), ("a", "no", None)]
     assert scene.queue.num_requeues("a") == 0
 
 
-def test_success_forgets_the_failures():
+async def test_success_forgets_the_failures():
     """The next failure waits as briefly as the first."""
     outcomes = iter([ValueError("1"), None, ValueError("2"), None])
 
@@ -69,38 +62,32 @@ def test_success_forgets_the_failures():
         if (outcome := next(outcomes)) is not None:
             raise outcome
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         scene.queue.add("a")
         await scene.clock.advance(10)
         scene.queue.add("a")
         await scene.clock.advance(10)
-
-    scene.play(act)
     assert scene.failures == [("a", "1", 1), ("a", "2", 1)]
 
 
-def test_a_result_asks_for_another_run():
-    """Seconds that are returned are waited for, as a controller's RequeueAfter."""
+@pytest.mark.parametrize("result", [5.0, Requeue(after=5)])
+async def test_a_result_asks_for_another_run(result):
+    """Seconds, or a reconciler's Requeue, are waited for, as a controller's RequeueAfter."""
     moments = []
 
     async def reconcile(item):
         moments.append(scene.clock.monotonic())
-        return 5.0
+        return result
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         scene.queue.add("a")
         await scene.clock.advance(11)
-
-    scene.play(act)
     assert [moment - moments[0] for moment in moments] == [0, 5, 10]
+    assert scene.failures == []
 
 
 @pytest.mark.client_go(315)
-def test_an_item_that_comes_again_has_its_priority():
+async def test_an_item_that_comes_again_has_its_priority():
     """Items of a first sync that are looked at again every few seconds don't delay what changes."""
     seen = []
 
@@ -108,22 +95,18 @@ def test_an_item_that_comes_again_has_its_priority():
         seen.append(item)
         return 5.0 if seen.count(item) == 1 else None
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         scene.queue.add("old", priority=Priority.BACKGROUND)
         await scene.clock.settle()
         scene.queue.add("live")
         await scene.clock.settle()
         await scene.clock.advance(5)
-
-    scene.play(act)
     assert seen == ["old", "live", "live", "old"]
 
 
 @pytest.mark.client_go(318)
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
+async def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
     """Never more, and never one item twice at a time."""
     active, most = set(), []
 
@@ -134,40 +117,32 @@ def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
         await scene.clock.sleep(1)
         active.discard(item)
 
-    scene = Scene(reconcile, concurrency=concurrency)
-
-    async def act():
+    async with Scene(reconcile, concurrency=concurrency) as scene:
         for item in "abcde":
             scene.queue.add(item)
         await scene.clock.settle()
         scene.queue.add("a")
         await scene.clock.advance(20)
-
-    scene.play(act)
     assert max(most) == concurrency
     assert len(most) == 6
 
 
-def test_shutdown_finishes_what_waits():
+async def test_shutdown_finishes_what_waits():
     """What was added before is worked on, and then the workers leave."""
     seen = []
 
     async def reconcile(item):
         seen.append(item)
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         for item in "abc":
             scene.queue.add(item)
-
-    scene.play(act)
     assert seen == ["a", "b", "c"]
 
 
 @pytest.mark.client_go("Workers")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, GeneratorExit, Odd])
-def test_nothing_that_is_raised_ends_a_worker(raised):
+async def test_nothing_that_is_raised_ends_a_worker(raised):
     """Items would wait for ever, and `run_workers` return as if the queue had been shut down."""
     seen = []
 
@@ -176,58 +151,31 @@ def test_nothing_that_is_raised_ends_a_worker(raised):
         if len(seen) == 1:
             raise raised("of its own")
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         scene.queue.add("a")
         scene.queue.add("b")
         await scene.clock.advance(10)
-
-    scene.play(act)
     assert seen == ["a", "b", "a"]
     assert scene.failures == [("a", f"it raised {raised.__name__}: of its own", 1)]
 
 
-def test_a_cancelled_task_that_is_awaited_is_a_failure():
-    """How it happens: reconcile awaits something that others cancel."""
-    seen = []
+async def test_a_worker_that_is_cancelled_by_what_it_calls_is_replaced(caplog):
+    """The queue is worked on, and the log of the item's next attempt says what the first was for."""
+    cause, seen = Cause("Added", "pods", "a", "Initial"), []
 
     async def reconcile(item):
-        seen.append(item)
-        shared = asyncio.ensure_future(asyncio.sleep(10))
-        asyncio.get_running_loop().call_soon(shared.cancel)
-        await shared
-
-    scene = Scene(reconcile, max_retries=1)
-
-    async def act():
-        scene.queue.add("a")
-        await scene.clock.advance(10)
-
-    scene.play(act)
-    assert seen == ["a", "a"]
-    assert [delay for _, _, delay in scene.failures] == [1, None]
-
-
-def test_a_worker_that_is_cancelled_by_what_it_calls_is_replaced(caplog):
-    """Who cancels the task in which it runs fails, and the queue is worked on."""
-    seen = []
-
-    async def reconcile(item):
-        seen.append(item)
-        if item == "a" and seen.count("a") == 1:
+        seen.append((item, scene.queue.causes_of(item), scene.queue.priority_of(item)))
+        if len(seen) == 1:
             asyncio.current_task().cancel()
             await asyncio.sleep(0)
 
-    scene = Scene(reconcile)
-
-    async def act():
-        scene.queue.add("a")
-        scene.queue.add("b")
+    async with Scene(reconcile) as scene:
+        scene.queue.add("a", cause=cause, priority=Priority.BACKGROUND)
+        scene.queue.add("b", priority=Priority.BACKGROUND)
         await scene.clock.advance(10)
-
-    scene.play(act)
-    assert seen == ["a", "b", "a"]
+    first, other, second = seen
+    assert first == second == ("a", (cause,), Priority.BACKGROUND)
+    assert other[0] == "b"
     assert [item for item, _, _ in scene.failures] == ["a"]
     assert "another one takes its place" in caplog.text
 
@@ -275,7 +223,7 @@ async def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(c
 
 
 @pytest.mark.parametrize("result", ["5", object(), True, [], 10**400, float("nan"), Requeue])
-def test_a_result_that_is_none_is_a_failure_of_that_call(result):
+async def test_a_result_that_is_none_is_a_failure_of_that_call(result):
     """The workers go on with other items, and the item is tried again, also when it fails later."""
     seen = []
 
@@ -287,38 +235,15 @@ def test_a_result_that_is_none_is_a_failure_of_that_call(result):
             raise ValueError("no")
         return None
 
-    scene = Scene(reconcile)
-
-    async def act():
+    async with Scene(reconcile) as scene:
         scene.queue.add("a")
         scene.queue.add("b")
         await scene.clock.advance(1)
         await scene.clock.advance(2)
-
-    scene.play(act)
     assert seen == ["a", "b", "a", "a"]
     assert [(item, delay) for item, _, delay in scene.failures] == [("a", 1), ("a", 2)]
     assert scene.failures[0][1].startswith("reconcile returned ")
     assert scene.queue.delayed == 0
-
-
-def test_a_requeue_is_a_result():
-    """What a reconciler of a manifest returns works here, too."""
-    moments = []
-
-    async def reconcile(item):
-        moments.append(scene.clock.monotonic())
-        return Requeue(after=5)
-
-    scene = Scene(reconcile)
-
-    async def act():
-        scene.queue.add("a")
-        await scene.clock.advance(11)
-
-    scene.play(act)
-    assert [moment - moments[0] for moment in moments] == [0, 5, 10]
-    assert scene.failures == []
 
 
 @pytest.mark.parametrize("endless", ["0 is returned", "items are added"])
@@ -350,23 +275,3 @@ def test_functions_that_never_wait_let_other_tasks_run(endless):
 
     asyncio.run(scenario())
     assert calls < 1000
-
-
-def test_an_item_whose_worker_is_cancelled_keeps_its_priority_and_its_causes():
-    """The log of the next attempt says what the first was for."""
-    cause, seen = Cause("Added", "pods", "a", "Initial"), []
-
-    async def reconcile(item):
-        seen.append((scene.queue.causes_of(item), scene.queue.priority_of(item)))
-        if len(seen) == 1:
-            asyncio.current_task().cancel()
-            await asyncio.sleep(0)
-
-    scene = Scene(reconcile)
-
-    async def act():
-        scene.queue.add("a", cause=cause, priority=Priority.BACKGROUND)
-        await scene.clock.advance(10)
-
-    scene.play(act)
-    assert seen == [((cause,), Priority.BACKGROUND)] * 2
