@@ -156,6 +156,15 @@ STATUS = ControllerStatus(
     files_followed=False,
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
 )
+HEALTHY = replace(NOTIFY, zombies=0)
+# Nothing is wrong: no alarm.
+WELL = replace(
+    STATUS,
+    handlers=(HEALTHY,),
+    server=ServerStatus("https://there"),
+    plugins=(PluginStatus("slack", "1.2.0", "Ready"),),
+    file_watch=FileWatchStatus(),
+)
 
 
 @dataclass(frozen=True)
