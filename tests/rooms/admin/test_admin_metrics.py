@@ -93,7 +93,6 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
 }
 
 
-@pytest.fixture(name="samples")
 def values_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     """The values by name and label values."""
     return {
