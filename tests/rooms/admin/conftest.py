@@ -382,16 +382,7 @@ def _http() -> Callable[..., object]:
     return request
 
 
-class Lines:
-    """A log that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, event: str, **_: object) -> None:
-        self.lines.append(event)
-
-    warning = error = info
-
-    def bind(self, **_: object) -> "Lines":
-        return self
+async def listen(runtime: FakeRuntime, address: Address, **options: Any) -> None:
+    """Listen, for tests in which that is refused."""
+    async with serve(runtime, address, **options):
+        raise AssertionError("it listened")

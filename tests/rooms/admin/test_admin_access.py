@@ -10,8 +10,8 @@ from declctl.manifest.values import Address
 from declctl.objects.differences import Mutation
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.reporting.status import ControllerStatus, PluginStatus
+from tests.rooms.admin.conftest import EVERYWHERE
 
-EVERYWHERE = Address("0.0.0.0", 0)
 GUARDED = [
     ("GET", "/cache/pods"),
     ("GET", "/cache/pods/a"),

@@ -21,10 +21,10 @@ from declctl.errors import UsageError
 from declctl.kit import ManualClock
 from declctl.manifest.model import AdminSpec, TlsFiles
 from declctl.manifest.values import Address
+from declctl.testing import Logged
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.conftest import Lines
+from tests.rooms.admin.conftest import LOOPBACK
 
-LOOPBACK = Address("127.0.0.1", 0)
 
 
 @pytest.fixture(name="pair")
@@ -90,7 +90,7 @@ async def test_https_answers_as_http_does(runtime, pair: KeyPair):
 
 async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
     """cert-manager renews a certificate each month, and the process goes on."""
-    log, clock = Lines(), ManualClock()
+    log, clock = Logged(), ManualClock()
     (tmp_path / "next").mkdir()
     self_signed(tmp_path / "next")
     first = of_file(pair)
@@ -101,7 +101,7 @@ async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: 
         for name in ("tls.crt", "tls.key"):
             (tmp_path / "next" / name).replace(tmp_path / name)
         await clock.advance(LOOK_SECONDS)
-        await until(lambda: any("new certificate" in line for line in log.lines))
+        await until(lambda: any("new certificate" in line for line in log.events()))
         assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair) != first
 
 
@@ -132,22 +132,22 @@ async def test_a_pair_that_can_not_be_used_keeps_the_one_before_and_is_told_once
     runtime, pair: KeyPair, tmp_path: Path, harm: Callable[[KeyPair, Path], str]
 ):
     """A half-written Secret does not take the address away; at the start, the same pair is a usage error."""
-    log = Lines()
+    log = Logged()
     first = of_file(pair)
     certificate = ServerCertificate(pair, log)
     await certificate.load()
     why = harm(pair, tmp_path)
     for _ in range(3):
         await certificate.refresh()
-    assert len(log.lines) == 1
-    assert "is kept" in log.lines[0]
-    assert why in log.lines[0]
+    assert len(log.events()) == 1
+    assert "is kept" in log.events()[0]
+    assert why in log.events()[0]
     with pytest.raises(UsageError, match=why):
         async with serve(runtime, LOOPBACK, tls=pair):
             raise AssertionError("it listened")
     self_signed(tmp_path)  # mended
     await certificate.refresh()
-    assert "new certificate" in log.lines[1]
+    assert "new certificate" in log.events()[1]
     assert why
     assert of_file(pair) != first
 
@@ -164,7 +164,7 @@ async def test_a_key_with_a_password_is_no_question_at_the_terminal(runtime, pai
 
 async def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair):
     """Silent connections count before their TLS is there, and end; plain HTTP is one refused client."""
-    log = Lines()
+    log = Logged()
     async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
         before = len(asyncio.all_tasks())
 
@@ -197,7 +197,7 @@ async def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: Ke
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method: str):
     """`curl http://…` of an address with TLS says what to write, and the log names the client."""
-    log = Lines()
+    log = Logged()
 
     async def scenario() -> bytes:
         async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
@@ -213,7 +213,7 @@ def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method:
     assert f"Content-Length: {len(body)}".encode() in head
     assert "ask with https://" in json.loads(body)["error"]
     told = "admin address: no TLS with 127.0.0.1: it speaks plain HTTP, and this address TLS"
-    assert [line for line in log.lines if "no TLS" in line] == [told]
+    assert [line for line in log.events() if "no TLS" in line] == [told]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -249,9 +249,9 @@ async def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_
 ):
     """`declctl status` needs no option for a local process, whatever name its certificate has."""
     runtime.admin = AdminSpec(bind_address=LOOPBACK, tls=TlsFiles("tls.crt", "tls.key"))
-    log = Lines()
+    log = Logged()
     async with front(folder=tmp_path, log=log)(runtime):
-        assert "admin address https://127.0.0.1:" in "".join(log.lines)
+        assert "admin address https://127.0.0.1:" in "".join(log.events())
 
         def commands() -> None:
             found = admin_address("pod-guard")

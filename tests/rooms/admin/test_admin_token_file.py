@@ -13,9 +13,9 @@ from declctl.admin.authorization import AccessVerdict
 from declctl.errors import UsageError
 from declctl.manifest.model import AdminSpec
 from declctl.manifest.values import Address
-from tests.rooms.admin.conftest import Lines
+from declctl.testing import Logged
+from tests.rooms.admin.conftest import LOOPBACK
 
-LOOPBACK = Address("127.0.0.1", 0)
 CACHE = "/cache/pods"
 
 
@@ -27,7 +27,7 @@ async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
     tmp_path: Path, runtime, http: Callable
 ):
     """After a rotation, whoever has kept the old token can't read or reload any more."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     file.write_text("first\n")
     async with serve(runtime, LOOPBACK, authorizer=TokenFile(file, log)) as bound:
 
@@ -38,7 +38,7 @@ async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
         (tmp_path / "new").write_text("second\n")
         (tmp_path / "new").replace(file)
         assert [*before, await status("first"), await status("second")] == [200, 401, 401, 200]
-    assert [line for line in log.lines if "was replaced" in line] == [
+    assert [line for line in log.events() if "was replaced" in line] == [
         f"admin address: the token in {file} was replaced; the one before it is refused now"
     ]
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
     tmp_path: Path, runtime, http: Callable, content: str | None, why: str
 ):
     """A Secret that is missing or empty does not open a loopback address, and the log says why."""
-    log = Lines()
+    log = Logged()
     if content is not None:
         (tmp_path / "token").write_text(content)
     runtime.admin = AdminSpec(bind_address=LOOPBACK, token_file="token")
@@ -69,36 +69,36 @@ def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
             return [(await http(bound, CACHE, headers=each)).status for each in given]
 
     assert asyncio.run(scenario()) == [401] * 4
-    assert len([line for line in log.lines if why in line]) == 1
+    assert len([line for line in log.events() if why in line]) == 1
 
     async def start() -> list[str]:
-        told = Lines()
+        told = Logged()
         async with front(folder=tmp_path, log=told)(runtime):
-            return told.lines
+            return told.events()
 
     assert any(why in line and "every token is refused" in line for line in asyncio.run(start()))
 
 
 async def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
     """A Secret that was missing for a moment is no reason for a restart."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     authorizer = TokenFile(file, log)
     found = [(await authorizer.decide("right", "get", "/")).verdict]
     file.write_text("right")
     found.append((await authorizer.decide("right", "get", "/")).verdict)
     assert found == [AccessVerdict.UNAUTHENTICATED, AccessVerdict.ALLOWED]
-    assert log.lines[-1] == f"admin address: the token file {file} can be used again"
+    assert log.events()[-1] == f"admin address: the token file {file} can be used again"
 
 
 async def test_the_log_never_has_the_token(tmp_path: Path):
     """Whoever reads the log can't reload."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     authorizer = TokenFile(file, log)
     for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
         file.write_text(content)
         await authorizer.read()
-    assert len(log.lines) >= 4
-    assert "marker" not in "".join(log.lines).replace(str(file), "")
+    assert len(log.events()) >= 4
+    assert "marker" not in "".join(log.events()).replace(str(file), "")
 
 
 def test_the_environment_names_a_token_or_a_file(tmp_path: Path):
@@ -116,7 +116,7 @@ def test_the_environment_names_a_token_or_a_file(tmp_path: Path):
 
 def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """However many requests come meanwhile, other work finds its threads; and then the file is read again."""
-    file, log, hangs = tmp_path / "token", Lines(), threading.Event()
+    file, log, hangs = tmp_path / "token", Logged(), threading.Event()
     file.write_text("right")
 
     def hanging(path: Path) -> bytes:
@@ -142,7 +142,7 @@ def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest
             verdict = (await authorizer.decide("right", "get", "/")).verdict
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
-    first, last = log.lines
+    first, last = log.events()
     assert first.endswith("so every token is refused: reading takes longer than 0.05 s")
     assert last == f"admin address: the token file {file} can be used again"
 

@@ -15,15 +15,15 @@ from declctl.errors import UsageError
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec, TlsFiles
 from declctl.manifest.values import Address
+from declctl.testing import Logged
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.conftest import Lines
 
 ANY_PORT = Address("127.0.0.1", 0)
 
 
-def bound_of(log: Lines) -> Address:
+def bound_of(log: Logged) -> Address:
     """The metrics address that the log names."""
-    (line,) = [each for each in log.lines if each.startswith("metrics address http")]
+    (line,) = [each for each in log.events() if each.startswith("metrics address http")]
     return Address("127.0.0.1", int(line.removesuffix(": /metrics").rpartition(":")[2]))
 
 
@@ -35,7 +35,7 @@ def taken(listener: socket.socket) -> Address:
 @pytest.mark.client_go(340, "Probes & metrics")
 async def test_metrics_need_no_token_there(runtime, http):
     """Prometheus needs no secret; objects and requests that change something are at the other address."""
-    log = Lines()
+    log = Logged()
     async with serve(runtime, ANY_PORT, metrics=ANY_PORT, authorizer=StaticToken("t" * 32), log=log) as admin:
         metrics = bound_of(log)
         answer = await http(metrics, "/metrics")
@@ -55,7 +55,7 @@ async def test_metrics_need_no_token_there(runtime, http):
 async def test_its_requests_are_checked_and_counted(runtime, http):
     """Host, Origin and the named controller, as at the admin address; one figure has the refusals of both."""
     runtime.allowed_hosts = ("pod-guard.monitoring.svc",)
-    log = Lines()
+    log = Logged()
     async with serve(runtime, ANY_PORT, metrics=ANY_PORT, log=log) as admin:
         metrics = bound_of(log)
         wrong = [
@@ -74,12 +74,12 @@ async def test_its_requests_are_checked_and_counted(runtime, http):
             assert 'declctl_admin_refused_total{reason="Host"} 3.0' in text
     # The first refusal of each address is told, with the address.
     for name in ("admin", "metrics"):
-        assert any(each.startswith(f"{name} address: GET /metrics") for each in log.lines)
+        assert any(each.startswith(f"{name} address: GET /metrics") for each in log.events())
 
 
 async def test_a_crowd_there_takes_no_connection_of_the_probes(runtime, http):
     """Each address has a table of its own: an idle connection to the admin address stays."""
-    log = Lines()
+    log = Logged()
     async with serve(runtime, ANY_PORT, metrics=ANY_PORT, log=log) as admin:
         metrics = bound_of(log)
         reader, kept = await asyncio.open_connection("127.0.0.1", admin.port)
@@ -118,17 +118,17 @@ async def test_one_that_the_admin_address_includes_opens_nothing(runtime, http, 
     """The same address, or all interfaces with the same port: the metrics are there already."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         metrics = taken(probe)
-    log = Lines()
+    log = Logged()
     async with serve(runtime, Address(host, metrics.port), metrics=metrics, log=log):
         assert (await http(metrics, "/metrics")).status == 200
-        assert not any(each.startswith("metrics address") for each in log.lines)
+        assert not any(each.startswith("metrics address") for each in log.events())
 
 
 async def test_it_speaks_tls_as_the_admin_address_does(runtime, http, tmp_path: Path):
     """With the same certificate: what the manifest says of HTTPS holds for each port."""
     self_signed(tmp_path)
     pair = KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
-    log = Lines()
+    log = Logged()
     async with serve(runtime, ANY_PORT, metrics=ANY_PORT, tls=pair, log=log):
         metrics = bound_of(log)
         trust = ssl.create_default_context(cafile=str(pair.cert_file))
@@ -145,7 +145,7 @@ async def test_the_front_opens_the_one_of_the_manifest(runtime, http, tmp_path: 
     """Also if `--admin` names another admin address."""
     monkeypatch.setenv("DECLCTL_RUNTIME_DIR", str(tmp_path))
     runtime.metrics = MetricsSpec(ANY_PORT)
-    log = Lines()
+    log = Logged()
     async with front(ANY_PORT, log=log)(runtime):
         assert (await http(bound_of(log), "/metrics")).status == 200
 
