@@ -1,7 +1,7 @@
 """What the tests of the admin address share: a controller that isn't one, and a way to ask it over HTTP."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from msgspec.structs import replace
+from prometheus_client import Metric
 
 from declctl.admin import StaticToken, serve
 from declctl.errors import UnknownIndex
@@ -386,3 +387,10 @@ async def listen(runtime: FakeRuntime, address: Address, **options: Any) -> None
     """Listen, for tests in which that is refused."""
     async with serve(runtime, address, **options):
         raise AssertionError("it listened")
+
+
+def values_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    """The values by name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value for each in families for sample in each.samples
+    }

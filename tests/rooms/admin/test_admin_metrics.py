@@ -1,13 +1,13 @@
 """The metrics, under the names and types of the contract."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from prometheus_client import Counter, Gauge, Metric
+from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,7 +16,7 @@ from declctl.admin.metrics import MetricInfo, StatusCollector, catalog
 from declctl.hooks.metrics import MetricRefused, MetricsRegistry
 from declctl.kit import ManualClock
 from declctl.workqueue import RateLimitingQueue
-from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS
+from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, values_of
 
 # Each metric with its type, and its values for the status of the tests by the values of its labels.
 CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
@@ -91,13 +91,6 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_plugin_circuit_breaker_opened_total": ("counter", {"pager": 2}),
     "declctl_plugin_circuit_breaker_trials_total": ("counter", {"pager": 3}),
 }
-
-
-def values_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
-    """The values by name and label values."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value for each in families for sample in each.samples
-    }
 
 
 @pytest.fixture(name="samples")
