@@ -129,10 +129,9 @@ FAILING_TRACE = """\
 def test_a_broken_plugin_is_shown_with_the_end_of_its_traceback(check, hello, command):
     """Who has to mend it sees how it got there: its own frames, and none of Python's import."""
     ended = check(FAILING, config("        {}\n"), *command)
-    assert ended.status == 1
     without_carets = [line for line in ended.err.splitlines(keepends=True) if line.strip(" ^\n")]
     assert FAILING_TRACE.replace("SITE", f"{hello}/site") in "".join(without_carets)
-    assert "importlib" not in ended.err
+    assert (ended.status, "importlib" in ended.err) == (1, False)
 
 
 def test_a_broken_plugin_has_its_traceback_as_json(check):
@@ -156,10 +155,9 @@ def test_no_plugins_leaves_the_plugins_of_a_manifest_out(
     local = ["--no-plugins"] if way == "option" else []
     before = ["--no-plugins"] if way == "global option" else []
     checked = declctl.done(*before, "validate", "manifest.yaml", *local)
-    assert "is valid" in checked.out
     warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
-    assert warning in checked.err
-    assert "; its handlers are not called\n" in checked.err
+    assert [words in checked.err for words in (warning, "; its handlers are not called\n")] == [True, True]
+    assert "is valid" in checked.out
     ran = declctl.done(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)
     assert "imported" not in ran.err + checked.err
 
@@ -255,13 +253,13 @@ RULES = config("        rules:\n          - {title: a}\n          - title: b\n  
 def test_a_plugin_shows_what_a_schema_can_not_say(check):
     """Each fault at its place in the config, all at once; a warning alone does not refuse the manifest."""
     ended = check(CHECKING.format(body=FOUND), RULES, "validate", "-o", "json")
-    assert ended.status == 1
     faults = [each for each in ended.document if each["code"] == "DCL082"]
     assert [(each["line"], each["severity"], each["message"]) for each in faults] == [
         (13, "error", "pager: config: two of them"),
         (15, "error", "pager: config.rules[1].title: no template; resources are ['pods']"),
         (16, "warning", "pager: config.url: it is not here"),
     ]
+    assert ended.status == 1
     warned = "return [{'path': ['url'], 'message': 'absent', 'severity': 'warning'}]"
     ended = check(CHECKING.format(body=warned), RULES)
     assert (ended.status, "is valid" in ended.out) == (0, True)
