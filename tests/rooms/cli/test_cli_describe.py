@@ -1,16 +1,9 @@
 """`explain` and `schema`."""
 
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
-
 import pytest
 
 from declctl.manifest.codes import CODES
 from declctl.runtime.reasons import CONDITIONS, REASONS
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_explain_shows_type_default_and_fields(declctl):
@@ -95,21 +88,6 @@ NEAR = "declctl: There is no code DCL019; did you mean DCL017? Else, the codes n
 def test_explain_of_what_is_mistyped_suggests_what_is_meant(declctl, written, said):
     """With 2, and what there is."""
     assert said in declctl.refused("explain", written)
-
-
-def test_the_wheel_has_the_page_that_explain_reads(tmp_path):
-    """`pip install` brings the text of docs/errors.md; the checkout is not needed."""
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        assert packed.read("declctl/errors.md") == (ROOT / "docs" / "errors.md").read_bytes()
-        assert packed.read("_declctl_gen.py") == (ROOT / "_declctl_gen.py").read_bytes()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--kind", "Controller"], ["--kind", "ControllerTest"]])

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,11 @@ MOUNTINFO = r"""
 
 
 @pytest.fixture(name="server")
-def _server(hello: Path) -> Iterator[SandboxThread]:
+def _server(hello: Path, sandbox: SandboxThread) -> SandboxThread:
     """A cluster, a kubeconfig of it, and a manifest in the current folder that uses a free admin port."""
-    manifest = (hello / "manifest.yaml").read_text()
-    (hello / "manifest.yaml").write_text(f"{manifest}  admin: {{bindAddress: '127.0.0.1:0'}}\n")
-    with SandboxThread() as server:
-        (hello / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
-        yield server
+    with (hello / "manifest.yaml").open("a") as manifest:
+        manifest.write("  admin: {bindAddress: '127.0.0.1:0'}\n")
+    return sandbox
 
 
 def checks_of(declctl: Command, *arguments: str, status: int) -> Mapping[str, Mapping[str, Any]]:

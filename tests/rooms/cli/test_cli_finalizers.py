@@ -1,11 +1,8 @@
 """`declctl finalizers`: the objects that have one, and their release; and what `plan` says of a lost one."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
@@ -43,18 +40,16 @@ def _map(name: str, namespace: str, *finalizers: str) -> dict:
 
 
 @pytest.fixture(name="cluster")
-def _cluster(folder: Path) -> Iterator[SandboxThread]:
+def _cluster(write, sandbox: SandboxThread) -> SandboxThread:
     """A cluster with objects in two namespaces, and a manifest for one of them."""
-    (folder / "handlers.py").write_text(HANDLERS)
-    (folder / "manifest.yaml").write_text(MANIFEST)
-    with SandboxThread() as server:
-        (folder / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
-        server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
-        server.create(_map("a", "default", NAME))
-        server.create(_map("b", "team-b", "other.dev/x", NAME))
-        server.create(_map("c", "default", "other.dev/x"))
-        server.delete("ConfigMap", "b", namespace="team-b")
-        yield server
+    write("handlers.py", HANDLERS)
+    write("manifest.yaml", MANIFEST)
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
+    sandbox.create(_map("a", "default", NAME))
+    sandbox.create(_map("b", "team-b", "other.dev/x", NAME))
+    sandbox.create(_map("c", "default", "other.dev/x"))
+    sandbox.delete("ConfigMap", "b", namespace="team-b")
+    return sandbox
 
 
 def _finalizers(server: SandboxThread, name: str) -> list[str] | None:

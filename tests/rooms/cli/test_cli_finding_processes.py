@@ -15,7 +15,6 @@ from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
 from tests.rooms.cli.answering import STATUS
 from tests.rooms.cli.conftest import MANIFEST
-from tests.rooms.cli.running import Running
 
 
 @pytest.fixture(name="runs")
@@ -202,25 +201,19 @@ def test_a_token_file_that_nobody_needs_is_no_fault(ask, folder, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(120)
-def test_a_process_at_any_free_port_is_found_until_it_ends(declctl, hello):
+def test_a_process_at_any_free_port_is_found_until_it_ends(declctl, hello, begin):
     """`declctl run` and then `declctl status` in one folder need no address; a second run names the first."""
     runtime = Path(os.environ["XDG_RUNTIME_DIR"]) / "declctl"
-    first = Running(hello, ".", "--sandbox", "--admin", "127.0.0.1:0", env=dict(os.environ))
-    try:
-        first.wait_for("admin address http://")
-        until("its file is there", lambda: list(runtime.glob("*.json")))
-        name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
-        found = declctl("status", "-o", "json").document
-        assert found["name"] == name
-        assert declctl("status", "--admin", name).status == 0
-        address = str(admin_address(name))
-        second = Running(hello, ".", "--sandbox", "--admin", address, env=dict(os.environ))
-        try:
-            assert second.process.wait(60) == 2
-            second.wait_for(f"is in use, by the controller {name} ({address}, pid {first.process.pid}, ")
-        finally:
-            second.close()
-        assert first.stop() == 0
-        assert list(runtime.iterdir()) == []
-    finally:
-        first.close()
+    first = begin(".", "--sandbox", "--admin", "127.0.0.1:0")
+    first.wait_for("admin address http://")
+    until("its file is there", lambda: list(runtime.glob("*.json")))
+    name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
+    found = declctl("status", "-o", "json").document
+    assert found["name"] == name
+    assert declctl("status", "--admin", name).status == 0
+    address = str(admin_address(name))
+    second = begin(".", "--sandbox", "--admin", address)
+    assert second.process.wait(60) == 2
+    second.wait_for(f"is in use, by the controller {name} ({address}, pid {first.process.pid}, ")
+    assert first.stop() == 0
+    assert list(runtime.iterdir()) == []
