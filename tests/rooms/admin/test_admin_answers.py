@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from declctl.admin import serve
@@ -24,19 +25,12 @@ from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, NIGHTLY, NOTIFY, re
 
 THEN = datetime(2026, 1, 2, 2, tzinfo=UTC)
 WRITE = ExplainedWrite(
+    **yaml.safe_load("""
+{verb: apply, result: succeeded, manager: declctl/guard/web, handler: web, generation: 3, seconds: 0.01,
+ retries: 0, called_for: team-a/shop, request_id: r1, resource_version: "7", error: ""}
+"""),
     time=THEN,
-    verb="apply",
-    result="succeeded",
-    manager="declctl/guard/web",
-    handler="web",
-    generation=3,
-    called_for="team-a/shop",
-    request_id="r1",
     causes=("Modified webapps team-a/shop (Watch)",),
-    resource_version="7",
-    seconds=0.01,
-    retries=0,
-    error="",
 )
 FOUND = WriteExplanation(
     "v1 ConfigMap", "configmaps", "team-a/settings", exists=True, uid="u", resource_version="9",
