@@ -10,19 +10,8 @@ from typing import Any
 import pytest
 from aiohttp.http_exceptions import BadStatusLine
 
-from declctl.admin import serve
+from declctl.admin import serve, server
 from declctl.admin.access import Reason, Refusals, ServerLog
-from declctl.admin.server import (
-    BURST,
-    HEAD_SECONDS,
-    IDLE_SECONDS,
-    MOST_BYTES,
-    PROBE_PAUSE_SECONDS,
-    PROBES_BURST,
-    PROBES_PER_SECOND,
-    REQUESTS_PER_SECOND,
-    ConnectionTable,
-)
 from declctl.kit import ManualClock
 from declctl.manifest.values import Address
 from declctl.testing import Logged
@@ -63,7 +52,7 @@ class Scene:
     def __init__(self, most: int = 3) -> None:
         self.clock, self.log = ManualClock(), Logged()
         self.refusals = Refusals(self.clock, self.log)
-        self.table = ConnectionTable(self.clock, self.refusals, most=most)
+        self.table = server.ConnectionTable(self.clock, self.refusals, most=most)
 
     def open(self, whose: str = "10.0.0.7") -> Pipe:
         pipe = Pipe()
@@ -99,10 +88,10 @@ def test_a_connection_that_says_nothing_is_closed(scene):
     silent, slow = scene.open(), scene.open()
     for _ in range(9):
         scene.table.received(slow)
-        scene.after(HEAD_SECONDS / 10)
+        scene.after(server.HEAD_SECONDS / 10)
     assert not silent.aborted
     scene.table.received(slow)
-    scene.after(HEAD_SECONDS / 10)
+    scene.after(server.HEAD_SECONDS / 10)
     assert (silent.aborted, slow.aborted) == (True, True)
     assert scene.refusals.counts[Reason.TIMEOUT] == 2
 
@@ -111,9 +100,9 @@ def test_the_next_head_has_the_same_time(scene):
     """A kept connection may rest, but not in the middle of a request."""
     pipe = scene.open()
     scene.answer(pipe)
-    scene.after(IDLE_SECONDS - HEAD_SECONDS - 5)
+    scene.after(server.IDLE_SECONDS - server.HEAD_SECONDS - 5)
     scene.table.received(pipe)
-    scene.after(HEAD_SECONDS - 1)
+    scene.after(server.HEAD_SECONDS - 1)
     scene.table.received(pipe)
     assert not pipe.aborted
     scene.after(1)
@@ -123,9 +112,9 @@ def test_the_next_head_has_the_same_time(scene):
 def test_an_idle_connection_ends_without_a_word(scene):
     """Prometheus keeps its connection between scrapes; a reload that is waited for may take minutes."""
     pipe = scene.open()
-    scene.answer(pipe, lambda: scene.after(10 * IDLE_SECONDS))
+    scene.answer(pipe, lambda: scene.after(10 * server.IDLE_SECONDS))
     assert not pipe.aborted
-    scene.after(IDLE_SECONDS - 1)
+    scene.after(server.IDLE_SECONDS - 1)
     assert not pipe.aborted
     scene.after(1)
     assert pipe.aborted
@@ -139,7 +128,7 @@ def test_who_does_not_read_is_closed_and_who_reads_slowly_is_not(scene):
         scene.answer(pipe)
         pipe.unsent = 1_000_000
     for _ in range(8):
-        scene.after(IDLE_SECONDS / 2)
+        scene.after(server.IDLE_SECONDS / 2)
         slow.unsent -= 1000
     assert (stuck.aborted, slow.aborted) == (True, False)
     assert "did not read" in scene.log.events()[0]
@@ -195,13 +184,13 @@ def test_a_client_that_asks_too_often_is_429_and_others_are_not():
     def ask(remote: str, path: str = "/status") -> int:
         return scene.answer(script, path=path, remote=remote)
 
-    statuses = [ask("10.0.0.66") for _ in range(BURST + 50)]
-    assert statuses == [200] * BURST + [429] * 50
+    statuses = [ask("10.0.0.66") for _ in range(server.BURST + 50)]
+    assert statuses == [200] * server.BURST + [429] * 50
     assert ask("10.0.0.7") == 200
     assert ask("10.0.0.66", "/healthz") == 200
     assert scene.refusals.counts[Reason.RATE] == 50
     scene.clock.set(1)
-    assert [ask("10.0.0.66") for _ in range(REQUESTS_PER_SECOND + 1)].count(429) in (0, 1)
+    assert [ask("10.0.0.66") for _ in range(server.REQUESTS_PER_SECOND + 1)].count(429) in (0, 1)
     assert [ask(f"10.1.{number >> 8}.{number & 255}") for number in range(1000)] == [200] * 1000
 
 
@@ -217,13 +206,13 @@ async def test_a_flood_of_probes_is_answered_slowly():
 
     clients = [asyncio.create_task(probing(scene.open())) for _ in range(64)]
     for _ in range(40):
-        await scene.clock.advance(PROBE_PAUSE_SECONDS)
+        await scene.clock.advance(server.PROBE_PAUSE_SECONDS)
     for client in clients:
         client.cancel()
     await asyncio.gather(*clients, return_exceptions=True)
     # In ten seconds: those of the rate, and one for each connection and pause.
-    seconds = 40 * PROBE_PAUSE_SECONDS
-    most = PROBES_BURST + PROBES_PER_SECOND * (seconds + 1) + 64 * 41
+    seconds = 40 * server.PROBE_PAUSE_SECONDS
+    most = server.PROBES_BURST + server.PROBES_PER_SECOND * (seconds + 1) + 64 * 41
     assert 64 * 40 <= len(statuses) <= most
     assert (set(statuses), sum(scene.refusals.counts.values())) == ({200}, 0)
 
@@ -236,7 +225,7 @@ async def test_a_probe_that_waits_gives_its_place_to_another_client(scene):
         await asyncio.sleep(0)
         return begun
 
-    for _ in range(PROBES_BURST + 1):
+    for _ in range(server.PROBES_BURST + 1):
         last = await probe(scene.open("10.0.0.66"))
     pipes = [scene.open("10.0.0.66") for _ in range(3)]
     waiting = [await probe(pipe) for pipe in pipes]
@@ -244,7 +233,7 @@ async def test_a_probe_that_waits_gives_its_place_to_another_client(scene):
     assert [pipe.aborted for pipe in (*pipes, kubelet)] == [True, False, False, False]
     answer = await probe(kubelet)
     assert len(scene.table) == 3
-    await scene.clock.advance(PROBE_PAUSE_SECONDS)
+    await scene.clock.advance(server.PROBE_PAUSE_SECONDS)
     assert await asyncio.gather(answer, last, *waiting) == [200] * 5
 
 
@@ -278,9 +267,9 @@ def test_a_body_without_end_closes_the_connection(scene):
     """It is counted from the head of its request on, and not over the life of a connection."""
     pipe = scene.open()
     for _ in range(10):
-        assert scene.table.received(pipe, MOST_BYTES // 2)
+        assert scene.table.received(pipe, server.MOST_BYTES // 2)
         scene.answer(pipe)
-    assert scene.table.received(pipe, MOST_BYTES)
+    assert scene.table.received(pipe, server.MOST_BYTES)
     assert not pipe.aborted
     assert not scene.table.received(pipe, 1)
     assert pipe.aborted

@@ -167,7 +167,7 @@ def test_a_scraper_that_asks_for_openmetrics_gets_it(ask: Callable):
             for sample in family.samples
             if not family.name.startswith("process_")
         }
-        for found in (text_string_to_metric_families(_scraped(ask, "text/plain")), families)
+        for found in (text_string_to_metric_families(ask("/metrics", Accept="text/plain").text), families)
     )
     assert text == openmetrics
     assert len(text) > 100
@@ -206,10 +206,6 @@ def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
     assert {family.type for family in families if family.name.endswith("duration_seconds")} == {"histogram"}
 
 
-def _scraped(ask: Callable, accept: str) -> str:
-    return ask("/metrics", Accept=accept).text
-
-
 @pytest.mark.parametrize(
     ("accept", "ends"), [("text/plain", 0), ("application/openmetrics-text", 1)], ids=["text", "OpenMetrics"]
 )
@@ -220,7 +216,7 @@ def test_metrics_of_plugins_follow_those_of_declctl(ask: Callable, runtime, acce
     Gauge("declctl_slack_broken", "Raises.", registry=registry).set_function(lambda: 1 / 0)
     code: Any = SimpleNamespace(metrics={"slack": registry}, plugins=[])
     runtime.plugin_metrics.commit(code, SimpleNamespace(modules={}, code=""))
-    text = _scraped(ask, accept)
+    text = ask("/metrics", Accept=accept).text
     samples = values_of((openmetrics_families if ends else text_string_to_metric_families)(text))
     assert text.count("# EOF") == ends
     assert samples["declctl_slack_sent_total",] == 2
@@ -242,7 +238,7 @@ def test_every_metric_of_declctl_is_reserved():
 def test_the_catalog_has_what_is_scraped(ask: Callable):
     """The dashboard, alert rules and the documentation are made from the catalog: it lists each metric."""
     known = {info.name: info for info in catalog()}
-    text = _scraped(ask, "text/plain")
+    text = ask("/metrics", Accept="text/plain").text
     help_lines = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
     assert help_lines.items() <= {name: info.help for name, info in known.items()}.items()
     assert help_lines.keys() >= {name for name, info in known.items() if not info.only}
@@ -313,5 +309,9 @@ def test_the_check_of_conventions_finds_faults(info: MetricInfo, complaint: str)
 
 def test_no_two_metrics_share_a_sample(ask: Callable):
     """A scrape with a duplicate is thrown away as a whole by Prometheus."""
-    lines = [line.rpartition(" ")[0] for line in _scraped(ask, "").splitlines() if not line.startswith("#")]
+    lines = [
+        line.rpartition(" ")[0]
+        for line in ask("/metrics", Accept="").text.splitlines()
+        if not line.startswith("#")
+    ]
     assert len(lines) == len(set(lines))

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from declctl.admin import StaticToken, serve
 from declctl.manifest.values import Address
-from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reporting.status import Condition, ControllerStatus, PluginStatus
+from declctl.runtime.reporting.status import Condition, ControllerStatus
 from tests.browsing import Chromium, needs_chromium, started_chromium
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, STATUS, WELL, FakeRuntime, pod
 from tests.rooms.kit.figure_examples import COUNTS, RATES
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import LocatorAssertions, Page
 
 pytestmark = needs_chromium
 TOKEN = "open sesame"
@@ -52,15 +51,16 @@ class Scene:
 
     async def sees(self, selector: str, text: str) -> None:
         """Wait until an element has a text in it."""
-        from playwright.async_api import expect
-
-        await expect(self.page.locator(selector)).to_contain_text(text)
+        await self._expect(selector).to_contain_text(text)
 
     async def misses(self, selector: str, text: str) -> None:
         """Wait until an element does not have a text in it."""
+        await self._expect(selector).not_to_contain_text(text)
+
+    def _expect(self, selector: str) -> "LocatorAssertions":
         from playwright.async_api import expect
 
-        await expect(self.page.locator(selector)).not_to_contain_text(text)
+        return expect(self.page.locator(selector))
 
 
 @pytest.fixture(name="chromium", scope="module")

@@ -49,18 +49,13 @@ async def test_the_front_listens_where_the_manifest_says(runtime, monkeypatch):
 
 
 @pytest.mark.client_go(340, "Probes & metrics")
-def test_alive_is_200(ask: Callable):
-    """A kubelet's liveness probe gets 200 as long as the machinery loop answers."""
-    assert ask("/healthz").status == 200
-
-
-@pytest.mark.client_go(340, "Probes & metrics")
-def test_ready_says_why_not(ask: Callable, runtime):
+def test_alive_is_200_and_ready_says_why_not(ask: Callable, runtime):
     """Who isn't ready says what is missing, so that a pod's events are enough to know."""
     assert ask("/readyz").text == "ok\n"
     runtime.say(ready=False, resources=(replace(PODS, synced=False, error="403 Forbidden: pods"),))
     answer = ask("/readyz")
     assert (answer.status, "pods: 403 Forbidden: pods" in answer.text) == (503, True)
+    assert ask("/healthz").status == 200
 
 
 def test_status_is_the_document_of_the_contract(ask: Callable):
