@@ -185,7 +185,6 @@ class FakeOutcome:
 
 
 def pod(namespace: str, name: str, node: str) -> View:
-    """A small pod."""
     return View({"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}})
 
 
@@ -303,7 +302,6 @@ class Answer:
 async def request(
     bound: Address, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """One request to a server that runs."""
     url = f"http://127.0.0.1:{bound.port}{path}"
     headers = {name: value.replace("{port}", str(bound.port)) for name, value in (headers or {}).items()}
     async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as response:
@@ -335,7 +333,6 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
 
 @pytest.fixture(name="http")
 def _http() -> Callable[..., object]:
-    """One request to a server that runs."""
     return request
 
 

@@ -268,7 +268,6 @@ def test_letters_are_requeued_on_request(ask: Callable, runtime, query: str, ask
 def test_a_request_that_requeues_nothing_says_why(
     ask: Callable, runtime, query: str, results: dict | None, status: int, words: str
 ) -> None:
-    """Each refusal is a sentence."""
     runtime.requeue_results = results
     answer = ask(f"/-/requeue?{query}", method="POST")
     assert answer.status == status

@@ -19,8 +19,6 @@ from declctl.testing import Logged
 
 @dataclass(eq=False)
 class Pipe:
-    """A transport that isn't one."""
-
     aborted: bool = False
     unsent: int = 0
 
@@ -42,7 +40,6 @@ class Request:
 
 
 async def answered(_: object) -> object:
-    """A handler that answers at once."""
     return SimpleNamespace(status=200)
 
 

@@ -50,11 +50,9 @@ class Scene:
                     await self.page.clock.run_for(EVERY)
 
     async def sees(self, selector: str, text: str) -> None:
-        """Wait until an element has a text in it."""
         await self._expect(selector).to_contain_text(text)
 
     async def misses(self, selector: str, text: str) -> None:
-        """Wait until an element does not have a text in it."""
         await self._expect(selector).not_to_contain_text(text)
 
     def _expect(self, selector: str) -> "LocatorAssertions":

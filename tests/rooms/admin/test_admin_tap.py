@@ -66,7 +66,6 @@ async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
 
 
 async def test_a_query_limits_the_calls(runtime: FakeRuntime):
-    """What does not match is not sent."""
     async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
         query = "of=pods&handler=notify&namespace=shop&name=w*&failed=true"
         async with session.get(f"http://{bound}/events?{query}") as response:

@@ -28,7 +28,6 @@ from tests.rooms.admin.conftest import LOOPBACK, listen
 
 @pytest.fixture(name="pair")
 def _pair(tmp_path: Path) -> KeyPair:
-    """A certificate and its key."""
     self_signed(tmp_path)
     return KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
 

@@ -78,7 +78,6 @@ def test_the_effect_is_that_of_the_slowest_handler():
 
 
 def test_new_code_that_is_never_called_has_no_effect():
-    """Whoever measures nothing says so."""
     observed = replace(RELOADED, calls=[call(), call(OLD, 101.0, version=9)])
     with pytest.raises(ValueError, match="the new code of h received no change"):
         figures(observed)

@@ -124,7 +124,6 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
 
 
 def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whatever the runtime calls passes by."""
     from declctl.bench import recorder as module
 
     plain = module.PluginRegistry.target

@@ -43,12 +43,10 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of stdout."""
         return self.out.splitlines()
 
     @property
     def document(self) -> Any:
-        """The document that stdout has as JSON."""
         return json.loads(self.out)
 
     @property

@@ -57,7 +57,6 @@ def test_nobody_there_is_told_with_the_address(declctl, folder, command):
 
 @pytest.mark.parametrize("admin", ["8081", "http://127.0.0.1:8081", "host:99999"])
 def test_a_mistyped_address_is_a_usage_error(declctl, folder, admin):
-    """A wrong --admin says how one is written."""
     assert declctl.refused("status", "--admin", admin).startswith("declctl: --admin: ")
 
 
@@ -232,7 +231,6 @@ FAULT = "This is a fault in declctl itself: NameError: x"
 )
 @pytest.mark.guarantee("G25")
 def test_a_refusal_says_by_its_status_whose_fault_it_is(ask, process, order, http, document, status, said):
-    """And what the process has said of it."""
     process.answers(http, document)
     assert ask.refused(order, status=status) == said
 

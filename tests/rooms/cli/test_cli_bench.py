@@ -155,8 +155,6 @@ def test_what_can_not_be_run_or_edited_is_not_measured(declctl, shop, measured):
 
 
 def test_what_could_not_be_measured_is_told(declctl, folder, monkeypatch):
-    """In one sentence, with 1."""
-
     def fail(*_: Any, **__: Any) -> Comparison:
         raise DeclctlError("no handler hears of it")
 

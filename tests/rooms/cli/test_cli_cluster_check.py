@@ -33,7 +33,6 @@ spec:
 
 
 def kind_of(api_version: str, kind: str, namespaced: bool = True) -> Resource:
-    """A kind that a server has."""
     return Resource(GroupVersionKind.of(api_version, kind), f"{kind.lower()}s", namespaced)
 
 

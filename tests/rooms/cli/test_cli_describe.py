@@ -86,7 +86,6 @@ NEAR = "declctl: There is no code DCL019; did you mean DCL017? Else, the codes n
     ],
 )
 def test_explain_of_what_is_mistyped_suggests_what_is_meant(declctl, written, said):
-    """With 2, and what there is."""
     assert said in declctl.refused("explain", written)
 
 

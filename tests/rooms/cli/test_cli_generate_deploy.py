@@ -35,13 +35,11 @@ def _deploy(declctl: Command, write: Callable) -> Callable[..., Ended]:
 
 
 def pod_of(ended: Ended) -> dict[str, Any]:
-    """The pod of the Deployment."""
     assert ended.status == 0, ended.err
     return ended.objects["Deployment", "guard"]["spec"]["template"]["spec"]
 
 
 def container_of(ended: Ended) -> dict[str, Any]:
-    """Its only container."""
     (container,) = pod_of(ended)["containers"]
     return container
 
@@ -108,7 +106,6 @@ def test_any_text_arrives_as_it_was(deploy, text):
 
 
 def test_a_source_in_another_encoding_stays_as_it_is(deploy):
-    """As bytes."""
     source = "# -*- coding: latin-1 -*-\ndef f(obj): return 'ü'\n".encode("latin-1")
     Path("handlers.py").write_bytes(source)
     assert base64.b64decode(deploy().objects["ConfigMap", "guard"]["binaryData"]["handlers.py"]) == source

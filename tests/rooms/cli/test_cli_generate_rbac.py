@@ -49,7 +49,6 @@ def _rbac(declctl: Command, write: Callable) -> Callable[..., Ended]:
 
 
 def printed(ended: Ended) -> list[dict[str, Any]]:
-    """The objects."""
     assert ended.status == 0, ended
     return list(yaml.safe_load_all(ended.out))
 
@@ -187,7 +186,6 @@ def test_the_hook_of_a_plugin_holds_where_its_handlers_are(rbac, install):
     ],
 )
 def test_a_hook_that_returns_no_rules_is_an_error(rbac, returned, said):
-    """With the place and what to do."""
     ended = rbac(HOOK.replace(f"[{SECRETS}]", returned))
     assert (ended.status, ended.out, said in ended.err) == (1, "", True)
 
@@ -210,7 +208,6 @@ def test_writes_that_nothing_declares_are_told(rbac):
     ],
 )
 def test_a_file_without_definitions_is_refused(rbac, write, text, said):
-    """With its name."""
     if text is not None:
         write("crds.yaml", text)
     ended = rbac(PLAIN, "--crds", "crds.yaml")

@@ -53,7 +53,6 @@ def _shop(folder: Path) -> Path:
 
 @pytest.fixture(name="graph")
 def _graph(declctl: Command, shop: Path) -> dict[str, Any]:
-    """The graph as JSON."""
     ended = declctl("graph", "-o", "json")
     assert (ended.status, ended.err) == (0, "")
     return ended.document

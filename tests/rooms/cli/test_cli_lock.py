@@ -123,7 +123,6 @@ def test_an_index_is_written_only_if_it_was_given(here, declctl, monkeypatch):
 
 
 def test_no_solution_is_told_in_a_sentence(here, declctl):
-    """With the platform and what pip says."""
     for path in (here / "wheels").glob("declctl_chat-1.*"):
         path.unlink()
     said = declctl.refused(*LOCK)
@@ -144,7 +143,6 @@ def test_a_dockerfile_installs_the_lock_and_ends_as_no_root(here, declctl):
 
 
 def test_a_manifest_with_errors_is_not_locked(here, declctl):
-    """Its faults are shown."""
     (here / "manifest.yaml").write_text(MANIFEST.replace("pods}", "podz}"), "utf-8")
     for command in (("lock", "."), ("generate", "image", ".")):
         declctl.refused(*command, status=1)

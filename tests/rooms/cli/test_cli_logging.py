@@ -26,13 +26,10 @@ def logs(level: str = "info") -> tuple[Any, io.StringIO]:
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
-    """What was written."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 class Unreadable:
-    """Raises when it is read."""
-
     def __str__(self) -> str:
         raise RuntimeError("no text")
 

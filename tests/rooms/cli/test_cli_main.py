@@ -16,8 +16,6 @@ FAULT = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field", suggestion="remove
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let every command raise this."""
-
     def fail(**_: object) -> None:
         raise error
 

@@ -82,12 +82,10 @@ def _check(declctl: Command, hello: Path, install: Callable) -> Callable:
 
 
 def config(lines: str) -> str:
-    """The entry of the plugin with this config."""
     return f"    - name: pager\n      config:\n{lines}"
 
 
 def with_schema(schema: str) -> str:
-    """The source of a plugin with a schema."""
     return f"import declctl\n\n@declctl.hookimpl\ndef declctl_config_schema():\n    return {schema}\n"
 
 

@@ -21,7 +21,6 @@ OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}
 
 
 def built_wheel(source: Path, target: Path) -> zipfile.ZipFile:
-    """The wheel of a project."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
     subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=60)
     (wheel,) = target.glob("*.whl")

@@ -52,7 +52,6 @@ SILENT = "import declctl\n@declctl.hookimpl\ndef declctl_event(change): ...\n"
 
 @pytest.fixture(name="slack")
 def _slack(install: Callable) -> None:
-    """The plugin `slack` is installed."""
     install("slack", GOOD)
 
 

@@ -28,7 +28,6 @@ NOTIFY: dict[str, Any] = yaml.safe_load("""
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """The document with changes."""
     known = {"name": "pod-guard", "generation": 6, "bundleHash": "4f2c", "ready": True, "leader": True}
     lists = {"conditions": [RELOADED], "resources": [PODS], "handlers": [NOTIFY], "plugins": []}
     return {**known, **lists, **changes}

@@ -60,7 +60,6 @@ def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, process_restored: None)
 
 @pytest.fixture(name="objects")
 def _objects(hello: Path) -> Path:
-    """A manifest, its handler, and objects."""
     (hello / "handlers.py").write_text(HANDLER)
     (hello / "objects.yaml").write_text(OBJECTS)
     return hello
