@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -188,52 +188,41 @@ def pod(namespace: str, name: str, node: str) -> View:
     return View({"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}})
 
 
-@dataclass
 class FakeRuntime:
     """A controller that says what it is told to say."""
 
-    now: ControllerStatus = STATUS
-    result: str = "Applied"
-    trigger_result: TriggerResult = TriggerResult.BEGUN
-    triggered: list[str] = field(default_factory=list)
-    told_letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
-    requeue_results: Mapping[RequeueResult, int] | None = field(
-        default_factory=lambda: {RequeueResult.REQUEUED: 1}
-    )
-    requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
-    told_why: WriteExplanation | Exception | None = None
-    asked_why: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    told_queues: dict[str, QueueListing] = field(default_factory=dict[str, QueueListing])
-    asked_queues: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    log_level: LogLevelControl | None = None
-    reloads: int = 0
-    forced: int = 0
-    gate: asyncio.Event | None = None
-    told_running: Any = None
-    allowed_hosts: tuple[str, ...] = ()
-    tap: HandlerTap = field(default_factory=HandlerTap)
-    added_metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(log=Logged()))
-    admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
-    metrics: MetricsSpec = field(default_factory=MetricsSpec)
-    client: Any = None
-    told_history: dict[str, Any] = field(
-        default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
-    )
-    rolled_back: list[int | None] = field(default_factory=list[int | None])
-    cache: Cache = field(
-        default_factory=lambda: Cache(
-            {str(v.key): v for v in (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))}
-        )
-    )
+    def __init__(self) -> None:
+        self.now = STATUS
+        self.result = "Applied"
+        self.trigger_result = TriggerResult.BEGUN
+        self.triggered: list[str] = []
+        self.told_letters: list[DeadLetter] = []
+        self.requeue_results: Mapping[RequeueResult, int] | None = {RequeueResult.REQUEUED: 1}
+        self.requeued: list[tuple[str | None, str | None]] = []
+        self.told_why: WriteExplanation | Exception | None = None
+        self.asked_why: list[tuple[str, str, str]] = []
+        self.told_queues: dict[str, QueueListing] = {}
+        self.asked_queues: list[tuple[str, int]] = []
+        self.log_level: LogLevelControl | None = None
+        self.reloads = self.forced = 0
+        self.gate: asyncio.Event | None = None
+        self.told_running: Any = None
+        self.allowed_hosts: tuple[str, ...] = ()
+        self.tap = HandlerTap()
+        self.plugin_metrics = PluginMetrics(log=Logged())
+        self.admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
+        self.metrics = MetricsSpec()
+        self.client: Any = None
+        attempts = [{"generation": 6, "result": "Applied"}]
+        self.told_history: dict[str, Any] = {"attempts": attempts, "inMemory": [5, 6]}
+        self.rolled_back: list[int | None] = []
+        pods = (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))
+        self.cache = Cache({str(each.key): each for each in pods})
 
     @property
     def plan(self) -> Plan:
         admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
         return plan(ControllerSpec("pod-guard", admin=admin, metrics=self.metrics))
-
-    @property
-    def plugin_metrics(self) -> PluginMetrics:
-        return self.added_metrics
 
     def status(self) -> ControllerStatus:
         return self.now
@@ -260,9 +249,7 @@ class FakeRuntime:
     def dead_letters(self) -> Sequence[DeadLetter]:
         return self.told_letters
 
-    def requeue(
-        self, handler: str | None = None, key: str | None = None
-    ) -> Mapping[RequeueResult, int] | None:
+    def requeue(self, handler: str | None, key: str | None) -> Mapping[RequeueResult, int] | None:
         self.requeued.append((handler, key))
         return self.requeue_results
 
@@ -347,3 +334,10 @@ def values_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sample.labels.values()): sample.value for each in families for sample in each.samples
     }
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the server has done its part."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -242,6 +242,9 @@ def test_the_catalog_has_what_is_scraped(ask: Callable):
     help_lines = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
     assert help_lines.items() <= {name: info.help for name, info in known.items()}.items()
     assert help_lines.keys() >= {name for name, info in known.items() if not info.only}
+    # A scrape with a duplicate is thrown away as a whole by Prometheus.
+    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
     only = {info.only for info in known.values() if info.name.startswith("workqueue_")}
     assert only == {"of `mode: Reconcile`"}
     for family in text_string_to_metric_families(text):
@@ -305,13 +308,3 @@ def test_each_metric_follows_the_conventions():
 def test_the_check_of_conventions_finds_faults(info: MetricInfo, complaint: str):
     """A name that promtool would refuse is refused here."""
     assert complaint in _complaints(info)
-
-
-def test_no_two_metrics_share_a_sample(ask: Callable):
-    """A scrape with a duplicate is thrown away as a whole by Prometheus."""
-    lines = [
-        line.rpartition(" ")[0]
-        for line in ask("/metrics", Accept="").text.splitlines()
-        if not line.startswith("#")
-    ]
-    assert len(lines) == len(set(lines))

@@ -1,6 +1,5 @@
 """`GET /events` on the admin address: calls and reloads, live."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ import pytest
 from declctl.admin import serve
 from declctl.admin.tap import MOST_LISTENERS
 from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall
-from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime
+from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime, until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -33,13 +32,6 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, An
             document = json.loads(value)
             assert document["kind"] == kind
             yield document
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the server has done its part."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):

@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from declctl.manifest.model import AdminSpec, TlsFiles
 from declctl.manifest.values import Address
 from declctl.testing import Logged
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.conftest import LOOPBACK, listen
+from tests.rooms.admin.conftest import LOOPBACK, listen, until
 
 
 @pytest.fixture(name="pair")
@@ -48,12 +47,6 @@ def shown_at(port: int) -> bytes:
 
 def of_file(pair: KeyPair) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pair.cert_file.read_text())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_https_answers_as_http_does(runtime, pair: KeyPair):

@@ -102,19 +102,14 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(declctl, serve
     assert "kubectl create role read-bundle -n team-a --verb=get --resource=configmaps" in said
 
 
-def test_a_cluster_that_does_not_answer_is_named(declctl, folder):
-    """And the options that choose another one."""
-    with SandboxThread() as gone:
-        (folder / "kubeconfig").write_text(yaml.safe_dump(gone.kubeconfig()))
-    said = declctl.refused("graph", NAMED, *CLUSTER)
-    assert f"{NAMED} can't be read from the cluster" in said
-    assert "--context" in said
-
-
-def test_without_a_cluster_the_missing_configuration_is_named(declctl, folder):
-    """A folder of that name is written with a dot."""
+def test_without_a_cluster_the_missing_configuration_is_named(declctl, write):
+    """Or that it does not answer, with the options that choose another; a folder is written with a dot."""
     assert f"{NAMED} is read from a cluster. No cluster is configured" in declctl.refused("digest", NAMED)
     assert "./configmap/bundle" in declctl.refused("digest", "configmap/bundle")
+    with SandboxThread() as gone:
+        write("kubeconfig", yaml.safe_dump(gone.kubeconfig()))
+    said = declctl.refused("graph", NAMED, *CLUSTER)
+    assert (f"{NAMED} can't be read from the cluster" in said, "--context" in said) == (True, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -83,26 +83,29 @@ def test_the_folder_names_the_controller(declctl, folder):
 
 def test_nothing_is_overwritten(declctl, folder):
     """All files that exist are named, and the others are not written."""
-    (folder / "handlers.py").write_text("mine")
     said = "declctl: Nothing is written, because of what exists: {}.\n"
+    (folder / "handlers.py").write_text("mine")
     assert declctl.refused("new", "manifest") == said.format("handlers.py")
     assert [file.name for file in folder.iterdir()] == ["handlers.py"]
     (folder / "manifest.yaml").symlink_to("nowhere")
     assert "exists: manifest.yaml, handlers.py." in declctl("new", "manifest").err
     assert (folder / "handlers.py").read_text() == "mine"
+    plugin = folder / "plugin"
+    plugin.mkdir()
+    for name in ("README.md", "pyproject.toml"):
+        (plugin / name).write_text("mine")
+    told = declctl.refused("new", "plugin", "slack", "plugin")
+    assert told == said.format("plugin/pyproject.toml, plugin/README.md")
+    assert sorted(file.name for file in plugin.iterdir()) == ["README.md", "pyproject.toml"]
 
 
 def test_a_folder_gets_no_second_controller(declctl, hello):
-    """A folder with two Controllers can't be run: the file that has one is named."""
+    """It can't be run: the file that has one is named. So is a file where a folder would be made."""
     (hello / "manifest.yaml").rename(hello / "hello.yaml")
+    said = declctl.refused("new", "manifest", "hello.yaml", "--name", "x")
+    assert "hello.yaml: the files can't be written" in said
     (hello / "handlers.py").unlink()
     assert declctl.refused("new", "manifest").startswith("declctl: hello.yaml holds a Controller already")
-
-
-def test_a_folder_that_is_a_file_is_named(declctl, folder):
-    """The reason why nothing can be written is one sentence."""
-    (folder / "taken").write_text("")
-    assert "taken: the files can't be written" in declctl.refused("new", "manifest", "taken", "--name", "x")
 
 
 @pytest.mark.parametrize(
@@ -204,15 +207,6 @@ def test_a_new_plugin_builds_and_wants_this_declctl(declctl, folder):
     workflow = yaml.safe_load((plugin / ".github" / "workflows" / "test.yml").read_text())
     assert workflow["jobs"]["test"]["steps"][-1] == {"run": "python -m pytest"}
     assert workflow["jobs"]["test"]["env"]["DECLCTL"] == f"${{{{ vars.DECLCTL || '{required}' }}}}"
-
-
-def test_a_new_plugin_overwrites_nothing(declctl, folder):
-    """All files that exist are named, and no other is written."""
-    for name in ("README.md", "pyproject.toml"):
-        (folder / name).write_text("mine")
-    said = declctl.refused("new", "plugin", "slack", ".")
-    assert said == "declctl: Nothing is written, because of what exists: pyproject.toml, README.md.\n"
-    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "pyproject.toml"]
 
 
 def test_the_wheel_has_what_commands_read(tmp_path):
