@@ -142,34 +142,29 @@ def test_a_broken_plugin_has_its_traceback_as_json(check):
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("way", ["option", "global option", "variable"])
-def test_no_plugins_leaves_the_plugins_of_a_manifest_out(
-    declctl, hello, install, monkeypatch, way, installed
-):
+def test_no_plugins_leaves_the_plugins_of_a_manifest_out(check, declctl, monkeypatch, way, installed):
     """The way out when a plugin breaks the process, and a check on a machine that does not have it."""
     monkeypatch.setenv("DECLCTL_LOAD_PLUGINS", "other")  # put back what --no-plugins sets
-    install("pager", "raise OSError('imported')\n")
     name = "pager" if installed else "nobody-has-this"
-    (hello / "manifest.yaml").write_text(f"{MANIFEST}  plugins:\n    - name: {name}\n      config: {{}}\n")
     local = ["--no-plugins"] if way == "option" else []
     before = ["--no-plugins"] if way == "global option" else []
-    checked = declctl.done(*before, "validate", "manifest.yaml", *local)
+    entry = f"    - name: {name}\n      config: {{}}\n"
+    checked = check("raise OSError('imported')\n", entry, *before, "validate", *local)
     warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
     assert [words in checked.err for words in (warning, "; its handlers are not called\n")] == [True, True]
-    assert "is valid" in checked.out
+    assert (checked.status, "is valid" in checked.out) == (0, True)
     ran = declctl.done(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)
     assert "imported" not in ran.err + checked.err
 
 
 @pytest.mark.thorough
-def test_a_plugin_that_hangs_is_named_with_its_line(declctl, hello, install):
+def test_a_plugin_that_hangs_is_named_with_its_line(check, hello):
     """The import of the child did not end: it is said of which plugin, of which distribution, and where."""
     # The time limit of a pre-flight is that of a process: it passes for real.
-    install("pager", "import time\n\ntime.sleep(1000)\n")
-    text = MANIFEST.replace("spec:\n", "spec:\n  reload: {preflightTimeout: 2s}\n")
-    (hello / "manifest.yaml").write_text(f"{text}  plugins:\n    - name: pager\n      config: {{}}\n")
-    told = f"manifest.yaml:12:13: error DCL045: {PAGER}: importing it took longer than 2 s; "
+    entry = "    - {name: pager, config: {}}\n  reload: {preflightTimeout: 2s}\n"
+    told = f"manifest.yaml:11:14: error DCL045: {PAGER}: importing it took longer than 2 s; "
     line = f"{hello}/site/declctl_test_pager.py:3 ran when the time was over\n"
-    assert told + line in declctl("validate", "manifest.yaml").err
+    assert told + line in check("import time\n\ntime.sleep(1000)\n", entry).err
 
 
 def test_every_fault_of_a_plugins_config_is_shown_at_its_key(check):
@@ -282,8 +277,7 @@ def test_a_check_of_a_plugin_that_fails_is_a_fault_of_the_plugin(check, body, to
     ended = check(CHECKING.format(body=body), RULES)
     assert ended.status == int(told is not None)
     if told is not None:
-        assert f"error DCL083: {PAGER}: " in ended.err
-        assert told in ended.err
+        assert (f"error DCL083: {PAGER}: " in ended.err, told in ended.err) == (True, True)
 
 
 @pytest.mark.parametrize("command", [["run", "--sandbox", "--once"], ["plan"], ["generate", "rbac"]])
