@@ -4,6 +4,7 @@ import io
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,28 +32,20 @@ spec:
 """
 
 
-class Measured:
-    """Stands for the measuring; remembers what it was asked for."""
+@pytest.fixture(name="measured")
+def _measured(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the measuring, which is not done, was asked for."""
+    measured = SimpleNamespace(bundle=None)
 
-    def __init__(self) -> None:
-        self.bundle: BenchFiles | None = None
-        self.samples: Sequence[Any] = ()
-        self.objects = 0
-        self.on_sigterm: Any = None
-
-    def __call__(
-        self, bundle: BenchFiles, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
+    def compare(
+        bundle: BenchFiles, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
     ) -> Comparison:
-        self.bundle, self.samples, self.objects = bundle, samples, objects
-        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        measured.bundle, measured.samples, measured.objects = bundle, samples, objects
+        measured.on_sigterm = signal.getsignal(signal.SIGTERM)
         tell("it is measured")
         return Comparison(objects, len(bundle.plan.handlers), RESTART, RELOAD)
 
-
-@pytest.fixture(name="measured")
-def _measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    measured = Measured()
-    monkeypatch.setattr(measuring, "compare", measured)
+    monkeypatch.setattr(measuring, "compare", compare)
     return measured
 
 
@@ -95,7 +88,6 @@ def test_json_is_one_document(declctl, folder, measured):
         "reload": dict(zip(names, reload, strict=True)),
     }
     assert document == {"manifest": None, "objects": 20, "handlers": 7, **ways}
-    assert measured.bundle is not None
     assert (len(measured.bundle.plan.handlers), measured.objects) == (7, 20)
     assert list(folder.iterdir()) == []
 
@@ -106,7 +98,6 @@ def test_somebodys_own_manifest_is_copied(declctl, shop, measured, named):
     (shop / "samples.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n")
     options = ("--manifest", named, "--samples", "samples.yaml", "-o", "json")
     assert declctl.done("bench", "reload", *options).document["manifest"] == named
-    assert measured.bundle is not None
     assert measured.bundle.plan.name == "shop"
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
     assert [sample["metadata"]["name"] for sample in measured.samples] == ["web"]
@@ -116,7 +107,6 @@ def test_a_manifest_may_come_from_standard_input(declctl, shop, measured, monkey
     """Its handlers stand in the current folder then, as for `declctl run`."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MANIFEST.encode())))
     declctl.done("bench", "reload", "--manifest", "-")
-    assert measured.bundle is not None
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
 
 

@@ -56,12 +56,18 @@ def test_a_value_of_a_secret_is_hidden_in_a_field_of_any_type(wrapped):
     assert ("(hidden)" in stream.getvalue(), secret in stream.getvalue()) == (True, False)
 
 
-def test_a_bound_logger_keeps_its_fields():
-    """`ctx.log` is bound with handler and key; what a handler logs carries them, and the clock's time."""
+def test_nothing_that_ctx_log_is_given_is_lost():
+    """It is bound with handler and key; arguments, exceptions as values, numbers, and the clock's time."""
     log, stream = logs()
-    log.bind(handler="notify", key="default/a").info("late", since=3)
-    head = {"ts": "2026-01-01T00:00:00.000Z", "level": "info", "event": "late"}
-    assert lines(stream) == [{**head, "handler": "notify", "key": "default/a", "since": 3}]
+    bound = log.bind(handler="notify", key="default/a").bind(team="a", level=3)
+    bound.info("%d of %s", 2, "five", replicas=3, ratio=0.5, ok=True, owner=None)
+    bound.warning("failed", exc_info=ValueError("no"))
+    first, second = lines(stream)
+    head = {"ts": "2026-01-01T00:00:00.000Z", "level": "info", "event": "2 of five"}
+    fields = {"handler": "notify", "key": "default/a", "team": "a", "level_": 3}
+    assert first == {**head, **fields, "replicas": 3, "ratio": 0.5, "ok": True, "owner": None}
+    assert (second["error_type"], second["error"]) == ("ValueError", "no")
+    assert second["traceback"] == "ValueError: no"
 
 
 @pytest.mark.parametrize("name", ["aiohttp.client", "x", "_declctl_gen.g1.handlers.pods"])
@@ -113,20 +119,6 @@ def test_nothing_that_a_record_brings_is_lost():
     assert [first[f"{name}_"] for name in ("event", "level", "timestamp", "ts")] == ["e", "l", 5, 6]
     assert "test_nothing_that_a_record_brings" in first["stack"]
     assert (second["event"], second["level"]) == ("notice", "info")
-
-
-def test_nothing_that_ctx_log_is_given_is_lost():
-    """Bound fields, positional arguments, exceptions as values, and numbers as numbers."""
-    log, stream = logs()
-    bound = log.bind(handler="notify").bind(team="a", level=3)
-    bound.info("%d of %s", 2, "five", replicas=3, ratio=0.5, ok=True, owner=None)
-    bound.warning("failed", exc_info=ValueError("no"))
-    first, second = lines(stream)
-    assert first["event"] == "2 of five"
-    assert (first["handler"], first["team"], first["level_"], first["level"]) == ("notify", "a", 3, "info")
-    assert [first[name] for name in ("replicas", "ratio", "ok", "owner")] == [3, 0.5, True, None]
-    assert (second["error_type"], second["error"]) == ("ValueError", "no")
-    assert second["traceback"] == "ValueError: no"
 
 
 def test_an_exception_has_its_traceback():
