@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -173,15 +174,11 @@ class Cache:
             raise UnknownIndex(f"there is no index {name!r}; there is: byNode")
 
 
-@dataclass
-class FakeOutcome:
+def outcome(result: str) -> SimpleNamespace:
     """What became of a reload."""
-
-    result: str
-    line: str = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
-
-    def document(self) -> dict[str, Any]:
-        return {"result": self.result, "generation": 7, "diagnostics": []}
+    document = {"result": result, "generation": 7, "diagnostics": []}
+    line = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
+    return SimpleNamespace(result=result, line=line, document=lambda: document)
 
 
 def pod(namespace: str, name: str, node: str) -> View:
@@ -238,9 +235,9 @@ class FakeRuntime:
     def lister(self, resource: str) -> Cache | None:
         return self.cache if resource == "pods" else None
 
-    async def rollback(self, number: int | None = None) -> FakeOutcome:
+    async def rollback(self, number: int | None = None) -> SimpleNamespace:
         self.rolled_back.append(number)
-        return FakeOutcome(self.result)
+        return outcome(self.result)
 
     def trigger(self, schedule: str) -> TriggerResult:
         self.triggered.append(schedule)
@@ -267,13 +264,13 @@ class FakeRuntime:
     def history(self) -> dict[str, Any]:
         return self.told_history
 
-    async def reload(self, *, asked: bool = True, force: bool = False) -> FakeOutcome:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> SimpleNamespace:
         assert asked
         self.reloads += 1
         self.forced += force
         if self.gate is not None:
             await self.gate.wait()
-        return FakeOutcome(self.result)
+        return outcome(self.result)
 
 
 @dataclass(frozen=True)

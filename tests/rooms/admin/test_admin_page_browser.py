@@ -1,7 +1,8 @@
 """The page in a real browser: it stays current without a navigation, and is readable everywhere."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Signature, signature
@@ -184,17 +185,13 @@ async def test_a_refused_edit_is_red_at_the_top(scene: Scene) -> None:
     await scene.sees("#alarms article.bad", "'(' was never closed. Generation 6 goes on.")
     await scene.sees("#alarms article.bad", "What to do: Close the (.")
     assert await page.title() == "✗ 1 · pod-guard"
-    red, green, blue = await _colour(page, "#alarms article.bad h2")
+    colour = await page.eval_on_selector("#alarms article.bad h2", "each => getComputedStyle(each).color")
+    red, green, blue = (int(part) for part in re.findall(r"\d+", colour))
     assert red > 2 * max(green, blue)
     assert await page.get_attribute("#alarms", "aria-live") == "polite"
     runtime.say(conditions=WELL.conditions)
     await scene.next_view()
     await scene.sees("#alarms", "No alarms")
-
-
-async def _colour(page: "Page", selector: str) -> Sequence[int]:
-    shown = await page.eval_on_selector(selector, "element => getComputedStyle(element).color")
-    return [int(part) for part in shown.removeprefix("rgb(").removesuffix(")").split(",")]
 
 
 @browsed()
@@ -297,21 +294,17 @@ async def test_a_hidden_tab_asks_nothing(scene: Scene) -> None:
     page = scene.page
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    await _set_hidden(page, hidden=True)
+    # A headless browser shows every tab.
+    set_hidden = (
+        "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    await page.evaluate(set_hidden, True)
     await page.clock.run_for(60_000)
     assert asked == []
     scene.runtime.say(generation=8)
-    await _set_hidden(page, hidden=False)
+    await page.evaluate(set_hidden, False)
     await scene.sees("#head", "generation 8")
-
-
-async def _set_hidden(page: "Page", *, hidden: bool) -> None:
-    # A headless browser shows every tab.
-    await page.evaluate(
-        "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
-        "document.dispatchEvent(new Event('visibilitychange')); }",
-        hidden,
-    )
 
 
 @browsed()

@@ -1,6 +1,7 @@
 """What was written down, as figures."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,30 +18,15 @@ def call(
     whose: tuple[int, int] = OLD,
     at: float = 50.0,
     *,
-    key: str = "a",
-    version: int = 1,
-    kind: str = "Modified",
-    handler: str = "h",
-    failed: bool = False,
-    received: float = 0.0,
-    memo: tuple[bool, bool] | None = None,
+    key="a",
+    kind="Modified",
+    memo=(None, None),
+    **known: Any,
 ) -> RecordedCall:
-    return RecordedCall(
-        process=whose[0],
-        generation=whose[1],
-        handler=handler,
-        type=kind.removeprefix("initial "),
-        resource="pods",
-        key=key,
-        uid=f"uid of {key}",
-        version=version,
-        initial=kind.startswith("initial "),
-        received=received or at,
-        began=at,
-        failed=failed,
-        memo=memo and memo[0],
-        memo_after=memo and memo[1],
-    )
+    told = {"type": kind.removeprefix("initial "), "initial": kind.startswith("initial "), "began": at}
+    of = {"handler": "h", "resource": "pods", "key": key, "uid": f"uid of {key}", "version": 1}
+    end = {"received": at, "failed": False, "memo": memo[0], "memo_after": memo[1]}
+    return RecordedCall(*whose, **{**told, **of, **end, **known})
 
 
 def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> RecordedChange:
