@@ -222,25 +222,17 @@ INDEX = {"count": 3, "last": "KeyError on default/a at handlers.py:4: 'team'"}
             {"informers": [{"indexFaults": {"byTeam@handlers:by_team#4f2c": INDEX}}]},
             f", index byTeam failed 3 times (the last: {INDEX['last']})",
         ),
+        ({"namespaces": {"selector": "a=b", "matched": 1, "unlisted": 0}}, ", 1 namespace with a=b"),
+        (
+            {"namespaces": {"selector": "a=b", "matched": 1200, "unlisted": 3}},
+            ", 1,200 namespaces with a=b (3 not listed yet)",
+        ),
     ],
 )
 def test_a_resource_says_what_somebody_should_know_and_nothing_else(shown, known, notable):
     """What waits, was skipped, was slow or failed stands behind the state where it is not zero."""
     (line,) = [line for line in shown(resources=[{**PODS, **known}]) if line.startswith("pods")]
     assert line.partition("ago")[2].strip() == f"Watching{notable}"
-
-
-@pytest.mark.parametrize(
-    ("matched", "unlisted", "said"),
-    [
-        (1, 0, "1 namespace with team=web"),
-        (1200, 3, "1,200 namespaces with team=web (3 not listed yet)"),
-    ],
-)
-def test_a_selector_of_namespaces_shows_how_many_match(shown, matched, unlisted, said):
-    """And how many of them are not listed yet, next to the state of the resource."""
-    namespaces = {"selector": "team=web", "matched": matched, "unlisted": unlisted}
-    assert said in "\n".join(shown(resources=[{**PODS, "namespaces": namespaces}]))
 
 
 def test_dead_letters_are_a_table(capsys):
