@@ -1,14 +1,17 @@
 """What the tests of the admin address share: a controller that isn't one, and a way to ask it over HTTP."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from msgspec.structs import replace
+from prometheus_client import Metric
 
 from declctl.admin import StaticToken, serve
 from declctl.errors import UnknownIndex
@@ -43,33 +46,20 @@ from declctl.writes import RecordedEvents, WriteTotal
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
 
+DECODING = DecodingStatus(
+    **yaml.safe_load("""
+{objects: 9, whole: 3, unexpected: 3, unread: 1, dropped: 4, failed: 2, frame_ratio: 12.5, trainings: 2,
+ dictionaries: 1, last_fault: "the transform raised KeyError on a: 'x'"}
+""")
+)
 PODS = ResourceStatus(
-    name="pods",
-    synced=True,
-    objects=2,
-    bytes=640,
-    lists=1,
-    watches=3,
-    relists=0,
+    **yaml.safe_load("""
+{name: pods, synced: true, objects: 2, bytes: 640, lists: 1, watches: 3, relists: 0,
+ resource_version: "88123", last_event_age: 0.4, error: null, state: Watching, items_listed: 2,
+ events: {ADDED: 5, MODIFIED: 2}}
+"""),
     relist_differences=RelistDifferences(added=2, modified=30),
-    resource_version="88123",
-    last_event_age=0.4,
-    error=None,
-    state="Watching",
-    items_listed=2,
-    events={"ADDED": 5, "MODIFIED": 2},
-    decoding=DecodingStatus(
-        objects=9,
-        whole=3,
-        unexpected=3,
-        unread=1,
-        dropped=4,
-        failed=2,
-        last_fault="the transform raised KeyError on a: 'x'",
-        frame_ratio=12.5,
-        trainings=2,
-        dictionaries=1,
-    ),
+    decoding=DECODING,
 )
 
 
@@ -81,44 +71,23 @@ def _histogram(*seconds: float) -> HistogramFigures:
 
 
 NOTIFY = HandlerStatistics(
-    name="notify",
-    generation=6,
-    synced=True,
-    delivered=12,
-    succeeded=9,
-    failed=1,
-    retried=2,
-    merged=3,
-    dropped=0,
-    filtered=2,
-    queued=4,
-    running=1,
-    zombies=1,
-    p95_seconds=0.004,
-    last_error="default/<b>: KeyError: 'x'",
-    replayed=7,
-    timeouts=5,
-    terminal_failures=6,
-    resource="pods",
+    **yaml.safe_load("""
+{name: notify, generation: 6, synced: true, delivered: 12, succeeded: 9, failed: 1, retried: 2, merged: 3,
+ dropped: 0, filtered: 2, queued: 4, running: 1, zombies: 1, p95_seconds: 0.004, replayed: 7, timeouts: 5,
+ terminal_failures: 6, resource: pods, last_error: "default/<b>: KeyError: 'x'"}
+"""),
     lag=_histogram(0.002, 2.0),
     duration=_histogram(0.2),
 )
 NIGHTLY = ScheduleStatistics(
-    name="nightly",
-    generation=6,
+    **yaml.safe_load("""
+{name: nightly, generation: 6, last_run: null, last_success: null, last_seconds: 0.5, succeeded: 3, failed: 2,
+ skipped: 1, running: 0, zombies: 0, last_error: "KeyError: 'secret'", last_error_type: KeyError}
+"""),
     next_run=datetime(2026, 1, 2, 2, tzinfo=UTC),
-    last_run=None,
     last_outcome=RunOutcome.FAILED,
-    last_success=None,
-    last_seconds=0.5,
-    succeeded=3,
-    failed=2,
-    skipped=1,
-    running=0,
-    zombies=0,
-    last_error="KeyError: 'secret'",
-    last_error_type="KeyError",
 )
+BROKEN = BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down")
 STATUS = ControllerStatus(
     name="pod-guard",
     generation=6,
@@ -131,13 +100,7 @@ STATUS = ControllerStatus(
     handlers=(NOTIFY,),
     plugins=(
         PluginStatus("slack", "1.2.0", "Ready"),
-        PluginStatus(
-            "pager",
-            "0.3",
-            "Suspended",
-            "OSError: down",
-            BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down"),
-        ),
+        PluginStatus("pager", "0.3", "Suspended", "OSError: down", BROKEN),
     ),
     reloads={"Applied": 5, "Refused": 1},
     last_reload_seconds=0.003,
@@ -155,6 +118,15 @@ STATUS = ControllerStatus(
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
     files_followed=False,
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
+)
+HEALTHY = replace(NOTIFY, zombies=0)
+# Nothing is wrong: no alarm.
+WELL = replace(
+    STATUS,
+    handlers=(HEALTHY,),
+    server=ServerStatus("https://there"),
+    plugins=(PluginStatus("slack", "1.2.0", "Ready"),),
+    file_watch=FileWatchStatus(),
 )
 
 
@@ -202,68 +174,52 @@ class Cache:
             raise UnknownIndex(f"there is no index {name!r}; there is: byNode")
 
 
-@dataclass
-class FakeOutcome:
+def outcome(result: str) -> SimpleNamespace:
     """What became of a reload."""
-
-    result: str
-    line: str = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
-
-    def document(self) -> dict[str, Any]:
-        return {"result": self.result, "generation": 7, "diagnostics": []}
+    document = {"result": result, "generation": 7, "diagnostics": []}
+    line = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
+    return SimpleNamespace(result=result, line=line, document=lambda: document)
 
 
 def pod(namespace: str, name: str, node: str) -> View:
-    """A small pod."""
     return View({"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}})
 
 
-@dataclass
 class FakeRuntime:
     """A controller that says what it is told to say."""
 
-    now: ControllerStatus = STATUS
-    result: str = "Applied"
-    trigger_result: TriggerResult = TriggerResult.BEGUN
-    triggered: list[str] = field(default_factory=list)
-    told_letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
-    requeue_results: Mapping[RequeueResult, int] | None = field(
-        default_factory=lambda: {RequeueResult.REQUEUED: 1}
-    )
-    requeued: list[tuple[str | None, str | None]] = field(default_factory=list[tuple[str | None, str | None]])
-    told_why: WriteExplanation | Exception | None = None
-    asked_why: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    told_queues: dict[str, QueueListing] = field(default_factory=dict[str, QueueListing])
-    asked_queues: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    log_level: LogLevelControl | None = None
-    reloads: int = 0
-    forced: int = 0
-    gate: asyncio.Event | None = None
-    told_running: Any = None
-    allowed_hosts: tuple[str, ...] = ()
-    tap: HandlerTap = field(default_factory=HandlerTap)
-    added_metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(log=Logged()))
-    admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
-    metrics: MetricsSpec = field(default_factory=MetricsSpec)
-    client: Any = None
-    told_history: dict[str, Any] = field(
-        default_factory=lambda: {"attempts": [{"generation": 6, "result": "Applied"}], "inMemory": [5, 6]}
-    )
-    rolled_back: list[int | None] = field(default_factory=list[int | None])
-    cache: Cache = field(
-        default_factory=lambda: Cache(
-            {str(v.key): v for v in (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))}
-        )
-    )
+    def __init__(self) -> None:
+        self.now = STATUS
+        self.result = "Applied"
+        self.trigger_result = TriggerResult.BEGUN
+        self.triggered: list[str] = []
+        self.told_letters: list[DeadLetter] = []
+        self.requeue_results: Mapping[RequeueResult, int] | None = {RequeueResult.REQUEUED: 1}
+        self.requeued: list[tuple[str | None, str | None]] = []
+        self.told_why: WriteExplanation | Exception | None = None
+        self.asked_why: list[tuple[str, str, str]] = []
+        self.told_queues: dict[str, QueueListing] = {}
+        self.asked_queues: list[tuple[str, int]] = []
+        self.log_level: LogLevelControl | None = None
+        self.reloads = self.forced = 0
+        self.gate: asyncio.Event | None = None
+        self.told_running: Any = None
+        self.allowed_hosts: tuple[str, ...] = ()
+        self.tap = HandlerTap()
+        self.plugin_metrics = PluginMetrics(log=Logged())
+        self.admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
+        self.metrics = MetricsSpec()
+        self.client: Any = None
+        attempts = [{"generation": 6, "result": "Applied"}]
+        self.told_history: dict[str, Any] = {"attempts": attempts, "inMemory": [5, 6]}
+        self.rolled_back: list[int | None] = []
+        pods = (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))
+        self.cache = Cache({str(each.key): each for each in pods})
 
     @property
     def plan(self) -> Plan:
         admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
         return plan(ControllerSpec("pod-guard", admin=admin, metrics=self.metrics))
-
-    @property
-    def plugin_metrics(self) -> PluginMetrics:
-        return self.added_metrics
 
     def status(self) -> ControllerStatus:
         return self.now
@@ -279,9 +235,9 @@ class FakeRuntime:
     def lister(self, resource: str) -> Cache | None:
         return self.cache if resource == "pods" else None
 
-    async def rollback(self, number: int | None = None) -> FakeOutcome:
+    async def rollback(self, number: int | None = None) -> SimpleNamespace:
         self.rolled_back.append(number)
-        return FakeOutcome(self.result)
+        return outcome(self.result)
 
     def trigger(self, schedule: str) -> TriggerResult:
         self.triggered.append(schedule)
@@ -290,9 +246,7 @@ class FakeRuntime:
     def dead_letters(self) -> Sequence[DeadLetter]:
         return self.told_letters
 
-    def requeue(
-        self, handler: str | None = None, key: str | None = None
-    ) -> Mapping[RequeueResult, int] | None:
+    def requeue(self, handler: str | None, key: str | None) -> Mapping[RequeueResult, int] | None:
         self.requeued.append((handler, key))
         return self.requeue_results
 
@@ -310,13 +264,13 @@ class FakeRuntime:
     def history(self) -> dict[str, Any]:
         return self.told_history
 
-    async def reload(self, *, asked: bool = True, force: bool = False) -> FakeOutcome:
+    async def reload(self, *, asked: bool = True, force: bool = False) -> SimpleNamespace:
         assert asked
         self.reloads += 1
         self.forced += force
         if self.gate is not None:
             await self.gate.wait()
-        return FakeOutcome(self.result)
+        return outcome(self.result)
 
 
 @dataclass(frozen=True)
@@ -332,7 +286,6 @@ class Answer:
 async def request(
     bound: Address, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """One request to a server that runs."""
     url = f"http://127.0.0.1:{bound.port}{path}"
     headers = {name: value.replace("{port}", str(bound.port)) for name, value in (headers or {}).items()}
     async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as response:
@@ -351,12 +304,7 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
     """One request to a server that is started for it."""
 
     def ask(
-        path: str,
-        *,
-        method: str = "GET",
-        address: Address = LOOPBACK,
-        token: str | None = None,
-        **headers: str,
+        path: str, method: str = "GET", address: Address = LOOPBACK, token: str | None = None, **headers: str
     ) -> Answer:
         async def scenario() -> Answer:
             async with serve(runtime, address, authorizer=StaticToken(token) if token else None) as bound:
@@ -369,20 +317,24 @@ def _ask(runtime: FakeRuntime) -> Callable[..., Answer]:
 
 @pytest.fixture(name="http")
 def _http() -> Callable[..., object]:
-    """One request to a server that runs."""
     return request
 
 
-class Lines:
-    """A log that keeps its lines."""
+async def listen(runtime: FakeRuntime, address: Address, **options: Any) -> None:
+    """Listen, for tests in which that is refused."""
+    async with serve(runtime, address, **options):
+        raise AssertionError("it listened")
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
 
-    def info(self, event: str, **_: object) -> None:
-        self.lines.append(event)
+def values_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    """The values by name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value for each in families for sample in each.samples
+    }
 
-    warning = error = info
 
-    def bind(self, **_: object) -> "Lines":
-        return self
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the server has done its part."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)

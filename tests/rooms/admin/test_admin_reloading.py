@@ -6,10 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from declctl.admin import serve
-from declctl.manifest.values import Address
 from declctl.runtime.reloading.changes import Outcome, Result
-
-LOOPBACK = Address("127.0.0.1", 0)
+from tests.rooms.admin.conftest import LOOPBACK
 
 
 @pytest.mark.parametrize(("result", "status"), [("Applied", 200), ("Unchanged", 200), ("Refused", 422)])
@@ -18,8 +16,7 @@ def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: 
     """A pipeline that reloads by HTTP sees in the status whether its files were taken."""
     runtime.result = result
     answer = ask("/-/reload", method="POST")
-    assert answer.status == status
-    assert answer.json["result"] == result
+    assert (answer.status, answer.json["result"]) == (status, result)
     assert answer.json["line"].startswith("generation 7: ")
 
 
@@ -39,35 +36,28 @@ def test_a_fault_in_declctl_is_told_as_one(ask: Callable, runtime, monkeypatch, 
     assert record.exc_info is not None
 
 
-def test_a_process_that_ends_answers_that_nothing_was_tried(ask: Callable, runtime, monkeypatch):
-    """An order that came too late is not answered like one that had nothing to do."""
-    outcome = Outcome(Result.UNCHANGED, 7, "4f2c", reason="Stopping")
+def test_a_process_that_starts_or_ends_does_not_reload(ask: Callable, runtime, monkeypatch):
+    """Who comes too early is told to wait; an order that came too late is not one with nothing to do."""
+    runtime.say(generation=0)
+    answer = ask("/-/reload", method="POST")
+    assert (answer.status, "starting" in answer.json["error"], runtime.reloads) == (503, True, 0)
 
     async def stopping(*, asked: bool, force: bool) -> Outcome:
-        return outcome
+        return Outcome(Result.UNCHANGED, 7, "4f2c", reason="Stopping")
 
+    runtime.say(generation=7)
     monkeypatch.setattr(runtime, "reload", stopping)
     answer = ask("/-/reload", method="POST")
     assert (answer.status, answer.json["reason"]) == (503, "Stopping")
 
 
-def test_a_process_that_starts_does_not_reload(ask: Callable, runtime):
-    """Who asks for a reload while the first generation is being made is told to wait a moment."""
-    runtime.say(generation=0)
-    answer = ask("/-/reload", method="POST")
-    assert answer.status == 503
-    assert "starting" in answer.json["error"]
-    assert runtime.reloads == 0
-
-
 async def test_not_waiting_answers_at_once(runtime, http: Callable):
-    """?wait=false is answered while the reload goes on, and the reload is done all the same."""
+    """?wait=false: the reload goes on, but stopping the process doesn't wait for it."""
     runtime.gate = asyncio.Event()
-    async with serve(runtime, LOOPBACK) as bound:
+    async with asyncio.timeout(5), serve(runtime, LOOPBACK) as bound:
         answer = await http(bound, "/-/reload?wait=false", method="POST")
-        assert answer.status == 202
-        assert runtime.reloads == 1
-        runtime.gate.set()
+        assert (answer.status, runtime.reloads) == (202, 1)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +67,6 @@ def test_a_reload_can_be_forced(ask: Callable, runtime, query: str, forced: int)
     """?force=true makes all code anew; without it nothing happens unless files have changed."""
     assert ask(f"/-/reload{query}", method="POST").status in (200, 202)
     assert (runtime.reloads, runtime.forced) == (1, forced)
-
-
-async def test_a_reload_under_way_does_not_outlive_the_server(runtime, http: Callable):
-    """Stopping the process doesn't wait for a reload that was asked for over HTTP."""
-    runtime.gate = asyncio.Event()
-    async with asyncio.timeout(5), serve(runtime, LOOPBACK) as bound:
-        await http(bound, "/-/reload?wait=false", method="POST")
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "reload asked for"]
 
 
 @pytest.mark.parametrize(("query", "asked"), [("", None), ("?generation=5", 5)])
@@ -106,8 +88,4 @@ def test_what_is_no_number_is_told(ask: Callable, runtime):
     assert answer.status == 400
     assert "'latest' is not the number of a generation" in answer.json["error"]
     assert runtime.rolled_back == []
-
-
-def test_the_attempts_can_be_read(ask: Callable):
-    """GET /history has what `declctl history` shows."""
     assert ask("/history").json["inMemory"] == [5, 6]

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from declctl.admin import StaticToken, front, serve
-from declctl.admin.authorization import AccessVerdict, Decision
+from declctl.admin.authorization import AccessVerdict
 from declctl.admin.reviews import REVIEW_SECONDS, RecentAnswers, ReviewedToken
 from declctl.errors import Forbidden, Unreachable
 from declctl.kit import ManualClock, SystemClock
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
-from tests.rooms.admin.conftest import Lines
-
-LOOPBACK = Address("127.0.0.1", 0)
+from declctl.testing import Logged
+from tests.rooms.admin.conftest import LOOPBACK
 
 
 class Reviewer:
@@ -53,18 +52,26 @@ class Scene:
     """An authorizer with its reviewer, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.clock, self.server, self.log = ManualClock(), Reviewer(), Lines()
+        self.clock, self.server, self.log = ManualClock(), Reviewer(), Logged()
         self.authorizer = ReviewedToken(self.server, clock=self.clock, log=self.log)
 
     def decide(
-        self,
-        token: str = "of-reader",
-        verb: str = "get",
-        path: str = "/cache/pods",
-        *,
-        client: str = "10.0.0.7",
-    ) -> Decision:
-        return asyncio.run(self.authorizer.decide(token, verb, path, client=client))
+        self, token: str = "of-reader", verb: str = "get", path: str = "/cache/pods", client: str = "10.0.0.7"
+    ) -> AccessVerdict:
+        return asyncio.run(self.authorizer.decide(token, verb, path, client=client)).verdict
+
+    def reviews(self, **of_number: Callable[[int], str]) -> int:
+        """How many reviews a thousand requests lead to."""
+        before = len(self.server.asked)
+        for number in range(1000):
+            verdict = self.decide(**{name: given(number) for name, given in of_number.items()})
+            assert verdict is not AccessVerdict.ALLOWED
+        return len(self.server.asked) - before
+
+
+@pytest.fixture(name="scene")
+def _scene() -> Scene:
+    return Scene()
 
 
 async def test_reads_and_writes_are_apart(runtime, http: Callable):
@@ -93,30 +100,22 @@ async def test_reads_and_writes_are_apart(runtime, http: Callable):
     assert runtime.reloads == 0
 
 
-def test_an_answer_counts_for_a_short_time():
+def test_an_answer_counts_for_a_short_time(scene):
     """A page that refreshes itself is no load for the API server; a right that is taken away ends soon."""
-    scene = Scene()
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
-    for _ in range(100):
-        scene.decide()
+    assert [scene.decide() for _ in range(100)] == [AccessVerdict.ALLOWED] * 100
     assert len(scene.server.asked) == 2
     scene.server.rights.clear()
     scene.clock.set(REVIEW_SECONDS - 0.01)
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
+    assert scene.decide() is AccessVerdict.ALLOWED
     scene.clock.set(REVIEW_SECONDS)
-    assert scene.decide().verdict is AccessVerdict.FORBIDDEN
+    assert scene.decide() is AccessVerdict.FORBIDDEN
     scene.server.rights.add(("get", "/cache/pods"))
     scene.clock.set(2 * REVIEW_SECONDS)
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
-
-
-def test_another_path_verb_or_token_is_another_question():
-    """A remembered answer opens nothing else."""
-    scene = Scene()
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
-    assert scene.decide(verb="post").verdict is AccessVerdict.FORBIDDEN
-    assert scene.decide(path="/cache/pods/a").verdict is AccessVerdict.FORBIDDEN
-    assert scene.decide(token="of-reader2").verdict is AccessVerdict.UNAUTHENTICATED
+    assert scene.decide() is AccessVerdict.ALLOWED
+    # A remembered answer opens nothing else.
+    assert scene.decide(verb="post") is AccessVerdict.FORBIDDEN
+    assert scene.decide(path="/cache/pods/a") is AccessVerdict.FORBIDDEN
+    assert scene.decide(token="of-reader2") is AccessVerdict.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
@@ -127,21 +126,19 @@ def test_another_path_verb_or_token_is_another_question():
         (TimeoutError(), "has not answered within 5 s"),
     ],
 )
-def test_without_an_answer_nothing_is_allowed(fault: Exception, told: str):
+def test_without_an_answer_nothing_is_allowed(scene, fault: Exception, told: str):
     """While the API server is away, the address is closed, and the log says why; then it opens again."""
-    scene = Scene()
     scene.server.fault = fault
-    decision = scene.decide()
-    assert decision.verdict is AccessVerdict.UNDECIDED
-    assert told in scene.log.lines[0]
+    assert scene.decide() is AccessVerdict.UNDECIDED
     scene.server.fault = None
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
-    assert scene.log.lines[1:] == ["admin address: tokens can be reviewed again"]
+    assert scene.decide() is AccessVerdict.ALLOWED
+    away, back = scene.log.events()
+    assert (told in away, back) == (True, "admin address: tokens can be reviewed again")
 
 
 async def test_the_text_of_the_api_server_is_for_the_log_alone(runtime, http: Callable):
     """It may name namespaces, users and addresses, and any client can send a token."""
-    reviewer, log = Reviewer(), Lines()
+    reviewer, log = Reviewer(), Logged()
     reviewer.fault = Forbidden(403, "Forbidden", "the account team-a/robot of 10.1.2.3 may not")
     authorizer = ReviewedToken(reviewer, clock=ManualClock(), log=log)
     async with serve(runtime, LOOPBACK, authorizer=authorizer, log=log) as bound:
@@ -150,26 +147,22 @@ async def test_the_text_of_the_api_server_is_for_the_log_alone(runtime, http: Ca
             assert refused.status == 503
             assert "robot" not in refused.text
             assert "the log of the process says why" in refused.text
-    assert "the account team-a/robot of 10.1.2.3 may not" in "".join(log.lines)
+    assert "the account team-a/robot of 10.1.2.3 may not" in "".join(log.events())
 
 
-def test_a_fault_is_logged_once_a_minute_and_counted():
+def test_a_fault_is_logged_once_a_minute_and_counted(scene):
     """A page that asks each two seconds fills no log while the API server is away."""
-    scene = Scene()
     scene.server.fault = Unreachable("connection refused " + "x" * 10_000)
     for _ in range(100):
         scene.decide()
         scene.clock.set(1)
-    first, second = scene.log.lines
+    scene.server.fault = Forbidden(403, "Forbidden", "no")
+    scene.decide()  # another fault is logged at once
+    first, second, third = scene.log.events()
     assert first.startswith("admin address: tokens can't be reviewed, and are refused: connection refused x")
     assert len(first) < 1000
     assert second.endswith("; 59 more reviews have failed since the last line")
-    scene.server.fault = Forbidden(403, "Forbidden", "no")
-    scene.decide()  # another fault is logged at once
-    assert "system:auth-delegator" in scene.log.lines[2]
-    scene.server.fault = None
-    scene.decide()
-    assert scene.log.lines[3] == "admin address: tokens can be reviewed again"
+    assert "system:auth-delegator" in third
 
 
 @pytest.mark.parametrize(
@@ -185,98 +178,78 @@ def test_a_fault_is_logged_once_a_minute_and_counted():
         {"status": {"authenticated": True, "user": {"username": "a"}}},
     ],
 )
-def test_an_answer_without_sense_allows_nothing(answer: dict):
+def test_an_answer_without_sense_allows_nothing(scene, answer: dict):
     """A proxy that answers anything is no authority."""
-    scene = Scene()
     scene.server.answer = answer
-    assert scene.decide().verdict is not AccessVerdict.ALLOWED
+    assert scene.decide() is not AccessVerdict.ALLOWED
 
 
-def test_a_server_that_does_not_answer_is_waited_for_a_short_time(monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_does_not_answer_is_waited_for_a_short_time(scene, monkeypatch):
     """A request doesn't hang with the API server."""
     monkeypatch.setattr("declctl.admin.reviews.TIMEOUT_SECONDS", 0.01)
-    scene = Scene()
 
-    async def never(*_: object, **__: object) -> dict:
+    async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
-        raise AssertionError
 
     scene.server.request_json = never
-    assert scene.decide().verdict is AccessVerdict.UNDECIDED
+    assert scene.decide() is AccessVerdict.UNDECIDED
 
 
-def test_tokens_that_are_made_up_are_no_flood_of_reviews():
+def test_tokens_that_are_made_up_are_no_flood_of_reviews(scene):
     """Strangers who try tokens don't use up the API server's time, however many they are."""
-    scene = Scene()
-    for number in range(1000):
-        decision = scene.decide(token=f"t{number}", client=f"10.0.1.{number % 250}")
-        assert decision.verdict in (AccessVerdict.UNAUTHENTICATED, AccessVerdict.UNDECIDED)
-    assert len(scene.server.asked) == 40
-    assert scene.log.lines == []  # the API server is well
+    assert scene.reviews(token="t{}".format, client=lambda number: f"10.0.1.{number % 250}") == 40
+    assert scene.log.events() == []  # the API server is well
 
 
-def test_a_known_token_is_reviewed_while_others_are_made_up():
+def test_a_known_token_is_reviewed_while_others_are_made_up(scene):
     """Prometheus scrapes as before, also from behind the same proxy as the strangers."""
-    scene = Scene()
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
+    assert scene.decide() is AccessVerdict.ALLOWED
     for second in range(60):
         for number in range(100):
             scene.decide(token=f"t{second}-{number}", client=f"10.0.0.{number}")
-        assert scene.decide().verdict is AccessVerdict.ALLOWED, second
+        assert scene.decide() is AccessVerdict.ALLOWED, second
         scene.clock.set(1)
 
 
-def test_a_new_token_is_reviewed_while_another_client_makes_up_tokens():
+def test_a_new_token_is_reviewed_while_another_client_makes_up_tokens(scene):
     """The rotated token of a user doesn't wait for a stranger to end."""
-    scene = Scene()
-    for number in range(1000):
-        scene.decide(token=f"t{number}", client="10.0.0.66")
-    assert len(scene.server.asked) <= 10
-    assert scene.decide(client="10.0.0.7").verdict is AccessVerdict.ALLOWED
+    assert scene.reviews(token="t{}".format, client=lambda _: "10.0.0.66") <= 10
+    assert scene.decide() is AccessVerdict.ALLOWED
 
 
-def test_a_token_that_may_do_nothing_is_not_known():
+def test_a_token_that_may_do_nothing_is_not_known(scene):
     """Each pod of a cluster has a valid token: that alone gives it no part of the reviews of users."""
-    scene = Scene()
     scene.server.rights.clear()
-    for number in range(1000):
-        scene.decide(path=f"/cache/pods/{number}")
-    assert len(scene.server.asked) <= 10
+    assert scene.reviews(path="/cache/pods/{}".format) <= 10
 
 
-def test_a_token_that_was_taken_back_is_not_known_any_more():
+def test_a_token_that_was_taken_back_is_not_known_any_more(scene):
     """Its bearer is a stranger then."""
-    scene = Scene()
-    assert scene.decide().verdict is AccessVerdict.ALLOWED
+    assert scene.decide() is AccessVerdict.ALLOWED
     scene.clock.set(REVIEW_SECONDS)
     scene.server.answer = {"status": {"authenticated": False}}
-    assert scene.decide().verdict is AccessVerdict.UNAUTHENTICATED
+    assert scene.decide() is AccessVerdict.UNAUTHENTICATED
     scene.server.answer = None
     scene.server.rights.clear()
     scene.clock.set(REVIEW_SECONDS)
-    before = len(scene.server.asked)
-    for number in range(1000):
-        scene.decide(path=f"/cache/pods/{number}")
-    assert len(scene.server.asked) - before <= 10
+    assert scene.reviews(path="/cache/pods/{}".format) <= 10
 
 
 async def test_the_texts_of_a_probe_need_the_right_to_the_status(runtime, http: Callable):
     """In each cluster all users may get /readyz: that shows them no text of a server or a handler."""
     runtime.client = Reviewer()
     runtime.client.rights = {("get", "/readyz")}
-    seen: list[str] = []
     authorizer = ReviewedToken(runtime.client, clock=ManualClock())
     async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
         assert (await http(bound, "/readyz", headers={"Authorization": "Bearer of-reader"})).status == 200
-    seen.extend(each["spec"]["nonResourceAttributes"]["path"] for each in runtime.client.asked[1:])
-    assert seen == ["/status"]
+    _, *asked = runtime.client.asked
+    assert [each["spec"]["nonResourceAttributes"]["path"] for each in asked] == ["/status"]
 
 
 @pytest.mark.parametrize("token", ["x" * 20_000, "\u00fc", "a\x00b", "\udcff"])
-def test_what_is_no_token_is_not_sent(token: str):
+def test_what_is_no_token_is_not_sent(scene, token: str):
     """The API server isn't bothered with bytes that are no token."""
-    scene = Scene()
-    assert scene.decide(token=token).verdict is AccessVerdict.UNAUTHENTICATED
+    assert scene.decide(token=token) is AccessVerdict.UNAUTHENTICATED
     assert scene.server.asked == []
 
 
@@ -293,11 +266,9 @@ async def test_the_manifest_chooses_it_and_the_environment_does_not_undo_it(runt
     """A token of the environment opens nothing where Kubernetes decides, and the log says so."""
     runtime.client = Reviewer()
     runtime.admin = AdminSpec(bind_address=LOOPBACK, authorization=AdminAuthorization.KUBERNETES)
-    log = Lines()
+    log = Logged()
     async with front(given=StaticToken("mine"), log=log)(runtime):
-        port = int(re.search(r"127\.0\.0\.1:(\d+)", "\n".join(log.lines))[1])
-        bound = Address("127.0.0.1", port)
-        given = {"Authorization": "Bearer mine"}
-        assert (await http(bound, "/cache/pods", headers=given)).status == 401
-        assert (await http(bound, "/cache/pods")).status == 401
-    assert any("is not used" in line for line in log.lines)
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", "\n".join(log.events()))[1])
+        for headers in ({"Authorization": "Bearer mine"}, {}):
+            assert (await http(Address("127.0.0.1", port), "/cache/pods", headers=headers)).status == 401
+    assert any("is not used" in line for line in log.events())

@@ -1,6 +1,5 @@
 """`GET /events` on the admin address: calls and reloads, live."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -11,26 +10,15 @@ import pytest
 
 from declctl.admin import serve
 from declctl.admin.tap import MOST_LISTENERS
-from declctl.manifest.values import Address
 from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall
-from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime
+from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime, until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def call(key: str = "shop/web", outcome: TapOutcome = TapOutcome.SUCCEEDED) -> TappedCall:
     """A call of the handler that the runtime has."""
-    return TappedCall(
-        at=AT,
-        handler="notify",
-        resource="pods",
-        key=key,
-        type="Modified",
-        outcome=outcome,
-        seconds=0.25,
-        generation=6,
-        attempt=1,
-    )
+    return TappedCall(AT, "notify", "pods", key, "Modified", outcome, seconds=0.25, generation=6, attempt=1)
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
@@ -44,13 +32,6 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, An
             document = json.loads(value)
             assert document["kind"] == kind
             yield document
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the server has done its part."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
@@ -77,7 +58,6 @@ async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
 
 
 async def test_a_query_limits_the_calls(runtime: FakeRuntime):
-    """What does not match is not sent."""
     async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK) as bound:
         query = "of=pods&handler=notify&namespace=shop&name=w*&failed=true"
         async with session.get(f"http://{bound}/events?{query}") as response:
@@ -137,16 +117,9 @@ def test_an_unknown_name_is_refused(ask: Callable, query: str, words: str):
     assert (answer.status, answer.json["error"]) == (404, words)
 
 
-@pytest.mark.parametrize(("address", "token", "status"), [(EVERYWHERE, None, 403), (LOOPBACK, "t" * 20, 401)])
-def test_a_stream_needs_the_token(
-    ask: Callable, runtime: FakeRuntime, address: Address, token: str | None, status: int
-):
-    """Keys and texts of errors are for those who may see objects."""
-    assert ask("/events", address=address, token=token).status == status
-    assert not runtime.tap.is_open
-
-
-def test_a_head_is_no_stream(ask: Callable, runtime: FakeRuntime):
-    """`curl -I` ends at once."""
+def test_a_stream_needs_the_token(ask: Callable, runtime: FakeRuntime):
+    """Keys and texts of errors are for those who may see objects; `curl -I` ends at once."""
+    assert ask("/events", address=EVERYWHERE).status == 403
+    assert ask("/events", token="t" * 20).status == 401
     assert ask("/events", method="HEAD").status == 200
     assert not runtime.tap.is_open

@@ -6,8 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import aiohttp
@@ -21,15 +20,13 @@ from declctl.errors import UsageError
 from declctl.kit import ManualClock
 from declctl.manifest.model import AdminSpec, TlsFiles
 from declctl.manifest.values import Address
+from declctl.testing import Logged
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.conftest import Lines
-
-LOOPBACK = Address("127.0.0.1", 0)
+from tests.rooms.admin.conftest import LOOPBACK, listen, until
 
 
 @pytest.fixture(name="pair")
 def _pair(tmp_path: Path) -> KeyPair:
-    """A certificate and its key."""
     self_signed(tmp_path)
     return KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
 
@@ -45,23 +42,11 @@ def _runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shown_at(port: int) -> bytes:
     """The certificate that a new connection gets."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
-        context.wrap_socket(plain) as tls,
-    ):
-        return tls.getpeercert(binary_form=True) or b""
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=10))
 
 
 def of_file(pair: KeyPair) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pair.cert_file.read_text())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_https_answers_as_http_does(runtime, pair: KeyPair):
@@ -71,26 +56,21 @@ async def test_https_answers_as_http_does(runtime, pair: KeyPair):
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False, limit=1)) as session,
     ):
         url = f"https://127.0.0.1:{bound.port}"
-
-        async def status(path: str, **headers: str) -> int:
+        for path, headers, status in (
+            ("/healthz", {}, 200),
+            ("/status", {"Origin": url}, 200),
+            ("/cache/pods", {}, 200),
+            ("/status", {"Origin": f"http://127.0.0.1:{bound.port + 1}"}, 403),
+            ("/status", {"Host": "evil.example"}, 403),
+        ):
             async with session.get(url + path, headers=headers) as response:
                 assert await response.read()
-                return response.status
-
-        same = {"Origin": url}
-        other = {"Origin": f"http://127.0.0.1:{bound.port + 1}"}
-        assert [
-            await status("/healthz"),
-            await status("/status", **same),
-            await status("/cache/pods"),
-            await status("/status", **other),
-            await status("/status", Host="evil.example"),
-        ] == [200, 200, 200, 403, 403]
+                assert response.status == status
 
 
 async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
     """cert-manager renews a certificate each month, and the process goes on."""
-    log, clock = Lines(), ManualClock()
+    log, clock = Logged(), ManualClock()
     (tmp_path / "next").mkdir()
     self_signed(tmp_path / "next")
     first = of_file(pair)
@@ -101,54 +81,48 @@ async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: 
         for name in ("tls.crt", "tls.key"):
             (tmp_path / "next" / name).replace(tmp_path / name)
         await clock.advance(LOOK_SECONDS)
-        await until(lambda: any("new certificate" in line for line in log.lines))
+        await until(lambda: any("new certificate" in line for line in log.events()))
         assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair) != first
 
 
-def break_key(pair: KeyPair, tmp_path: Path) -> str:
-    (tmp_path / "other").mkdir()
-    self_signed(tmp_path / "other")
-    (tmp_path / "other" / "tls.key").replace(pair.key_file)
-    return "key values mismatch"
-
-
-def break_certificate(pair: KeyPair, tmp_path: Path) -> str:
-    pair.cert_file.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
-    return "there is no certificate or no key"
-
-
-def empty(pair: KeyPair, tmp_path: Path) -> str:
-    pair.cert_file.write_text("")
-    return "there is no certificate or no key"
-
-
-def remove(pair: KeyPair, tmp_path: Path) -> str:
-    pair.key_file.unlink()
-    return "No such file"
-
-
-@pytest.mark.parametrize("harm", [break_key, break_certificate, empty, remove])
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("tls.key", "of another", "key values mismatch"),
+        (
+            "tls.crt",
+            "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n",
+            "there is no certificate or no key",
+        ),
+        ("tls.crt", "", "there is no certificate or no key"),
+        ("tls.key", None, "No such file"),
+    ],
+)
 async def test_a_pair_that_can_not_be_used_keeps_the_one_before_and_is_told_once(
-    runtime, pair: KeyPair, tmp_path: Path, harm: Callable[[KeyPair, Path], str]
+    runtime, pair: KeyPair, tmp_path: Path, name: str, content: str | None, why: str
 ):
     """A half-written Secret does not take the address away; at the start, the same pair is a usage error."""
-    log = Lines()
+    log = Logged()
     first = of_file(pair)
     certificate = ServerCertificate(pair, log)
     await certificate.load()
-    why = harm(pair, tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    elif content == "of another":
+        (tmp_path / "other").mkdir()
+        self_signed(tmp_path / "other")
+        (tmp_path / "other" / name).replace(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
     for _ in range(3):
         await certificate.refresh()
-    assert len(log.lines) == 1
-    assert "is kept" in log.lines[0]
-    assert why in log.lines[0]
+    (line,) = log.events()
+    assert ("is kept" in line, why in line) == (True, True)
     with pytest.raises(UsageError, match=why):
-        async with serve(runtime, LOOPBACK, tls=pair):
-            raise AssertionError("it listened")
+        await listen(runtime, LOOPBACK, tls=pair)
     self_signed(tmp_path)  # mended
     await certificate.refresh()
-    assert "new certificate" in log.lines[1]
-    assert why
+    assert "new certificate" in log.events()[1]
     assert of_file(pair) != first
 
 
@@ -158,13 +132,12 @@ async def test_a_key_with_a_password_is_no_question_at_the_terminal(runtime, pai
     subprocess.run([shutil.which("openssl") or "", *line.split()], check=True, capture_output=True)
     (tmp_path / "locked").replace(pair.key_file)
     with pytest.raises(UsageError, match="certificate of the admin address can't be used"):
-        async with serve(runtime, LOOPBACK, tls=pair):
-            raise AssertionError("it listened")
+        await listen(runtime, LOOPBACK, tls=pair)
 
 
 async def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: KeyPair):
     """Silent connections count before their TLS is there, and end; plain HTTP is one refused client."""
-    log = Lines()
+    log = Logged()
     async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
         before = len(asyncio.all_tasks())
 
@@ -197,15 +170,14 @@ async def test_clients_that_do_not_shake_hands_keep_nobody_out(runtime, pair: Ke
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method: str):
     """`curl http://…` of an address with TLS says what to write, and the log names the client."""
-    log = Lines()
+    log = Logged()
 
     async def scenario() -> bytes:
         async with serve(runtime, LOOPBACK, tls=pair, log=log) as bound:
             reader, writer = await asyncio.open_connection(bound.host, bound.port)
             writer.write(f"{method} /status HTTP/1.1\r\nHost: {bound}\r\n\r\n".encode())
-            answer = await reader.read()
-            writer.close()
-            return answer
+            with closing(writer):
+                return await reader.read()
 
     before = len(list(Path("/proc/self/fd").iterdir()))
     head, _, body = asyncio.run(scenario()).partition(b"\r\n\r\n")
@@ -213,7 +185,7 @@ def test_plain_http_is_answered_with_the_mistake(runtime, pair: KeyPair, method:
     assert f"Content-Length: {len(body)}".encode() in head
     assert "ask with https://" in json.loads(body)["error"]
     told = "admin address: no TLS with 127.0.0.1: it speaks plain HTTP, and this address TLS"
-    assert [line for line in log.lines if "no TLS" in line] == [told]
+    assert [line for line in log.events() if "no TLS" in line] == [told]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -249,9 +221,9 @@ async def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_
 ):
     """`declctl status` needs no option for a local process, whatever name its certificate has."""
     runtime.admin = AdminSpec(bind_address=LOOPBACK, tls=TlsFiles("tls.crt", "tls.key"))
-    log = Lines()
+    log = Logged()
     async with front(folder=tmp_path, log=log)(runtime):
-        assert "admin address https://127.0.0.1:" in "".join(log.lines)
+        assert "admin address https://127.0.0.1:" in "".join(log.events())
 
         def commands() -> None:
             found = admin_address("pod-guard")

@@ -12,10 +12,9 @@ from declctl.admin import StaticToken, TokenFile, from_environment, front, serve
 from declctl.admin.authorization import AccessVerdict
 from declctl.errors import UsageError
 from declctl.manifest.model import AdminSpec
-from declctl.manifest.values import Address
-from tests.rooms.admin.conftest import Lines
+from declctl.testing import Logged
+from tests.rooms.admin.conftest import LOOPBACK
 
-LOOPBACK = Address("127.0.0.1", 0)
 CACHE = "/cache/pods"
 
 
@@ -27,7 +26,7 @@ async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
     tmp_path: Path, runtime, http: Callable
 ):
     """After a rotation, whoever has kept the old token can't read or reload any more."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     file.write_text("first\n")
     async with serve(runtime, LOOPBACK, authorizer=TokenFile(file, log)) as bound:
 
@@ -38,7 +37,7 @@ async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
         (tmp_path / "new").write_text("second\n")
         (tmp_path / "new").replace(file)
         assert [*before, await status("first"), await status("second")] == [200, 401, 401, 200]
-    assert [line for line in log.lines if "was replaced" in line] == [
+    assert [line for line in log.events() if "was replaced" in line] == [
         f"admin address: the token in {file} was replaced; the one before it is refused now"
     ]
 
@@ -53,70 +52,58 @@ async def test_a_replaced_token_counts_at_once_and_the_old_one_no_more(
         ("x" * 70_000, "70,000 bytes"),
     ],
 )
-def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
+async def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
     tmp_path: Path, runtime, http: Callable, content: str | None, why: str
 ):
     """A Secret that is missing or empty does not open a loopback address, and the log says why."""
-    log = Lines()
+    log, told = Logged(), Logged()
     if content is not None:
         (tmp_path / "token").write_text(content)
     runtime.admin = AdminSpec(bind_address=LOOPBACK, token_file="token")
-
-    async def scenario() -> list[int]:
-        authorizer = TokenFile(tmp_path / "token", log)
-        async with serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
-            given = [{}, bearer(""), bearer("x"), bearer("x")]
-            return [(await http(bound, CACHE, headers=each)).status for each in given]
-
-    assert asyncio.run(scenario()) == [401] * 4
-    assert len([line for line in log.lines if why in line]) == 1
-
-    async def start() -> list[str]:
-        told = Lines()
-        async with front(folder=tmp_path, log=told)(runtime):
-            return told.lines
-
-    assert any(why in line and "every token is refused" in line for line in asyncio.run(start()))
+    async with serve(runtime, LOOPBACK, authorizer=TokenFile(tmp_path / "token", log)) as bound:
+        for headers in ({}, bearer(""), bearer("x"), bearer("x")):
+            assert (await http(bound, CACHE, headers=headers)).status == 401
+    assert len([line for line in log.events() if why in line]) == 1
+    async with front(folder=tmp_path, log=told)(runtime):
+        assert any(why in line and "every token is refused" in line for line in told.events())
 
 
 async def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
     """A Secret that was missing for a moment is no reason for a restart."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     authorizer = TokenFile(file, log)
-    found = [(await authorizer.decide("right", "get", "/")).verdict]
+    assert (await authorizer.decide("right", "get", "/")).verdict is AccessVerdict.UNAUTHENTICATED
     file.write_text("right")
-    found.append((await authorizer.decide("right", "get", "/")).verdict)
-    assert found == [AccessVerdict.UNAUTHENTICATED, AccessVerdict.ALLOWED]
-    assert log.lines[-1] == f"admin address: the token file {file} can be used again"
+    assert (await authorizer.decide("right", "get", "/")).verdict is AccessVerdict.ALLOWED
+    assert log.events()[-1] == f"admin address: the token file {file} can be used again"
 
 
 async def test_the_log_never_has_the_token(tmp_path: Path):
     """Whoever reads the log can't reload."""
-    file, log = tmp_path / "token", Lines()
+    file, log = tmp_path / "token", Logged()
     authorizer = TokenFile(file, log)
     for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
         file.write_text(content)
         await authorizer.read()
-    assert len(log.lines) >= 4
-    assert "marker" not in "".join(log.lines).replace(str(file), "")
+    assert len(log.events()) >= 4
+    assert "marker" not in "".join(log.events()).replace(str(file), "")
 
 
 def test_the_environment_names_a_token_or_a_file(tmp_path: Path):
     """Both at once is a mistake that is told, as nobody could say which one counts."""
-    file = str(tmp_path / "token")
-    assert from_environment({}) is None
-    assert from_environment({"DECLCTL_ADMIN_TOKEN": " \n"}) is None
-    assert isinstance(from_environment({"DECLCTL_ADMIN_TOKEN": "x"}), StaticToken)
-    found = from_environment({"DECLCTL_ADMIN_TOKEN_FILE": file})
+    token, file = {"DECLCTL_ADMIN_TOKEN": "x"}, {"DECLCTL_ADMIN_TOKEN_FILE": str(tmp_path / "token")}
+    assert from_environment({}) is from_environment({"DECLCTL_ADMIN_TOKEN": " \n"}) is None
+    assert isinstance(from_environment(token), StaticToken)
+    found = from_environment(file)
     assert isinstance(found, TokenFile)
-    assert str(found.path) == file
+    assert found.path == tmp_path / "token"
     with pytest.raises(UsageError, match="Both DECLCTL_ADMIN_TOKEN and DECLCTL_ADMIN_TOKEN_FILE"):
-        from_environment({"DECLCTL_ADMIN_TOKEN": "x", "DECLCTL_ADMIN_TOKEN_FILE": file})
+        from_environment({**token, **file})
 
 
-def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """However many requests come meanwhile, other work finds its threads; and then the file is read again."""
-    file, log, hangs = tmp_path / "token", Lines(), threading.Event()
+    file, log, hangs = tmp_path / "token", Logged(), threading.Event()
     file.write_text("right")
 
     def hanging(path: Path) -> bytes:
@@ -125,24 +112,19 @@ def test_a_mount_that_hangs_holds_one_thread(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("declctl.admin.authorization.FILE_SECONDS", 0.05)
     monkeypatch.setattr("declctl.admin.authorization.read_token", hanging)
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        authorizer = TokenFile(file, log)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    authorizer = TokenFile(file, log)
+    async with asyncio.timeout(30):
         for _ in range(3):  # the second and the third time, the first read hangs already
             asked = (authorizer.decide("right", "get", "/") for _ in range(20))
             decisions = await asyncio.gather(*asked)
             assert {each.verdict for each in decisions} == {AccessVerdict.UNAUTHENTICATED}
         assert [each.name for each in threading.enumerate()].count("declctl-token-file") == 1
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+        assert await asyncio.to_thread(lambda: "free") == "free"
         hangs.set()
-        verdict = AccessVerdict.UNAUTHENTICATED
-        while verdict is not AccessVerdict.ALLOWED:
+        while (await authorizer.decide("right", "get", "/")).verdict is not AccessVerdict.ALLOWED:
             await asyncio.sleep(0)  # so that the end of the hanging read arrives
-            verdict = (await authorizer.decide("right", "get", "/")).verdict
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-    first, last = log.lines
+    first, last = log.events()
     assert first.endswith("so every token is refused: reading takes longer than 0.05 s")
     assert last == f"admin address: the token file {file} can be used again"
 
@@ -167,7 +149,5 @@ async def test_each_request_reads_the_file_after_it_has_come(tmp_path: Path, mon
     after = asyncio.create_task(authorizer.decide("first", "get", "/"))
     await asyncio.sleep(0)
     go_on.set()
-    assert [(await before).verdict, (await after).verdict] == [
-        AccessVerdict.ALLOWED,
-        AccessVerdict.UNAUTHENTICATED,
-    ]
+    verdicts = [each.verdict for each in await asyncio.gather(before, after)]
+    assert verdicts == [AccessVerdict.ALLOWED, AccessVerdict.UNAUTHENTICATED]

@@ -1,5 +1,6 @@
 """deploy/dashboard.json: it is current, Grafana can read it, and Prometheus can answer its queries."""
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -115,26 +116,25 @@ def test_a_field_that_grafana_does_not_know_is_found():
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_prometheus_can_answer_each_query(expression: str):
-    """Its metrics exist, with the labels that it selects; a counter is seen as a rate, a gauge is not."""
-    for selector, function in selectors(expression):
-        info = metric_of(selector.name)
-        names = {matcher.name for matcher in selector.matchers.matchers}
-        assert names <= OF_THE_TARGET | set(info.labels)
-        assert names >= OF_THE_TARGET
-        grows = info.type in ("counter", "histogram")
-        assert (function in ("rate", "increase")) == grows, f"{function} of a {info.type}"
+def labels_of(selector: Any) -> set[str]:
+    """The labels of the metric that a selector selects."""
+    return OF_THE_TARGET | set(metric_of(selector.name).labels)
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_each_query_keeps_only_labels_that_there_are(expression: str):
-    """`sum by` with a label that the metric does not have would be one line for all."""
+def test_prometheus_can_answer_each_query(expression: str):
+    """Its metrics exist, with the labels that it selects; a counter is seen as a rate, a gauge is not."""
+    for selector, function in selectors(expression):
+        names = {matcher.name for matcher in selector.matchers.matchers}
+        assert OF_THE_TARGET <= names <= labels_of(selector)
+        grows = metric_of(selector.name).type in ("counter", "histogram")
+        assert (function in ("rate", "increase")) == grows, function
 
     def check(node: Any) -> bool:
+        # `sum by` with a label that the metric does not have would be one line for all.
         if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
-            for selector, _ in selectors(str(node.expr)):
-                known = OF_THE_TARGET | set(metric_of(selector.name).labels)
-                assert set(node.modifier.labels) <= known
+            kept = set(node.modifier.labels)
+            assert all(kept <= labels_of(selector) for selector, _ in selectors(str(node.expr)))
         return True
 
     assert promql_parser.walk(promql_parser.parse(expression), check)
@@ -158,12 +158,9 @@ def test_no_panel_covers_another():
     taken = dict[tuple[int, int], str]()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        for cell in (
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        ):
+        x, y = place["x"], place["y"]
+        assert x + place["w"] <= 24
+        for cell in itertools.product(range(x, x + place["w"]), range(y, y + place["h"])):
             assert cell not in taken, f"{panel['title']} covers {taken[cell]}"
             taken[cell] = panel["title"]
 

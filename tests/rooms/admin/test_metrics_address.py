@@ -12,18 +12,17 @@ from declctl.admin import StaticToken, front, serve, why_not_served
 from declctl.admin.server import MOST_CONNECTIONS
 from declctl.admin.tls import KeyPair
 from declctl.errors import UsageError
-from declctl.manifest import Plan, plan
-from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec, TlsFiles
+from declctl.manifest import plan
+from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec
 from declctl.manifest.values import Address
+from declctl.testing import Logged
 from tests.hostile.certificates import self_signed
-from tests.rooms.admin.conftest import Lines
-
-ANY_PORT = Address("127.0.0.1", 0)
+from tests.rooms.admin.conftest import LOOPBACK, listen
 
 
-def bound_of(log: Lines) -> Address:
+def bound_of(log: Logged) -> Address:
     """The metrics address that the log names."""
-    (line,) = [each for each in log.lines if each.startswith("metrics address http")]
+    (line,) = [each for each in log.events() if each.startswith("metrics address http")]
     return Address("127.0.0.1", int(line.removesuffix(": /metrics").rpartition(":")[2]))
 
 
@@ -35,8 +34,8 @@ def taken(listener: socket.socket) -> Address:
 @pytest.mark.client_go(340, "Probes & metrics")
 async def test_metrics_need_no_token_there(runtime, http):
     """Prometheus needs no secret; objects and requests that change something are at the other address."""
-    log = Lines()
-    async with serve(runtime, ANY_PORT, metrics=ANY_PORT, authorizer=StaticToken("t" * 32), log=log) as admin:
+    log = Logged()
+    async with serve(runtime, LOOPBACK, metrics=LOOPBACK, authorizer=StaticToken("t" * 32), log=log) as admin:
         metrics = bound_of(log)
         answer = await http(metrics, "/metrics")
         assert (answer.status, "declctl_controller_info" in answer.text) == (200, True)
@@ -55,8 +54,8 @@ async def test_metrics_need_no_token_there(runtime, http):
 async def test_its_requests_are_checked_and_counted(runtime, http):
     """Host, Origin and the named controller, as at the admin address; one figure has the refusals of both."""
     runtime.allowed_hosts = ("pod-guard.monitoring.svc",)
-    log = Lines()
-    async with serve(runtime, ANY_PORT, metrics=ANY_PORT, log=log) as admin:
+    log = Logged()
+    async with serve(runtime, LOOPBACK, metrics=LOOPBACK, log=log) as admin:
         metrics = bound_of(log)
         wrong = [
             ({"Host": "rebound.example"}, 403),
@@ -74,13 +73,13 @@ async def test_its_requests_are_checked_and_counted(runtime, http):
             assert 'declctl_admin_refused_total{reason="Host"} 3.0' in text
     # The first refusal of each address is told, with the address.
     for name in ("admin", "metrics"):
-        assert any(each.startswith(f"{name} address: GET /metrics") for each in log.lines)
+        assert any(each.startswith(f"{name} address: GET /metrics") for each in log.events())
 
 
 async def test_a_crowd_there_takes_no_connection_of_the_probes(runtime, http):
     """Each address has a table of its own: an idle connection to the admin address stays."""
-    log = Lines()
-    async with serve(runtime, ANY_PORT, metrics=ANY_PORT, log=log) as admin:
+    log = Logged()
+    async with serve(runtime, LOOPBACK, metrics=LOOPBACK, log=log) as admin:
         metrics = bound_of(log)
         reader, kept = await asyncio.open_connection("127.0.0.1", admin.port)
         crowd = [
@@ -98,16 +97,11 @@ async def test_a_crowd_there_takes_no_connection_of_the_probes(runtime, http):
 
 def test_a_busy_one_is_named_and_the_admin_address_is_free_again(runtime):
     """`declctl run` ends with this sentence, and says which of the two it is about."""
-
-    async def scenario(metrics: Address, admin: Address) -> None:
-        async with serve(runtime, admin, metrics=metrics):
-            raise AssertionError("it listened")
-
     with socket.create_server(("127.0.0.1", 0)) as other:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             admin = taken(probe)
         with pytest.raises(UsageError) as fault:
-            asyncio.run(scenario(taken(other), admin))
+            asyncio.run(listen(runtime, admin, metrics=taken(other)))
         assert str(fault.value).startswith(f"The metrics address {taken(other)} is in use")
         assert "spec.metrics.bindAddress (port 0 takes any" in str(fault.value)
     socket.create_server((admin.host, admin.port)).close()
@@ -118,18 +112,18 @@ async def test_one_that_the_admin_address_includes_opens_nothing(runtime, http, 
     """The same address, or all interfaces with the same port: the metrics are there already."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         metrics = taken(probe)
-    log = Lines()
+    log = Logged()
     async with serve(runtime, Address(host, metrics.port), metrics=metrics, log=log):
         assert (await http(metrics, "/metrics")).status == 200
-        assert not any(each.startswith("metrics address") for each in log.lines)
+        assert not any(each.startswith("metrics address") for each in log.events())
 
 
 async def test_it_speaks_tls_as_the_admin_address_does(runtime, http, tmp_path: Path):
     """With the same certificate: what the manifest says of HTTPS holds for each port."""
     self_signed(tmp_path)
     pair = KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
-    log = Lines()
-    async with serve(runtime, ANY_PORT, metrics=ANY_PORT, tls=pair, log=log):
+    log = Logged()
+    async with serve(runtime, LOOPBACK, metrics=LOOPBACK, tls=pair, log=log):
         metrics = bound_of(log)
         trust = ssl.create_default_context(cafile=str(pair.cert_file))
         async with (
@@ -144,34 +138,27 @@ async def test_it_speaks_tls_as_the_admin_address_does(runtime, http, tmp_path: 
 async def test_the_front_opens_the_one_of_the_manifest(runtime, http, tmp_path: Path, monkeypatch):
     """Also if `--admin` names another admin address."""
     monkeypatch.setenv("DECLCTL_RUNTIME_DIR", str(tmp_path))
-    runtime.metrics = MetricsSpec(ANY_PORT)
-    log = Lines()
-    async with front(ANY_PORT, log=log)(runtime):
+    runtime.metrics = MetricsSpec(LOOPBACK)
+    log = Logged()
+    async with front(LOOPBACK, log=log)(runtime):
         assert (await http(bound_of(log), "/metrics")).status == 200
-
-
-def planned(metrics: Address | None = None, *, tls: TlsFiles | None = None) -> Plan:
-    """A plan with these addresses."""
-    admin = AdminSpec(ANY_PORT, tls=tls)
-    return plan(ControllerSpec("pod-guard", admin=admin, metrics=MetricsSpec(metrics)))
 
 
 def test_a_process_stays_if_the_next_one_could_not_open_it():
     """With --exec-on-restart: its own ports are free for the next process, another one's are not."""
 
-    async def why(now: Plan, wanted: Plan, *, address: Address | None = None) -> str | None:
-        return await why_not_served(now, wanted, folder=Path(), address=address)
+    def why(now: Address | None, wanted: Address | None, address: Address | None = None) -> str:
+        plans = (
+            plan(ControllerSpec("pod-guard", admin=AdminSpec(LOOPBACK), metrics=MetricsSpec(each)))
+            for each in (now, wanted)
+        )
+        return asyncio.run(why_not_served(*plans, folder=Path(), address=address)) or ""
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         busy = taken(listener)
-        fault = asyncio.run(why(planned(), planned(busy)))
-        assert fault is not None
-        assert fault.startswith(f"the metrics address {busy} can't be used")
-        assert asyncio.run(why(planned(busy), planned(busy))) is None
-        assert asyncio.run(why(planned(), planned(busy), address=busy)) is None  # the own admin address
-        assert asyncio.run(why(planned(busy), planned())) is None
-        assert asyncio.run(why(planned(), planned(ANY_PORT))) is None
+        assert why(None, busy).startswith(f"the metrics address {busy} can't be used")
+        assert why(busy, busy) == why(busy, None) == why(None, LOOPBACK) == ""
+        assert why(None, busy, busy) == ""  # the own admin address
         ours, wider = Address("127.0.0.1", 8081), Address("0.0.0.0", 8081)
-        fault = asyncio.run(why(planned(), planned(wider), address=ours))
-        assert fault is not None
-        assert fault.startswith(f"the metrics address {wider} includes the admin address {ours}")
+        told = f"the metrics address {wider} includes the admin address {ours}"
+        assert why(None, wider, ours).startswith(told)

@@ -1,6 +1,7 @@
 """What was written down, as figures."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,30 +18,15 @@ def call(
     whose: tuple[int, int] = OLD,
     at: float = 50.0,
     *,
-    key: str = "a",
-    version: int = 1,
-    kind: str = "Modified",
-    handler: str = "h",
-    failed: bool = False,
-    received: float = 0.0,
-    memo: tuple[bool, bool] | None = None,
+    key="a",
+    kind="Modified",
+    memo=(None, None),
+    **known: Any,
 ) -> RecordedCall:
-    return RecordedCall(
-        process=whose[0],
-        generation=whose[1],
-        handler=handler,
-        type=kind.removeprefix("initial "),
-        resource="pods",
-        key=key,
-        uid=f"uid of {key}",
-        version=version,
-        initial=kind.startswith("initial "),
-        received=received or at,
-        began=at,
-        failed=failed,
-        memo=memo and memo[0],
-        memo_after=memo and memo[1],
-    )
+    told = {"type": kind.removeprefix("initial "), "initial": kind.startswith("initial "), "began": at}
+    of = {"handler": "h", "resource": "pods", "key": key, "uid": f"uid of {key}", "version": 1}
+    end = {"received": at, "failed": False, "memo": memo[0], "memo_after": memo[1]}
+    return RecordedCall(*whose, **{**told, **of, **end, **known})
 
 
 def made(at: float, version: int, *, key: str = "a", kind: str = "Modified") -> RecordedChange:
@@ -69,9 +55,7 @@ def with_calls(*calls: RecordedCall, observed: ReloadRecording = RELOADED) -> Re
 
 def test_the_effect_is_that_of_the_slowest_handler():
     """A change counts for new code when it was made after the save and the new code was called for it."""
-    hearing = Subscriptions(
-        {"h": frozenset({"Modified"}), "g": frozenset({"Modified"})}, {"h": "pods", "g": "pods"}
-    )
+    hearing = Subscriptions(dict.fromkeys("hg", frozenset({"Modified"})), dict.fromkeys("hg", "pods"))
     observed = with_calls(
         call(SAME, 100.2, version=8, handler="g"),  # made before the save
         call(SAME, 103.0, version=9, handler="g"),
@@ -80,7 +64,6 @@ def test_the_effect_is_that_of_the_slowest_handler():
 
 
 def test_new_code_that_is_never_called_has_no_effect():
-    """Whoever measures nothing says so."""
     observed = replace(RELOADED, calls=[call(), call(OLD, 101.0, version=9)])
     with pytest.raises(ValueError, match="the new code of h received no change"):
         figures(observed)
@@ -89,8 +72,7 @@ def test_new_code_that_is_never_called_has_no_effect():
 def test_a_wait_ends_with_the_first_call_for_that_state_or_a_later_one():
     """A later state stands for an earlier one; the old code counts as well, it is part of the way."""
     changes = [made(100.1, 5, key="b"), made(100.2, 6, key="b"), made(100.5, 9)]
-    observed = replace(with_calls(call(OLD, 100.9, key="b", version=6)), changes=changes)
-    found = figures(observed)
+    found = figures(replace(with_calls(call(OLD, 100.9, key="b", version=6)), changes=changes))
     assert found.longest_wait == pytest.approx(0.8)
     assert (found.changes, found.undelivered) == (3, 0)
 
@@ -130,80 +112,71 @@ def test_requests_before_the_save_and_of_others_are_not_counted():
 
 def test_told_again_is_what_a_handler_knew():
     """Each handler and object counts once; an object that is new to it does not count."""
-    observed = with_calls(
-        call(OLD, 51.0, key="b", kind="initial Added"),
-        call(NEW, 101.0, key="a", kind="initial Added"),
-        call(NEW, 101.0, key="b", kind="initial Added"),
-        call(NEW, 101.0, key="new", kind="initial Added"),
-        call(NEW, 101.0, key="b", kind="Modified"),
-    )
+    again = [call(NEW, 101.0, key=key, kind="initial Added") for key in ("a", "b", "new")]
+    observed = with_calls(call(OLD, 51.0, key="b", kind="initial Added"), *again, call(NEW, 101.0, key="b"))
     assert figures(observed).added_again == 2
 
 
-def test_a_retry_is_the_same_change_and_not_the_object_anew():
-    """In the same process it goes on; a new process is told the object, and knows of no attempt."""
-    failed = call(OLD, 99.0, key="b", failed=True, received=98.0)
-    again = with_calls(failed, call(SAME, 102.0, key="b", received=98.0))
-    assert (figures(again).retries, figures(again).retries_lost) == (1, 0)
-    anew = with_calls(failed, call(NEW, 102.0, key="b", received=101.0))
-    assert (figures(anew).retries, figures(anew).retries_lost) == (1, 1)
+FAILED = call(OLD, 99.0, key="b", failed=True, received=98.0)
+TRIED = [call(OLD, 98.0, key="b", failed=True, received=98.0), FAILED]
 
 
-def test_a_retry_that_is_not_due_yet_is_not_lost():
-    """Unless its process has ended, or the object was told in its place."""
-    failed = call(OLD, 99.0, key="b", failed=True, received=98.0)
-    assert figures(with_calls(failed)).retries_lost == 0
-    assert figures(with_calls(failed, call(SAME, 102.0, key="b", received=101.0))).retries_lost == 1
-
-
-def test_what_succeeded_or_was_given_up_is_no_retry():
+@pytest.mark.parametrize(
+    ("calls", "attempts", "lost"),
+    [
+        # In the same process it goes on; a new process is told the object, and knows of no attempt.
+        ([FAILED, call(SAME, 102.0, key="b", received=98.0)], {}, (1, 0)),
+        ([FAILED, call(NEW, 102.0, key="b", received=101.0)], {}, (1, 1)),
+        # One that is not due yet is not lost, unless the object was told in its place.
+        ([FAILED], {}, (1, 0)),
+        ([FAILED, call(SAME, 102.0, key="b", received=101.0)], {}, (1, 1)),
+        # What succeeded or was given up is no retry.
+        (TRIED, {"h": 2}, (0, 0)),
+        (TRIED, {"h": 3}, (1, 0)),
+        ([*TRIED, call(OLD, 99.5, key="b", received=98.0)], {}, (0, 0)),
+    ],
+)
+def test_a_retry_is_the_same_change_and_not_the_object_anew(calls, attempts, lost):
     """Only what waits can be lost."""
-    tried = [call(OLD, at, key="b", failed=True, received=98.0) for at in (98.0, 99.0)]
-    observed = replace(with_calls(*tried), attempts={"h": 2})
-    assert figures(observed).retries == 0
-    assert figures(replace(observed, attempts={"h": 3})).retries == 1
-    assert figures(with_calls(*tried, call(OLD, 99.5, key="b", received=98.0))).retries == 0
+    found = figures(replace(with_calls(*calls), attempts=attempts))
+    assert (found.retries, found.retries_lost) == lost
 
 
-def test_a_memo_is_looked_for_when_new_code_is_called_for_the_object():
-    """What was remembered, and is not there at the first call, is lost; the first call writes it anew."""
-    knew = call(OLD, 99.0, key="b", memo=(False, True))
-    kept = with_calls(knew, call(SAME, 101.0, key="b", memo=(True, True)))
-    assert (figures(kept).memos, figures(kept).memos_lost) == (1, 0)
-    gone = with_calls(
-        knew, call(NEW, 101.0, key="b", memo=(False, True)), call(NEW, 102.0, key="b", memo=(True, True))
-    )
-    assert (figures(gone).memos, figures(gone).memos_lost) == (1, 1)
-    never = with_calls(call(OLD, 99.0, key="b"), call(SAME, 101.0, key="b"))
-    assert figures(never).memos == 0
+KNEW = call(OLD, 99.0, key="b", memo=(False, True))
+
+
+@pytest.mark.parametrize(
+    ("calls", "lost"),
+    [
+        ([KNEW, call(SAME, 101.0, key="b", memo=(True, True))], (1, 0)),
+        # The first call writes it anew.
+        ([KNEW, *(call(NEW, at, key="b", memo=(at > 101, True)) for at in (101.0, 102.0))], (1, 1)),
+        ([call(OLD, 99.0, key="b"), call(SAME, 101.0, key="b")], (0, 0)),
+    ],
+    ids=["kept", "gone", "never"],
+)
+def test_a_memo_is_looked_for_when_new_code_is_called_for_the_object(calls, lost):
+    """What was remembered, and is not there at the first call, is lost."""
+    found = figures(with_calls(*calls))
+    assert (found.memos, found.memos_lost) == lost
 
 
 def test_hearing_is_learnt_from_changes_that_were_made():
     """A first sync, and what others change, tell nothing of what a handler hears of."""
-    calls = [
-        call(kind="initial Added"),
-        call(key="b", kind="Added"),
-        call(key="b", kind="Deleted"),
-        call(key="elsewhere"),
-        call(handler="deaf", kind="initial Added"),
-    ]
-    changes = [
-        made(1.0, 1, kind="Added"),
-        made(1.0, 1, key="b", kind="Added"),
-        made(1.0, 2, key="b", kind="Deleted"),
-    ]
-    hearing = Subscriptions.of(calls, changes)
+    of_b = [call(key="b", kind=kind) for kind in ("Added", "Deleted")]
+    calls = [call(kind="initial Added"), *of_b, call(key="elsewhere")]
+    changes = [made(1.0, version, key="b", kind=kind) for version, kind in ((1, "Added"), (2, "Deleted"))]
+    hearing = Subscriptions.of(
+        [*calls, call(handler="deaf", kind="initial Added")], [made(1.0, 1, kind="Added"), *changes]
+    )
     assert hearing == Subscriptions({"h": frozenset({"Added", "Deleted"})}, {"h": "pods"})
     assert hearing.handlers == {"h"}
 
 
 def test_a_handler_is_expected_to_hear_what_it_hears_of():
     """Not of other types, and not of other resources."""
-    changes = [
-        made(100.1, 5, key="b", kind="Deleted"),
-        RecordedChange("Modified", "nodes", "n", 6, 100.2),
-        made(100.5, 9),
-    ]
+    of_another = RecordedChange("Modified", "nodes", "n", 6, 100.2)
+    changes = [made(100.1, 5, key="b", kind="Deleted"), of_another, made(100.5, 9)]
     hearing = Subscriptions({"h": frozenset({"Modified"})}, {"h": "pods"})
     found = figures(replace(RELOADED, changes=changes, hearing=hearing))
     assert (found.changes, found.undelivered) == (1, 0)

@@ -1,6 +1,7 @@
 """CallLog of handlers, written down while they are made."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +46,16 @@ class Change:
         uid, resource_version = "u-1", "17"
 
 
-def told(
-    function: Any, takes: tuple[str, ...], *, is_async: bool = False
-) -> tuple[Implementation, list[bytes]]:
+def told(function: Any, *takes: str, is_async: bool = False) -> tuple[Implementation, list[bytes]]:
     lines: list[bytes] = []
     plain = Implementation("declctl_event", "handlers:tell", function, takes, is_async)
     return observed(plain, lines.append), lines
 
 
-def only(lines: list[bytes], folder: Path) -> RecordedCall:
+def read(lines: list[bytes], folder: Path) -> Sequence[RecordedCall]:
     calls = CallLog(folder / "calls")
     calls.path.write_bytes(b"".join(lines))
-    (found,) = calls.read()
-    return found
+    return calls.read()
 
 
 def test_a_call_gets_what_it_takes_and_is_written_down(tmp_path: Path):
@@ -68,11 +66,10 @@ def test_a_call_gets_what_it_takes_and_is_written_down(tmp_path: Path):
         ctx.values["seen"] = 1
         return obj
 
-    implementation, lines = told(tell, ("obj", "ctx"))
-    assert (
-        call(implementation, {"change": Change, "obj": "the object", "old": None, "ctx": ctx}) == "the object"
-    )
-    found = only(lines, tmp_path)
+    implementation, lines = told(tell, "obj", "ctx")
+    given = {"change": Change, "obj": "the object", "old": None, "ctx": ctx}
+    assert call(implementation, given) == "the object"
+    (found,) = read(lines, tmp_path)
     assert (found.handler, found.type, found.key, found.version) == ("tell", "Modified", "default/a", 17)
     assert (found.generation, found.received, found.failed) == (3, 12.5, False)
     assert (found.memo, found.memo_after) == (False, True)
@@ -81,22 +78,19 @@ def test_a_call_gets_what_it_takes_and_is_written_down(tmp_path: Path):
 def test_a_handler_that_can_remember_nothing_gets_no_memo(tmp_path: Path):
     """A memo costs memory for each object, so that measuring must not make any."""
     ctx = Ctx()
-    implementation, lines = told(lambda change: None, ("change",))
+    implementation, lines = told(lambda change: None, "change")
     call(implementation, {"change": Change, "ctx": ctx})
-    assert ctx.asked == 0
-    assert only(lines, tmp_path).memo is None
+    (found,) = read(lines, tmp_path)
+    assert (ctx.asked, found.memo) == (0, None)
 
 
 def test_a_call_that_raises_is_written_down_too(tmp_path: Path):
     """It raises what it raised before."""
-
-    def tell(change):
-        raise KeyError("team")
-
-    implementation, lines = told(tell, ("change",))
+    implementation, lines = told(lambda change: {}["team"], "change")
     with pytest.raises(Exception, match="team"):
         call(implementation, {"change": Change, "ctx": Ctx()})
-    assert only(lines, tmp_path).failed
+    (found,) = read(lines, tmp_path)
+    assert found.failed
 
 
 async def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: Path):
@@ -106,13 +100,14 @@ async def test_an_asynchronous_call_is_written_down_when_it_has_ended(tmp_path: 
     async def tell(change):
         await gate.wait()
 
-    implementation, lines = told(tell, ("change",), is_async=True)
+    implementation, lines = told(tell, "change", is_async=True)
     rest, _ = begin_async(implementation, {"change": Change, "ctx": Ctx()})
     assert rest is not None
     assert lines == []
     gate.set()
     await rest
-    assert not only(lines, tmp_path).failed
+    (found,) = read(lines, tmp_path)
+    assert not found.failed
 
 
 def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
@@ -120,19 +115,15 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path):
     calls = CallLog(tmp_path / "calls")
     one = RecordedCall(1, 1, "tell", "Added", "maps", "default/a", "u", 5, True, 1.0, 2.0, False)
     text = line(one)
-    with calls.path.open("ab") as file:
+    with calls.path.open("ab", buffering=0) as file:
         file.write(text + text[:9])
-        file.flush()
-        assert calls.read() == [one]
-        assert calls.read() == []
+        assert (calls.read(), calls.read()) == ([one], [])
         file.write(text[9:])
-        file.flush()
         assert calls.read() == [one]
     assert calls.all == [one, one]
 
 
 def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whatever the runtime calls passes by."""
     from declctl.bench import recorder as module
 
     plain = module.PluginRegistry.target
@@ -148,7 +139,5 @@ def test_what_is_observed_in_a_controller_is_every_call(tmp_path: Path, monkeypa
         assert controller.reload().result == "Applied"
         controller.sandbox.patch("ConfigMap", "a", {"data": {"k": "v"}})
         controller.wait_idle()
-    calls = CallLog(tmp_path / "calls")
-    calls.path.write_bytes(b"".join(lines))
-    found = [(c.generation, c.handler, c.type, c.key, c.initial) for c in calls.read()]
+    found = [(c.generation, c.handler, c.type, c.key, c.initial) for c in read(lines, tmp_path)]
     assert found == [(1, "tell", "Added", "default/a", True), (2, "tell", "Modified", "default/a", False)]

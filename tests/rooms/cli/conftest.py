@@ -4,8 +4,10 @@ import importlib
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import structlog
 import yaml
 
 from declctl.cli.main import status_of
+from declctl.sandbox import SandboxThread
 from tests.children import share_children
 from tests.rooms.cli import hello
 from tests.rooms.cli.answering import Process, answering
+from tests.rooms.cli.running import Running
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -39,12 +43,10 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of stdout."""
         return self.out.splitlines()
 
     @property
     def document(self) -> Any:
-        """The document that stdout has as JSON."""
         return json.loads(self.out)
 
     @property
@@ -185,6 +187,27 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     yield install
     for module in modules:
         sys.modules.pop(module, None)
+
+
+@pytest.fixture(name="sandbox")
+def _sandbox(tmp_path: Path) -> Iterator[SandboxThread]:
+    """A cluster, and a kubeconfig of it in the folder of the test."""
+    with SandboxThread() as sandbox:
+        (tmp_path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
+        yield sandbox
+
+
+@pytest.fixture(name="begin")
+def _begin(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Begins `declctl run` in the folder of the test, and ends it with the test if it runs still."""
+    with ExitStack() as stack:
+
+        def begin(*arguments: str, **env: str) -> Running:
+            running = Running(tmp_path, *arguments, env={**os.environ, **env})
+            stack.callback(running.close)
+            return running
+
+        yield begin
 
 
 @pytest.fixture(name="process_restored", autouse=True)

@@ -68,3 +68,8 @@ class Running:
         assert self.process.stdout is not None
         with self.process.stdout:
             self.lines.extend(iter(self.process.stdout.readline, ""))
+
+
+def config_map(name: str) -> dict[str, object]:
+    """An object for a handler to be called for."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}

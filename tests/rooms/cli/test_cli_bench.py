@@ -4,6 +4,7 @@ import io
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,28 +32,20 @@ spec:
 """
 
 
-class Measured:
-    """Stands for the measuring; remembers what it was asked for."""
+@pytest.fixture(name="measured")
+def _measured(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the measuring, which is not done, was asked for."""
+    measured = SimpleNamespace(bundle=None)
 
-    def __init__(self) -> None:
-        self.bundle: BenchFiles | None = None
-        self.samples: Sequence[Any] = ()
-        self.objects = 0
-        self.on_sigterm: Any = None
-
-    def __call__(
-        self, bundle: BenchFiles, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
+    def compare(
+        bundle: BenchFiles, samples: Sequence[Any], *, objects: int, tell: Callable[[str], object]
     ) -> Comparison:
-        self.bundle, self.samples, self.objects = bundle, samples, objects
-        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        measured.bundle, measured.samples, measured.objects = bundle, samples, objects
+        measured.on_sigterm = signal.getsignal(signal.SIGTERM)
         tell("it is measured")
         return Comparison(objects, len(bundle.plan.handlers), RESTART, RELOAD)
 
-
-@pytest.fixture(name="measured")
-def _measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    measured = Measured()
-    monkeypatch.setattr(measuring, "compare", measured)
+    monkeypatch.setattr(measuring, "compare", compare)
     return measured
 
 
@@ -84,24 +77,17 @@ def test_both_ways_stand_side_by_side(declctl, folder, measured):
 
 
 def test_json_is_one_document(declctl, folder, measured):
-    """The same for programs, in seconds."""
-    ended = declctl("bench", "reload", "--objects", "10", "--handlers", "1", "-o", "json")
-    assert ended.status == 0
+    """The same for programs, in seconds. Nothing is read of the current folder, and nothing written there."""
+    document = declctl.done("bench", "reload", "--objects", "20", "--handlers", "7", "-o", "json").document
     names = ("lists", "watches", "addedAgain", "retries", "retriesLost", "memos", "memosLost", "changes")
     names += ("changesUndelivered", "secondsToEffect", "longestWaitSeconds")
     restart = (1, 2, 20_000, 80, 80, 300, 300, 1_376, 168, 1.471235, 2.5)
     reload = (0, 0, 0, 80, 0, 0, 0, 184, 0, 0.44, 0.0361)
     ways = {
-        way: dict(zip(names, figures, strict=True))
-        for way, figures in (("restart", restart), ("reload", reload))
+        "restart": dict(zip(names, restart, strict=True)),
+        "reload": dict(zip(names, reload, strict=True)),
     }
-    assert ended.document == {"manifest": None, "objects": 10, "handlers": 1, **ways}
-
-
-def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(declctl, folder, measured):
-    """Nothing is read of the current folder, and nothing written there."""
-    assert declctl("bench", "reload", "--handlers", "7", "--objects", "20").status == 0
-    assert measured.bundle is not None
+    assert document == {"manifest": None, "objects": 20, "handlers": 7, **ways}
     assert (len(measured.bundle.plan.handlers), measured.objects) == (7, 20)
     assert list(folder.iterdir()) == []
 
@@ -110,9 +96,8 @@ def test_without_a_manifest_it_has_one_with_as_many_handlers_as_asked(declctl, f
 def test_somebodys_own_manifest_is_copied(declctl, shop, measured, named):
     """A file, or the folder that holds it; with the objects that its handlers are written for."""
     (shop / "samples.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n")
-    ended = declctl("bench", "reload", "--manifest", named, "--samples", "samples.yaml", "-o", "json")
-    assert (ended.status, ended.document["manifest"]) == (0, named)
-    assert measured.bundle is not None
+    options = ("--manifest", named, "--samples", "samples.yaml", "-o", "json")
+    assert declctl.done("bench", "reload", *options).document["manifest"] == named
     assert measured.bundle.plan.name == "shop"
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
     assert [sample["metadata"]["name"] for sample in measured.samples] == ["web"]
@@ -121,8 +106,7 @@ def test_somebodys_own_manifest_is_copied(declctl, shop, measured, named):
 def test_a_manifest_may_come_from_standard_input(declctl, shop, measured, monkeypatch):
     """Its handlers stand in the current folder then, as for `declctl run`."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MANIFEST.encode())))
-    assert declctl("bench", "reload", "--manifest", "-").status == 0
-    assert measured.bundle is not None
+    declctl.done("bench", "reload", "--manifest", "-")
     assert set(measured.bundle.files) == {"manifest.yaml", "handlers.py"}
 
 
@@ -161,13 +145,10 @@ def test_what_can_not_be_run_or_edited_is_not_measured(declctl, shop, measured):
 
 
 def test_what_could_not_be_measured_is_told(declctl, folder, monkeypatch):
-    """In one sentence, with 1."""
-
     def fail(*_: Any, **__: Any) -> Comparison:
         raise DeclctlError("no handler hears of it")
 
     monkeypatch.setattr(measuring, "compare", fail)
-    ended = declctl("bench", "reload")
-    assert (ended.status, ended.out, ended.err) == (1, "", "declctl: no handler hears of it\n")
+    assert declctl.refused("bench", "reload", status=1) == "declctl: no handler hears of it\n"
     # There may be more to measure one day.
     assert "reload" in declctl.done("bench", "--help").out

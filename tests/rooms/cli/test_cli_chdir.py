@@ -1,15 +1,11 @@
 """Handlers that change the working folder of the process: what was named on the command line stays named."""
 
-import json
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from declctl.sandbox import SandboxThread
-from tests.rooms.cli.running import Running
+from tests.rooms.cli.running import Running, config_map
 
 pytestmark = pytest.mark.thorough  # processes run in several folders
 
@@ -31,35 +27,20 @@ def tell(change):
 """
 
 
-@pytest.fixture(name="sandbox")
-def _sandbox() -> Iterator[SandboxThread]:
-    with SandboxThread() as sandbox:
-        yield sandbox
-
-
 @pytest.fixture(name="start")
-def _start(tmp_path: Path, sandbox: SandboxThread):
+def _start(tmp_path: Path, sandbox: SandboxThread, begin, monkeypatch: pytest.MonkeyPatch):
     """Starts it, in a folder that has `app/` and `kubeconfig`."""
-    (tmp_path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "handlers.py").write_text(HANDLERS.format(version=1))
-    env = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-    begun: list[Running] = []
+    monkeypatch.delenv("KUBECONFIG", raising=False)
 
     def start(manifest: str, *options: str, watch: str) -> Running:
         (tmp_path / "app" / "manifest.yaml").write_text(MANIFEST.format(name="first", watch=watch))
-        arguments = (manifest, "--kubeconfig", "kubeconfig", *options, "--admin", "127.0.0.1:0")
-        begun.append(Running(tmp_path, *arguments, env=env))
-        begun[0].wait_for("maps synced")
-        return begun[0]
+        running = begin(manifest, "--kubeconfig", "kubeconfig", *options, "--admin", "127.0.0.1:0")
+        running.wait_for("maps synced")
+        return running
 
-    yield start
-    for running in begun:
-        running.close()
-
-
-def _config_map(name: str) -> dict[str, object]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+    return start
 
 
 @pytest.mark.parametrize("watch", ["Auto", "Poll"])
@@ -67,25 +48,23 @@ def _config_map(name: str) -> dict[str, object]:
 def test_edits_are_seen_and_applied_wherever_the_process_stands(start, sandbox, tmp_path, manifest, watch):
     """After `os.chdir("/")` in a handler the next edits count, and messages show paths as they were typed."""
     running = start(manifest, watch=watch)
-    sandbox.create(_config_map("one"))
+    sandbox.create(config_map("one"))
     running.wait_for("1 one True")
     (tmp_path / "app" / "handlers.py").write_text("def tell(change): 1 +\n")
     running.wait_for("generation 1 goes on: app/handlers.py:1:")
     (tmp_path / "app" / "handlers.py").write_text(HANDLERS.format(version=2))
     running.wait_for("generation 2")
-    sandbox.create(_config_map("two"))
+    sandbox.create(config_map("two"))
     running.wait_for("2 two True")
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(30) == 0
+    assert running.stop() == 0
 
 
 def test_a_process_that_starts_again_stands_where_it_was_started(start, sandbox, tmp_path):
     """`--exec-on-restart` with relative paths, after `os.chdir("/")` in a handler."""
     running = start("app/manifest.yaml", "--exec-on-restart", watch="Auto")
-    sandbox.create(_config_map("one"))
+    sandbox.create(config_map("one"))
     running.wait_for("1 one True")
     (tmp_path / "app" / "manifest.yaml").write_text(MANIFEST.format(name="second", watch="Auto"))
     running.wait_for("maps synced", 2)
     running.wait_for("1 one True", 2)
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(30) == 0
+    assert running.stop() == 0

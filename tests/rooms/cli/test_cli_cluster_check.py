@@ -1,7 +1,7 @@
 """`validate --cluster`: what the server says to a manifest."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +33,6 @@ spec:
 
 
 def kind_of(api_version: str, kind: str, namespaced: bool = True) -> Resource:
-    """A kind that a server has."""
     return Resource(GroupVersionKind.of(api_version, kind), f"{kind.lower()}s", namespaced)
 
 
@@ -41,17 +40,20 @@ class Server:
     """A server that has kinds and allows things."""
 
     def __init__(
-        self, *refuses: tuple[str, str, str], error: ApiError | None = None, forbidden: str = ""
+        self,
+        *refuses: tuple[str, str, str],
+        error: ApiError | None = None,
+        forbidden: str = "",  # the name of an object that may not be read
+        missing: str = "",
+        selected: Sequence[str] = (),  # the namespaces that every selector matches
+        schemas: Mapping[str, Any] | None = None,
     ) -> None:
-        self._refuses, self._error = refuses, error
-        self._forbidden = forbidden  # the name of an object that may not be read
+        self._refuses, self._error, self._forbidden, self._missing = refuses, error, forbidden, missing
+        self._selected, self._schemas = selected, schemas
         self.kinds = {"Pod": kind_of("v1", "Pod"), "Node": kind_of("v1", "Node", namespaced=False)}
         self.asked: list[tuple[str, str, str]] = []
-        self.missing: set[str] = set()
         self.names: dict[tuple[str, str, str], list[str]] = {}  # of the objects that were asked about
-        self.selected: Sequence[str] = ()  # the namespaces that every selector matches
         self.selectors: list[str] = []
-        self.schemas: dict[str, Any] = {}
 
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         if self._error:
@@ -66,13 +68,13 @@ class Server:
         if method == "GET":
             if path == "/openapi/v3/api/v1":
                 self.asked.append(("get", "schemas", ""))
-                return {"components": {"schemas": self.schemas}}
+                return {"components": {"schemas": self._schemas or {}}}
             if path.startswith("/api/v1/namespaces?labelSelector="):
                 self.selectors.append(unquote(path.partition("=")[2]))
-                return {"items": [{"metadata": {"name": name}} for name in self.selected]}
+                return {"items": [{"metadata": {"name": name}} for name in self._selected]}
             if path.rpartition("/")[2] == self._forbidden:
                 raise Forbidden(403, "Forbidden", "it may not be read")
-            if path.rpartition("/")[2] in self.missing:
+            if path.rpartition("/")[2] == self._missing:
                 raise NotFound(404, "NotFound", "namespaces not found")
             return {}
         assert body is not None
@@ -123,8 +125,8 @@ def test_a_kind_that_the_server_lacks_is_shown_at_its_line():
 def test_a_missing_permission_names_verb_and_namespace():
     """A Role that lacks a verb is told with what it lacks, at the resource; nodes need a ClusterRole."""
     (fault,) = faults(Server(("watch", "pods", "team-b")))
-    assert (fault.code, fault.line) == ("DCL051", 7)
-    assert fault.message == "you may not watch pods in the namespace team-b"
+    told = "you may not watch pods in the namespace team-b"
+    assert (fault.code, fault.line, fault.message) == ("DCL051", 7, told)
     (fault,) = faults(Server(("list", "nodes", "")))
     assert fault.message == "you may not list nodes in the whole cluster"
     assert fault.suggestion == (
@@ -133,17 +135,11 @@ def test_a_missing_permission_names_verb_and_namespace():
     )
 
 
-def test_a_silent_cluster_is_one_fault():
-    """When the cluster doesn't answer, that is said once and not for each resource."""
+def test_a_silent_cluster_is_one_fault_and_a_missing_namespace_is_a_warning():
+    """It is said once and not for each resource. A mistyped namespace would be watched in vain."""
     (fault,) = faults(Server(error=Unreachable("connection refused")))
     assert (fault.code, "connection refused" in fault.message) == ("DCL052", True)
-
-
-def test_a_namespace_that_is_not_there_is_a_warning():
-    """A mistyped namespace would be watched in vain; one that comes later is seen then."""
-    server = Server()
-    server.missing = {"team-b"}
-    (fault,) = faults(server)
+    (fault,) = faults(Server(missing="team-b"))
     assert (fault.code, fault.severity) == ("DCL053", "warning")
     told = "the namespace team-b is not in the cluster: there is nothing to watch until it is"
     assert fault.message == told
@@ -162,13 +158,14 @@ def test_events_need_a_right_where_handlers_record_them():
     assert fault.message.startswith("you may not patch events in the namespace team-a")
 
 
+REF = "#/components/schemas/"
 POD_SCHEMAS = {
     "io.k8s.api.core.v1.Pod": {
         "type": "object",
         "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}],
         "properties": {
-            "metadata": {"allOf": [{"$ref": "#/components/schemas/Meta"}], "default": {}},
-            "status": {"$ref": "#/components/schemas/Status"},
+            "metadata": {"allOf": [{"$ref": f"{REF}Meta"}], "default": {}},
+            "status": {"$ref": f"{REF}Status"},
             "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {"a": {}}},
         },
     },
@@ -178,18 +175,17 @@ POD_SCHEMAS = {
     "Status": {
         "properties": {
             "phase": {"type": "string"},
-            "conditions": {"type": "array", "items": {"$ref": "#/components/schemas/Status"}},
-            "ring": {"$ref": "#/components/schemas/Ring"},
+            "conditions": {"type": "array", "items": {"$ref": f"{REF}Status"}},
+            "ring": {"$ref": f"{REF}Ring"},
         }
     },
-    "Ring": {"allOf": [{"$ref": "#/components/schemas/Ring"}]},
+    "Ring": {"allOf": [{"$ref": f"{REF}Ring"}]},
 }
 
 
 def expression_faults(expression: str, schemas: dict[str, Any] = POD_SCHEMAS) -> list[Diagnostic]:
     """What the server has against a handler's expression."""
-    server = Server()
-    server.schemas = schemas
+    server = Server(schemas=schemas)
     filtered = f'"handlers:f", filter: {{expression: "{expression}"}}'
     found = faults(server, MANIFEST.replace('"handlers:f"', filtered))
     assert server.asked.count(("get", "schemas", "")) == 1
@@ -211,17 +207,10 @@ def test_a_field_that_the_kind_lacks_is_shown_in_the_expression():
 def test_a_field_that_the_kind_of_a_watch_lacks_is_shown_in_its_expression():
     """The kind is that of the watched resource, and not that of the handler."""
     watch = "{resourceRef: {name: pods}, mapTo: {label: x}, filter: {expression: obj.status.phaze == 'x'}}"
-    manifest = (
-        "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n  resources:\n"
-        "    - {name: apps, apiVersion: apps/v1, kind: Deployment}\n"
-        "    - {name: pods, apiVersion: v1, kind: Pod}\n  handlers:\n"
-        "    - {name: a, mode: Reconcile, resourceRef: {name: apps}, entryPoint: m, "
-        f"watches: [{watch}]}}\n"
-    )
-    server = Server()
-    server.schemas = POD_SCHEMAS
-    (fault,) = [each for each in faults(server, manifest) if each.code == "DCL054"]
-    assert fault.message == "a Pod has no field phaze in obj.status"
+    handler = f"{{name: a, mode: Reconcile, resourceRef: {{name: nodes}}, entryPoint: m, watches: [{watch}]}}"
+    manifest = MANIFEST.partition("    - {name: h")[0] + f"    - {handler}\n"
+    (fault,) = faults(Server(schemas=POD_SCHEMAS), manifest)
+    assert (fault.code, fault.message) == ("DCL054", "a Pod has no field phaze in obj.status")
     assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
 
 
@@ -290,17 +279,13 @@ def test_the_rights_to_write_are_asked_for_where_the_handler_writes():
 
 
 def test_a_missing_right_to_write_is_named_with_the_rule_that_gives_it():
-    """The rule can be pasted into a Role; the fault stands at the kind in `applies`."""
+    """The rule can be pasted into a Role; the fault stands at the kind in `applies`, or at the status."""
     refuses = [(verb, "deployments", "team-a") for verb in ("create", "delete")]
     (fault,) = writing(Server(*refuses), "pods", "apply_set")
-    assert (fault.code, fault.line) == ("DCL051", 14)
-    assert fault.message == "you may not create or delete deployments in the namespace team-a"
+    told = "you may not create or delete deployments in the namespace team-a"
+    assert (fault.code, fault.line, fault.message) == ("DCL051", 14, told)
     needed = rule("apps", "deployments", "get list create patch delete")
     assert fault.suggestion == f"grant it by a Role of the namespace team-a with the rule {needed}"
-
-
-def test_a_status_needs_a_right_of_its_own():
-    """`patch` of `pods/status` is another right than `patch` of pods."""
     (fault,) = writing(Server(("patch", "pods/status", "team-a")))
     assert (fault.code, fault.line) == ("DCL051", 16)
     assert 'resources: ["pods/status"], verbs: ["patch"]' in str(fault.suggestion)
@@ -321,8 +306,8 @@ def test_a_finalizer_needs_a_right_to_the_object():
     server = Server(("patch", "pods", "team-a"))
     server.kinds["Deployment"] = kind_of("apps/v1", "Deployment")
     (fault,) = faults(server, text.replace("entryPoint", "mode: Reconcile\n      entryPoint"))
-    assert (fault.code, fault.line) == ("DCL051", 17)
-    assert fault.message == "you may not patch pods in the namespace team-a"
+    told = "you may not patch pods in the namespace team-a"
+    assert (fault.code, fault.line, fault.message) == ("DCL051", 17, told)
     assert 'resources: ["pods"], verbs: ["get", "patch"]' in str(fault.suggestion)
 
 
@@ -346,24 +331,26 @@ def selecting(server: Server) -> tuple[list[Diagnostic], list[str]]:
 
 def test_rights_are_asked_for_in_each_namespace_that_a_selector_matches():
     """Once for each resource and verb, and in no other namespace; a line says which namespaces there are."""
-    server = Server(("watch", "pods", "b"))
-    server.selected = ["b", "a"]
+    server = Server(("watch", "pods", "b"), selected="ba")
     (fault,), notes = selecting(server)
     assert fault.message == "you may not watch pods in the namespace b"
     assert notes == ["namespaces with team in (api,web): 2 now (a, b)"]
     assert server.selectors == ["team in (api,web)"]
     assert {namespace for _, resource, namespace in server.asked if resource == "pods"} == {"a", "b"}
     assert ("list", "nodes", "") in server.asked
+    # A cluster with thousands is not asked for each of them.
+    server = Server(selected=[f"n{number:04}" for number in range(1000)])
+    some = "1,000 now (n0000, n0001, n0002, n0003, n0004, …)"
+    assert selecting(server) == ([], [f"namespaces with team in (api,web): {some}"])
+    assert len([asked for asked in server.asked if asked[1] == "pods"]) == 100
 
 
 def test_a_selector_needs_the_right_to_list_namespaces():
     """Told at the selector, with the rule; namespaces are not listed without it."""
     server = Server(("watch", "namespaces", ""))
     (fault,), notes = selecting(server)
-    assert (fault.code, fault.line) == ("DCL051", 5)
-    assert fault.message == (
-        "you may not watch namespaces in the whole cluster, which a selector of namespaces needs"
-    )
+    told = "you may not watch namespaces in the whole cluster, which a selector of namespaces needs"
+    assert (fault.code, fault.line, fault.message) == ("DCL051", 5, told)
     needed = rule("", "namespaces", "list watch")
     assert fault.suggestion == f"grant it by a ClusterRole with the rule {needed}"
     assert (server.selectors, notes) == ([], [])
@@ -374,17 +361,7 @@ def test_a_selector_that_matches_nothing_is_a_warning():
     (fault,), notes = selecting(Server())
     assert (fault.code, fault.severity, fault.line) == ("DCL053", "warning", 5)
     told = "no namespace has the labels team in (api,web): there is nothing to watch until one has"
-    assert fault.message == told
-    assert notes == ["namespaces with team in (api,web): 0 now"]
-
-
-def test_of_many_namespaces_some_are_named_and_the_first_are_asked_about():
-    """A cluster with thousands is not asked for each of them."""
-    server = Server()
-    server.selected = [f"n{number:04}" for number in range(1000)]
-    some = "1,000 now (n0000, n0001, n0002, n0003, n0004, …)"
-    assert selecting(server) == ([], [f"namespaces with team in (api,web): {some}"])
-    assert len([asked for asked in server.asked if asked[1] == "pods"]) == 100
+    assert (fault.message, notes) == (told, ["namespaces with team in (api,web): 0 now"])
 
 
 def test_a_right_to_one_object_is_asked_for_by_its_name():
@@ -412,12 +389,11 @@ def test_a_secret_of_a_config_has_to_be_there():
     assert (fault.code, fault.line, fault.column) == ("DCL057", 8, 57)
     assert fault.message == "the Secret default/chat has no key token"
     assert server.names["get", "secrets", "default"] == ["chat"]
-    server.missing = {"chat"}
-    (fault,) = faults(server, WITH_SECRET)
+    (fault,) = faults(Server(missing="chat"), WITH_SECRET)
     assert (fault.code, fault.line, fault.column) == ("DCL057", 8, 46)
     create = "kubectl create secret generic chat --namespace default --from-file token=FILE"
     assert fault.suggestion == f"create it: `{create}`"
     (fault,) = faults(Server(("get", "secrets", "default"), forbidden="chat"), WITH_SECRET)
-    assert (fault.code, fault.line) == ("DCL051", 8)
-    assert fault.message == "you may not get secrets in the namespace default"
+    told = "you may not get secrets in the namespace default"
+    assert (fault.code, fault.line, fault.message) == ("DCL051", 8, told)
     assert 'resources: ["secrets"], resourceNames: ["chat"], verbs: ["get"]' in str(fault.suggestion)

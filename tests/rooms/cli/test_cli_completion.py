@@ -5,6 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,21 +29,15 @@ spec:
     - {name: nag, resourceRef: {name: pods}, entryPoint: "handlers:fails_at_import"}
   schedules: [{name: nightly, entryPoint: "handlers:nightly", cron: "@daily"}]
 """
-CONTEXTS = {
-    "contexts": [
-        {"name": "staging", "context": {"cluster": "east"}},
-        {"name": "production", "context": {"cluster": "west"}},
-    ]
-}
+CONTEXTS = {"contexts": [{"name": "staging", "context": {}}, {"name": "production", "context": {}}]}
 
 
 @pytest.fixture(name="shop")
-def _shop(folder: Path) -> Path:
+def _shop(folder: Path, write: Callable) -> Path:
     """The current folder, with a manifest whose handlers must not be imported, and a kubeconfig."""
-    (folder / "manifest.yaml").write_text(MANIFEST)
-    (folder / "handlers.py").write_text("raise SystemExit('imported')\n")
-    (folder / ".kube").mkdir()
-    (folder / ".kube" / "config").write_text(yaml.safe_dump(CONTEXTS))
+    write("manifest.yaml", MANIFEST)
+    write("handlers.py", "raise SystemExit('imported')\n")
+    write(".kube/config", yaml.safe_dump(CONTEXTS))
     return folder
 
 
@@ -64,7 +59,7 @@ def of_process(folder: Path, *command: str, **env: str) -> str:
         ("declctl explain spec.handl", ["spec.handlers", "spec.handlers."]),
         (
             "declctl explain spec.handlers.retry.m",
-            ["spec.handlers.retry.maxAttempts", "spec.handlers.retry.maxBackoff"],
+            [f"spec.handlers.retry.max{n}" for n in ("Attempts", "Backoff")],
         ),
         ("declctl explain DCL10", [code for code in sorted(CODES) if code.startswith("DCL10")]),
         ("declctl explain dcl10", [code.lower() for code in sorted(CODES) if code.startswith("DCL10")]),
@@ -134,16 +129,13 @@ print(sorted(slow & set(sys.modules)))
 NAMES = "kind: Controller\nspec: {{handlers: [{{name: {}}}]}}\n"
 
 
-def names(found: list[tuple[str, str]]) -> list[str]:
-    """The candidates without their help."""
-    return [name for name, _ in found]
-
-
 def test_candidates_have_a_help(shop):
-    """Zsh and fish show it beside them."""
+    """Zsh and fish show it beside them. There is nothing below a field that does not exist."""
     assert completion.handlers("no") == [("notify", "handler handlers:fails_at_import")]
     assert completion.resources("p") == [("pods", "resource Pod")]
     assert ("DCL101", CODES["DCL101"]) in completion.explanations("DCL10")
+    assert completion.explanations("spec.nothing.") == []
+    assert [name for name, _ in completion.explanations("")] == ["spec", "spec."]
 
 
 @pytest.mark.parametrize(
@@ -180,13 +172,7 @@ def test_names_are_read_while_the_manifest_is_edited(folder, write, files, found
     """Whatever stands in the files, a candidate is one that a shell can use."""
     for name, text in files.items():
         write(name, text)
-    assert names(completion.handlers("")) == found
-
-
-def test_an_unknown_field_completes_to_nothing(folder):
-    """There is nothing below a field that does not exist."""
-    assert completion.explanations("spec.nothing.") == []
-    assert names(completion.explanations("")) == ["spec", "spec."]
+    assert [name for name, _ in completion.handlers("")] == found
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

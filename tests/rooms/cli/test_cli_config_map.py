@@ -10,55 +10,46 @@ import yaml
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 from tests.rooms.cli import hello
+from tests.rooms.cli.conftest import Ended
 
 MANIFEST = f"{hello.MANIFEST}  admin: {{bindAddress: '127.0.0.1:0'}}\n"
 NAMED = "configmap/team-a/bundle"
 CLUSTER = ("--kubeconfig", "kubeconfig")
-COMMANDS = [
-    ("validate",),
-    ("plan",),
-    ("graph",),
-    ("digest",),
-    ("generate", "rbac"),
-    ("generate", "deploy"),
-    ("generate", "image"),
-]
+COMMANDS = ["validate", "plan", "graph", "digest", "generate rbac", "generate deploy", "generate image"]
 
 
 @pytest.fixture(name="server")
-def _server(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Iterator[SandboxThread]:
+def _server(folder, sandbox: SandboxThread, tmp_path_factory, monkeypatch) -> Iterator[SandboxThread]:
     """A cluster that has the bundle in a ConfigMap, and a kubeconfig of it in the current folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
-    metadata = {"name": "bundle", "namespace": "team-a"}
-    data = {"manifest.yaml": MANIFEST, "handlers.py": hello.HANDLERS}
-    with SandboxThread() as server:
-        server.load([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}])
-        (folder / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
-        yield server
+    sandbox.load([bundle("bundle", MANIFEST)])
+    yield sandbox
     # No command leaves its copy behind.
     assert list(Path(tempfile.gettempdir()).glob("declctl-configmap-*")) == []
 
 
+def bundle(name: str, manifest: str) -> dict[str, object]:
+    """A ConfigMap with a manifest and its handlers."""
+    data = {"manifest.yaml": manifest, "handlers.py": hello.HANDLERS}
+    metadata = {"name": name, "namespace": "team-a"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
 @pytest.fixture(name="local")
-def _local(folder: Path) -> str:
+def _local(write) -> str:
     """The same bundle as a folder."""
-    (folder / "local").mkdir()
-    (folder / "local" / "manifest.yaml").write_text(MANIFEST)
-    (folder / "local" / "handlers.py").write_text(hello.HANDLERS)
+    write("local/manifest.yaml", MANIFEST)
+    write("local/handlers.py", hello.HANDLERS)
     return "local"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_config_map_is_read_as_a_folder_is(declctl, server, local, command):
     """What is printed is the same, but for the name."""
-    by_path = declctl(*command, local)
-    from_cluster = declctl(*command, NAMED, *CLUSTER)
+    by_path = declctl(*command.split(), local)
+    texts = (text.replace(local, NAMED) for text in (by_path.out, by_path.err))
     assert by_path.out
-    assert (from_cluster.status, from_cluster.out, from_cluster.err) == (
-        by_path.status,
-        by_path.out.replace(local, NAMED),
-        by_path.err.replace(local, NAMED),
-    )
+    assert declctl(*command.split(), NAMED, *CLUSTER) == Ended(by_path.status, *texts)
 
 
 def test_doctor_reads_it_once_and_has_no_mount_to_look_at(declctl, server):
@@ -82,26 +73,23 @@ def test_a_plan_against_what_the_cluster_has_shows_a_local_edit(declctl, server,
 
 def test_finalizers_are_those_of_the_config_map(declctl, server):
     """It is read before the objects are looked for."""
-    assert f"{NAMED} has no handler with a finalizer" in declctl.refused(
-        "finalizers", "list", NAMED, *CLUSTER
-    )
+    said = declctl.refused("finalizers", "list", NAMED, *CLUSTER)
+    assert f"{NAMED} has no handler with a finalizer" in said
 
 
 def test_a_fault_has_its_place_in_the_config_map(declctl, server):
     """The key takes the place of the file."""
-    metadata = {"name": "faulty", "namespace": "team-a"}
-    data = {"manifest.yaml": MANIFEST.replace("handlers:", "handler:"), "handlers.py": hello.HANDLERS}
-    server.load([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}])
+    server.load([bundle("faulty", MANIFEST.replace("handlers:", "handler:"))])
     ended = declctl("validate", "configmap/team-a/faulty", *CLUSTER, "-o", "json")
     assert ended.status == 1
     assert {each["file"] for each in ended.document} == {"configmap/team-a/faulty/manifest.yaml"}
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize("command", [*COMMANDS, "doctor"])
 def test_one_that_is_not_there_is_named(declctl, server, command):
     """With the command that lists those that are."""
-    ended = declctl(*command, "configmap/team-a/other", *CLUSTER)
-    assert ended.status == (1 if command[0] in ("plan", "doctor") else 2)
+    ended = declctl(*command.split(), "configmap/team-a/other", *CLUSTER)
+    assert ended.status == (1 if command in ("plan", "doctor") else 2)
     assert "configmap/team-a/other is not there" in ended.err + ended.out
     assert "kubectl get configmaps -A" in ended.err + ended.out
 
@@ -114,22 +102,17 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it(declctl, serve
     assert "kubectl create role read-bundle -n team-a --verb=get --resource=configmaps" in said
 
 
-def test_a_cluster_that_does_not_answer_is_named(declctl, folder):
-    """And the options that choose another one."""
-    with SandboxThread() as gone:
-        (folder / "kubeconfig").write_text(yaml.safe_dump(gone.kubeconfig()))
-    said = declctl.refused("graph", NAMED, *CLUSTER)
-    assert f"{NAMED} can't be read from the cluster" in said
-    assert "--context" in said
-
-
-def test_without_a_cluster_the_missing_configuration_is_named(declctl, folder):
-    """A folder of that name is written with a dot."""
+def test_without_a_cluster_the_missing_configuration_is_named(declctl, write):
+    """Or that it does not answer, with the options that choose another; a folder is written with a dot."""
     assert f"{NAMED} is read from a cluster. No cluster is configured" in declctl.refused("digest", NAMED)
     assert "./configmap/bundle" in declctl.refused("digest", "configmap/bundle")
+    with SandboxThread() as gone:
+        write("kubeconfig", yaml.safe_dump(gone.kubeconfig()))
+    said = declctl.refused("graph", NAMED, *CLUSTER)
+    assert (f"{NAMED} can't be read from the cluster" in said, "--context" in said) == (True, True)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_options_of_a_cluster_that_is_not_asked_are_refused(declctl, hello, command):
     """They would be without effect."""
-    assert "configmap/NAMESPACE/NAME" in declctl.refused(*command, ".", "--context", "other")
+    assert "configmap/NAMESPACE/NAME" in declctl.refused(*command.split(), ".", "--context", "other")

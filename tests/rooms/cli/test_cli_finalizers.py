@@ -1,11 +1,8 @@
 """`declctl finalizers`: the objects that have one, and their release; and what `plan` says of a lost one."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
@@ -43,18 +40,16 @@ def _map(name: str, namespace: str, *finalizers: str) -> dict:
 
 
 @pytest.fixture(name="cluster")
-def _cluster(folder: Path) -> Iterator[SandboxThread]:
+def _cluster(write, sandbox: SandboxThread) -> SandboxThread:
     """A cluster with objects in two namespaces, and a manifest for one of them."""
-    (folder / "handlers.py").write_text(HANDLERS)
-    (folder / "manifest.yaml").write_text(MANIFEST)
-    with SandboxThread() as server:
-        (folder / "kubeconfig").write_text(yaml.safe_dump(server.kubeconfig()))
-        server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
-        server.create(_map("a", "default", NAME))
-        server.create(_map("b", "team-b", "other.dev/x", NAME))
-        server.create(_map("c", "default", "other.dev/x"))
-        server.delete("ConfigMap", "b", namespace="team-b")
-        yield server
+    write("handlers.py", HANDLERS)
+    write("manifest.yaml", MANIFEST)
+    sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}})
+    sandbox.create(_map("a", "default", NAME))
+    sandbox.create(_map("b", "team-b", "other.dev/x", NAME))
+    sandbox.create(_map("c", "default", "other.dev/x"))
+    sandbox.delete("ConfigMap", "b", namespace="team-b")
+    return sandbox
 
 
 def _finalizers(server: SandboxThread, name: str) -> list[str] | None:
@@ -64,44 +59,32 @@ def _finalizers(server: SandboxThread, name: str) -> list[str] | None:
 
 def test_objects_are_listed_wherever_they_are(declctl, cluster):
     """Also outside of the namespaces of the manifest, and since when they are being deleted."""
-    ended = declctl("finalizers", "list", *OF_CLUSTER)
-    assert ended.status == 0
-    header, first, second = ended.lines
-    assert header.split() == ["HANDLER", "FINALIZER", "KIND", "OBJECT", "DELETED"]
-    assert first.split() == ["keys", NAME, "ConfigMap", "default/a", "-"]
-    assert second.split()[:4] == ["keys", NAME, "ConfigMap", "team-b/b"]
+    ended = declctl.done("finalizers", "list", *OF_CLUSTER)
+    header, first, second = (line.split() for line in ended.lines)
+    assert header == ["HANDLER", "FINALIZER", "KIND", "OBJECT", "DELETED"]
+    assert first == ["keys", NAME, "ConfigMap", "default/a", "-"]
+    assert second[:4] == ["keys", NAME, "ConfigMap", "team-b/b"]
     assert ended.err == f"2 objects have {NAME} (ConfigMap), 1 of them being deleted\n"
-    document = declctl("finalizers", "list", *OF_CLUSTER, "-o", "json").document
-    assert [row["key"] for row in document["objects"]] == ["default/a", "team-b/b"]
-    assert document["objects"][0]["deletionTimestamp"] is None
-
-
-def test_without_the_right_to_all_those_of_the_manifest_are_listed(declctl, cluster):
-    """A Role of a namespace is enough for its objects."""
+    found = declctl("finalizers", "list", *OF_CLUSTER, "-o", "json").document["objects"]
+    assert [row["key"] for row in found] == ["default/a", "team-b/b"]
+    assert found[0]["deletionTimestamp"] is None
+    # A Role of a namespace is enough for its objects.
     cluster.faults.refuse(403, Match("list", "configmaps"), times=1)
     ended = declctl("finalizers", "list", *OF_CLUSTER)
     assert ended.err == f"1 object has {NAME} (ConfigMap)\n"
 
 
 def test_a_release_takes_only_ours(declctl, cluster):
-    """With --yes there is no question; a second one finds nothing."""
+    """A script does not release by accident; with --yes there is no question; a second one finds nothing."""
+    assert "Add --yes to release them" in declctl.refused("finalizers", "release", *OF_CLUSTER)
+    assert _finalizers(cluster, "a") == [NAME]
     arguments = ("finalizers", "release", *OF_CLUSTER, "--yes")
-    ended = declctl(*arguments)
-    assert ended.status == 0, ended.err
-    assert ended.lines == [
-        f"released ConfigMap default/a of {NAME}",
-        f"released ConfigMap team-b/b of {NAME}",
-    ]
+    ended = declctl.done(*arguments)
+    assert ended.lines == [f"released ConfigMap {key} of {NAME}" for key in ("default/a", "team-b/b")]
     assert "adds the finalizer again: stop it" in ended.err
     assert _finalizers(cluster, "a") == []
     assert _finalizers(cluster, "b") == _finalizers(cluster, "c") == ["other.dev/x"]
     assert declctl(*arguments).err == f"0 objects have {NAME} (ConfigMap)\n"
-
-
-def test_without_a_terminal_a_release_needs_yes(declctl, cluster):
-    """A script does not release by accident."""
-    assert "Add --yes to release them" in declctl.refused("finalizers", "release", *OF_CLUSTER)
-    assert _finalizers(cluster, "a") == [NAME]
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
@@ -116,21 +99,13 @@ def test_on_a_terminal_it_asks(declctl, cluster, monkeypatch, answer):
     assert (ended.status, _finalizers(cluster, "a")) == ((0, []) if answer == "y" else (1, [NAME]))
 
 
-def test_a_manifest_without_a_finalizer_is_a_mistake(declctl, cluster, folder):
-    """It names what to do."""
-    assert "no handler other with a finalizer" in declctl.refused(
-        "finalizers", "list", "manifest.yaml", "--handler", "other"
-    )
-    (folder / "manifest.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
-    assert "Name an earlier manifest that has it" in declctl.refused(
-        "finalizers", "release", "manifest.yaml", "--yes"
-    )
-
-
-def test_plan_warns_of_a_finalizer_that_disappears(declctl, cluster, folder):
-    """Compared with a file it is not known whether objects have it."""
+def test_a_finalizer_that_a_manifest_lacks_is_told(declctl, cluster, folder):
+    """With what to do; by a plan against a file, too, which does not know whether objects have it."""
+    other = ("manifest.yaml", "--handler", "other")
+    assert "no handler other with a finalizer" in declctl.refused("finalizers", "list", *other)
     (folder / "new.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
+    said = declctl.refused("finalizers", "release", "new.yaml", "--yes")
+    assert "Name an earlier manifest that has it" in said
     ended = declctl("plan", "new.yaml", "--against", "manifest.yaml")
-    assert ended.status == 2
-    assert "~handler keys (finalizer)" in ended.out
+    assert (ended.status, "~handler keys (finalizer)" in ended.out) == (2, True)
     assert "new.yaml:9:7: warning DCL056: the finalizer example.dev/cleanup of the handler keys" in ended.err

@@ -15,7 +15,6 @@ from declctl.kit.running_processes import RunningProcess, registered, start_time
 from declctl.testing import until
 from tests.rooms.cli.answering import STATUS
 from tests.rooms.cli.conftest import MANIFEST
-from tests.rooms.cli.running import Running
 
 
 @pytest.fixture(name="runs")
@@ -66,19 +65,13 @@ def test_a_broken_manifest_leads_to_its_process_and_to_no_other(folder, runs):
     assert admin_address(None).process == here
 
 
-def test_a_name_is_enough_from_any_folder(folder, runs):
-    """`declctl status --admin pod-guard` needs neither a port nor the folder."""
-    runs("other", "127.0.0.1:1001")
+def test_a_name_is_enough_from_any_folder(declctl, runs):
+    """`declctl status --admin pod-guard` needs neither a port nor the folder; else it says what runs."""
+    runs("other", "127.0.0.1:1001", manifest="/srv/other")
+    said = declctl.refused("reload", "--admin", "pod-guard")
+    assert f"Running: other (127.0.0.1:1001, pid {os.getpid()}, /srv/other)." in said
     runs("pod-guard", "0.0.0.0:1002")
     assert str(admin_address("pod-guard")) == "127.0.0.1:1002"
-
-
-def test_a_name_that_does_not_run_is_told_with_those_that_do(declctl, runs):
-    """The sentence says what runs and where."""
-    runs("other", "127.0.0.1:1001", manifest="/srv/other")
-    assert f"Running: other (127.0.0.1:1001, pid {os.getpid()}, /srv/other)." in declctl.refused(
-        "reload", "--admin", "pod-guard"
-    )
 
 
 def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder, runs):
@@ -103,14 +96,10 @@ def test_two_of_the_same_name_are_told_apart_by_the_user(folder, runs):
     """Neither of two processes of one name is preferred by chance."""
     _write_manifest(folder, "c")
     runs("c", "127.0.0.1:1001", manifest="/srv/a")
-    with subprocess_of("c", "127.0.0.1:1002"), pytest.raises(UsageError, match="2 controllers run"):
+    pid = os.getppid()  # another process, which runs as well
+    other = RunningProcess("c", pid, start_time(pid) or "", "127.0.0.1:1002", manifest="/srv/b")
+    with registered(other), pytest.raises(UsageError, match="2 controllers run"):
         admin_address(None)
-
-
-def subprocess_of(controller: str, address: str):
-    """The file of another process: that of the parent of this one, which runs as well."""
-    pid = os.getppid()
-    return registered(RunningProcess(controller, pid, start_time(pid) or "", address, manifest="/srv/b"))
 
 
 def test_nobody_there_is_told_with_those_that_run(declctl, folder, runs):
@@ -122,22 +111,19 @@ def test_nobody_there_is_told_with_those_that_run(declctl, folder, runs):
     assert "Running: other (127.0.0.1:1001" in declctl.refused("status")
 
 
-def test_the_token_is_read_from_the_file_that_the_process_reads(declctl, ask, folder, process, runs):
-    """A rotated token needs no step of the user; the one of the environment comes first."""
-    (folder / "token").write_text("first\n")
-    runs("pod-guard", process.address, token_file=str(folder / "token"))
+def test_the_token_is_read_from_the_file_that_the_process_reads(
+    declctl, ask, write, process, runs, monkeypatch
+):
+    """A rotated token needs no step of the user; the file of the environment comes first."""
+    write("token", "first\n")
+    runs("pod-guard", process.address, token_file=str(Path("token").absolute()))
     declctl("status")
-    (folder / "token").write_text("second\n")
+    write("token", "second\n")
     ask("status")
-    assert [shown for _, _, shown in process.asked] == ["Bearer first", "Bearer second"]
-
-
-def test_a_token_file_of_the_environment_is_read(ask, folder, process, monkeypatch):
-    """DECLCTL_ADMIN_TOKEN_FILE means the same for the commands as for the process."""
-    (folder / "token").write_text("mine\n")
-    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", str(folder / "token"))
+    write("mine", "third\n")
+    monkeypatch.setenv("DECLCTL_ADMIN_TOKEN_FILE", "mine")
     ask("status")
-    assert process.asked[-1][2] == "Bearer mine"
+    assert [shown for _, _, shown in process.asked] == ["Bearer first", "Bearer second", "Bearer third"]
 
 
 REDACTED = {**STATUS, "redacted": True}
@@ -184,13 +170,11 @@ def test_status_says_that_the_token_was_not_sent(declctl, folder, process, monke
     monkeypatch.setattr("declctl.cli.admin_client.is_loopback", lambda _: False)
     monkeypatch.setenv("DECLCTL_ADMIN_TOKEN", "mine")
     process.answers(200, REDACTED)
-    ended = declctl("status")
+    said = f"It was not sent, as only a manifest names {process.address}"
+    assert f"{said}: write --admin" in declctl("status").err
     assert process.asked[-1][2] is None
-    assert f"It was not sent, as only a manifest names {process.address}: write --admin" in ended.err
     process.answers(401, NEEDS_TOKEN)
-    assert f"asks for a token. It was not sent, as only a manifest names {process.address}" in (
-        declctl("reload").err
-    )
+    assert f"asks for a token. {said}" in declctl("reload").err
 
 
 def test_a_token_file_that_nobody_needs_is_no_fault(ask, folder, monkeypatch):
@@ -202,25 +186,19 @@ def test_a_token_file_that_nobody_needs_is_no_fault(ask, folder, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(120)
-def test_a_process_at_any_free_port_is_found_until_it_ends(declctl, hello):
+def test_a_process_at_any_free_port_is_found_until_it_ends(declctl, hello, begin):
     """`declctl run` and then `declctl status` in one folder need no address; a second run names the first."""
     runtime = Path(os.environ["XDG_RUNTIME_DIR"]) / "declctl"
-    first = Running(hello, ".", "--sandbox", "--admin", "127.0.0.1:0", env=dict(os.environ))
-    try:
-        first.wait_for("admin address http://")
-        until("its file is there", lambda: list(runtime.glob("*.json")))
-        name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
-        found = declctl("status", "-o", "json").document
-        assert found["name"] == name
-        assert declctl("status", "--admin", name).status == 0
-        address = str(admin_address(name))
-        second = Running(hello, ".", "--sandbox", "--admin", address, env=dict(os.environ))
-        try:
-            assert second.process.wait(60) == 2
-            second.wait_for(f"is in use, by the controller {name} ({address}, pid {first.process.pid}, ")
-        finally:
-            second.close()
-        assert first.stop() == 0
-        assert list(runtime.iterdir()) == []
-    finally:
-        first.close()
+    first = begin(".", "--sandbox", "--admin", "127.0.0.1:0")
+    first.wait_for("admin address http://")
+    until("its file is there", lambda: list(runtime.glob("*.json")))
+    name = json.loads(next(runtime.glob("*.json")).read_text())["controller"]
+    found = declctl("status", "-o", "json").document
+    assert found["name"] == name
+    assert declctl("status", "--admin", name).status == 0
+    address = str(admin_address(name))
+    second = begin(".", "--sandbox", "--admin", address)
+    assert second.process.wait(60) == 2
+    second.wait_for(f"is in use, by the controller {name} ({address}, pid {first.process.pid}, ")
+    assert first.stop() == 0
+    assert list(runtime.iterdir()) == []

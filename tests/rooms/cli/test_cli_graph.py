@@ -1,11 +1,12 @@
 """`declctl graph`: the tree, Mermaid, DOT and JSON of a manifest."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.rooms.cli.conftest import Command
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -18,9 +19,7 @@ spec:
       apiVersion: example.dev/v1
       kind: WebApp
       indexers: [{name: bySettings, fieldPath: spec.settings}]
-    - name: sites
-      apiVersion: example.dev/v1
-      kind: WebApp
+    - {name: sites, apiVersion: example.dev/v1, kind: WebApp}
     - {name: deployments, apiVersion: apps/v1, kind: Deployment, labelSelector: app=web, namespaces: [team-a]}
     - {name: settings, apiVersion: v1, kind: ConfigMap, namespaces: [team-a]}
   handlers:
@@ -52,8 +51,8 @@ def _shop(folder: Path) -> Path:
     return folder
 
 
-def document(declctl: Callable) -> dict[str, Any]:
-    """The graph as JSON."""
+@pytest.fixture(name="graph")
+def _graph(declctl: Command, shop: Path) -> dict[str, Any]:
     ended = declctl("graph", "-o", "json")
     assert (ended.status, ended.err) == (0, "")
     return ended.document
@@ -71,30 +70,31 @@ DEPLOYMENTS = "apps/v1 Deployment in team-a [app=web]"
 SETTINGS = "v1 ConfigMap in team-a"
 
 
-def test_two_resources_share_an_informer(declctl, shop):
+def test_two_resources_share_an_informer(graph):
     """One LIST and WATCH for each namespace, and both resources lead to it: who looks sees what is shared."""
-    graph = document(declctl)
-    watched = edges(graph, "watches")
-    assert {(r, i) for r in ("webapps", "sites") for i in (TEAM_A, TEAM_B)} <= watched
+    shared = {(r, i) for r in ("webapps", "sites") for i in (TEAM_A, TEAM_B)}
+    assert shared <= edges(graph, "watches")
     informers = [node for node in graph["nodes"] if node["kind"] == "informer"]
     assert [node["name"] for node in informers] == [TEAM_A, TEAM_B, DEPLOYMENTS, SETTINGS]
     assert informers[0]["details"] == ["shared by webapps, sites"]
 
 
-def test_a_change_leads_to_handlers_and_what_they_write(declctl, shop):
-    """Deliveries, mappings by owner and by index, snapshots, children, and the status."""
-    graph = document(declctl)
-    assert edges(graph, "delivers") == {(TEAM_A, "web"), (TEAM_B, "web"), (TEAM_A, "tell"), (TEAM_B, "tell")}
-    assert edges(graph, "maps") == {(DEPLOYMENTS, "web"), (SETTINGS, "bySettings"), ("bySettings", "web")}
-    assert edges(graph, "indexes") == {(TEAM_A, "bySettings"), (TEAM_B, "bySettings")}
-    assert edges(graph, "reads") == {(SETTINGS, "tell"), (SETTINGS, "nightly")}
-    status = "status of example.dev/v1 WebApp"
-    assert edges(graph, "writes") == {("web", "apps/v1 Deployment"), ("web", "v1 Service"), ("web", status)}
-    assert edges(graph, "observes") == {
-        ("apps/v1 Deployment", DEPLOYMENTS),
-        (status, TEAM_A),
-        (status, TEAM_B),
-    }
+STATUS = "status of example.dev/v1 WebApp"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("delivers", {(TEAM_A, "web"), (TEAM_B, "web"), (TEAM_A, "tell"), (TEAM_B, "tell")}),
+        ("maps", {(DEPLOYMENTS, "web"), (SETTINGS, "bySettings"), ("bySettings", "web")}),
+        ("indexes", {(TEAM_A, "bySettings"), (TEAM_B, "bySettings")}),
+        ("reads", {(SETTINGS, "tell"), (SETTINGS, "nightly")}),
+        ("writes", {("web", "apps/v1 Deployment"), ("web", "v1 Service"), ("web", STATUS)}),
+        ("observes", {("apps/v1 Deployment", DEPLOYMENTS), (STATUS, TEAM_A), (STATUS, TEAM_B)}),
+    ],
+)
+def test_a_change_leads_to_handlers_and_what_they_write(graph, kind, expected):
+    assert edges(graph, kind) == expected
 
 
 def test_the_tree(declctl, shop):
@@ -127,30 +127,34 @@ def test_the_tree(declctl, shop):
     )
 
 
-def test_mermaid_has_each_node_and_edge_once_and_names_are_escaped(declctl, shop):
-    """No text has a letter that Mermaid reads as an end, a tag or Markdown."""
-    graph, ended = document(declctl), declctl("graph", "-o", "mermaid")
-    first, *lines = ended.lines
-    assert first == "flowchart LR"
-    node = re.compile(
-        r'  n\d+(?:\[\(|\[/|\(\[|\{\{|\[|\(|>)"[^"`<>]*(?:<br/>[^"`<>]*)*"(?:\)\]|/\]|\]\)|\}\}|\]|\))'
-    )
-    edge = re.compile(r'  n\d+ (?:-->|-\.->)(?:\|"[^"`<>]*"\|)? n\d+')
-    assert sum(bool(node.fullmatch(line)) for line in lines) == len(graph["nodes"])
-    assert sum(bool(edge.fullmatch(line)) for line in lines) == len(graph["edges"])
-    assert len(lines) == len(graph["nodes"]) + len(graph["edges"])
+_MERMAID = (
+    r'  n\d+(?:\[\(|\[/|\(\[|\{\{|\[|\(|>)"[^"`<>]*(?:<br/>[^"`<>]*)*"(?:\)\]|/\]|\]\)|\}\}|\]|\))',
+    r'  n\d+ (?:-->|-\.->)(?:\|"[^"`<>]*"\|)? n\d+',
+)
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_DOT = (
+    rf"  {_TEXT} \[shape=\w+, label={_TEXT}\];",
+    rf"  {_TEXT} -> {_TEXT}(?: \[(?:label={_TEXT})?(?:, )?(?:style=dashed)?\])?;",
+)
 
 
-def test_dot_names_are_escaped(declctl, shop):
-    """Each line is a statement of Graphviz; quotes within a text have a backslash."""
-    graph, ended = document(declctl), declctl("graph", "-o", "dot")
-    first, direction, *lines, last = ended.lines
-    assert (first, direction, last) == ('digraph "shop" {', "  rankdir=LR;", "}")
-    text = r'"(?:[^"\\]|\\.)*"'
-    node = re.compile(rf"  {text} \[shape=\w+, label={text}\];")
-    edge = re.compile(rf"  {text} -> {text}(?: \[(?:label={text})?(?:, )?(?:style=dashed)?\])?;")
-    assert sum(bool(node.fullmatch(line)) for line in lines) == len(graph["nodes"])
-    assert sum(bool(edge.fullmatch(line)) for line in lines) == len(graph["edges"])
+@pytest.mark.parametrize(
+    ("form", "head", "statements", "tail"),
+    [
+        # No text has a letter that Mermaid reads as an end, a tag or Markdown.
+        ("mermaid", ["flowchart LR"], _MERMAID, []),
+        # Each line is a statement of Graphviz; quotes within a text have a backslash.
+        ("dot", ['digraph "shop" {', "  rankdir=LR;"], _DOT, ["}"]),
+    ],
+    ids=["mermaid", "dot"],
+)
+def test_each_node_and_edge_is_there_once_and_names_are_escaped(declctl, graph, form, head, statements, tail):
+    lines = declctl("graph", "-o", form).lines
+    body = lines[len(head) : len(lines) - len(tail)]
+    assert lines == [*head, *body, *tail]
+    found = [sum(bool(re.fullmatch(statement, line)) for line in body) for statement in statements]
+    assert found == [len(graph["nodes"]), len(graph["edges"])]
+    assert len(body) == sum(found)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +176,8 @@ def test_an_expression_can_hold_any_letter(declctl, shop, expression, mermaid, d
 
 
 def test_a_graph_needs_neither_a_cluster_nor_the_handlers(declctl, shop):
-    """It is drawn while the code is still to be written: the fixture has none."""
+    """It is drawn while the code is still to be written; faults are shown as `validate` shows them."""
     assert not (shop / "handlers.py").exists()
     assert declctl("graph", str(shop)).status == 0
-
-
-def test_faults_of_the_manifest_are_shown(declctl, shop):
-    """As `validate` shows them, with exit status 1 and nothing on stdout."""
     (shop / "manifest.yaml").write_text(MANIFEST.replace("resourceRef: {name: sites}", "resource: sites"))
     assert "manifest.yaml:" in declctl.refused("graph", "-o", "dot", status=1)

@@ -71,15 +71,12 @@ def test_no_field_of_a_handler_is_lost(fields, shown):
     assert text(event="web is ok", **fields) == shown
 
 
-def test_no_field_of_declctl_is_lost_in_json():
-    """Programs get the fields that the sentence has, too, and those without a value."""
+def test_json_has_every_field_the_generation_and_the_controller():
+    """Also those that the sentence has, or without a value; logs of two controllers can be told apart."""
     entry = {"event": "notify waits", "handler": "notify", "suggestion": None, "logger": OWN_LOGGER}
     line = as_json(JsonLines(), **entry)
     assert {name: line[name] for name in entry} == entry
-
-
-def test_json_has_the_generation_and_the_controller():
-    """A line of a library belongs to a generation, too, and logs of two controllers can be told apart."""
+    assert "generation" not in line
     names = [""]
     lines = JsonLines(lambda: names[0], generation=lambda: 7)
     first = as_json(lines)
@@ -87,7 +84,6 @@ def test_json_has_the_generation_and_the_controller():
     second = as_json(lines, generation=3)
     assert ("controller" in first, first["generation"]) == (False, 7)
     assert (second["controller"], second["generation"]) == ("pod-guard", 3)
-    assert "generation" not in as_json(JsonLines())
 
 
 def test_what_json_has_no_form_for_costs_only_itself():
@@ -125,12 +121,13 @@ def test_a_traceback_stands_below_with_handler_and_key():
 
 
 def test_faults_stand_below_with_their_place():
-    """A refused reload shows each fault of the files with its place and help."""
+    """A refused reload shows each fault of the files with its place and help; a machine gets objects."""
     fault = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field", suggestion="remove it")
     assert text(event="reload refused", level="error", diagnostics=(fault,)).split("\n")[1:] == [
         "  m.yaml:3:2: error DCL012: unknown field",
         "    help: remove it",
     ]
+    assert as_json(JsonLines(), diagnostics=(fault,))["diagnostics"][0]["line"] == 3
 
 
 def test_json_has_the_head_first():
@@ -139,11 +136,4 @@ def test_json_has_the_head_first():
     line = JsonLines()(None, "info", entry)
     assert "\n" not in line
     assert line.startswith('{"ts": "2026-01-02T12:00:01.234Z", "level": "info", "event": "late"')
-    assert json.loads(line)["n"] == 1
-    assert json.loads(line)["when"] == str(MOMENT)
-
-
-def test_json_has_faults_as_objects():
-    """A machine gets the faults of a refused reload with file and line."""
-    fault = Diagnostic("m.yaml", 3, 2, "DCL012", "unknown field")
-    assert as_json(JsonLines(), diagnostics=(fault,))["diagnostics"][0]["line"] == 3
+    assert (json.loads(line)["n"], json.loads(line)["when"]) == (1, str(MOMENT))

@@ -20,6 +20,13 @@ ROOT = Path(__file__).parents[3]
 OBJECT = "apiVersion: {0}\nkind: {1}\nmetadata: {{name: web, namespace: default}}\n"
 
 
+def built_wheel(source: Path, target: Path) -> zipfile.ZipFile:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=60)
+    (wheel,) = target.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
 @pytest.mark.parametrize(
     ("resource", "api_version", "kind", "name"),
     [
@@ -67,9 +74,8 @@ def test_a_name_that_yaml_reads_otherwise_is_quoted(declctl, folder, name):
 def test_the_folder_names_the_controller(declctl, folder):
     """A folder with capitals and spaces leads to a valid name; one without any letter asks for --name."""
     assert declctl("new", "manifest", "My Guard").status == 0
-    assert (
-        yaml.safe_load((folder / "My Guard" / "manifest.yaml").read_text())["metadata"]["name"] == "my-guard"
-    )
+    made = yaml.safe_load((folder / "My Guard" / "manifest.yaml").read_text())
+    assert made["metadata"]["name"] == "my-guard"
     refused = declctl("new", "manifest", "___")
     assert (refused.status, (folder / "___").exists()) == (2, False)
     assert "add --name" in refused.err
@@ -77,28 +83,29 @@ def test_the_folder_names_the_controller(declctl, folder):
 
 def test_nothing_is_overwritten(declctl, folder):
     """All files that exist are named, and the others are not written."""
+    said = "declctl: Nothing is written, because of what exists: {}.\n"
     (folder / "handlers.py").write_text("mine")
-    assert (
-        declctl.refused("new", "manifest")
-        == "declctl: Nothing is written, because of what exists: handlers.py.\n"
-    )
+    assert declctl.refused("new", "manifest") == said.format("handlers.py")
     assert [file.name for file in folder.iterdir()] == ["handlers.py"]
     (folder / "manifest.yaml").symlink_to("nowhere")
     assert "exists: manifest.yaml, handlers.py." in declctl("new", "manifest").err
     assert (folder / "handlers.py").read_text() == "mine"
+    plugin = folder / "plugin"
+    plugin.mkdir()
+    for name in ("README.md", "pyproject.toml"):
+        (plugin / name).write_text("mine")
+    told = declctl.refused("new", "plugin", "slack", "plugin")
+    assert told == said.format("plugin/pyproject.toml, plugin/README.md")
+    assert sorted(file.name for file in plugin.iterdir()) == ["README.md", "pyproject.toml"]
 
 
 def test_a_folder_gets_no_second_controller(declctl, hello):
-    """A folder with two Controllers can't be run: the file that has one is named."""
+    """It can't be run: the file that has one is named. So is a file where a folder would be made."""
     (hello / "manifest.yaml").rename(hello / "hello.yaml")
+    said = declctl.refused("new", "manifest", "hello.yaml", "--name", "x")
+    assert "hello.yaml: the files can't be written" in said
     (hello / "handlers.py").unlink()
     assert declctl.refused("new", "manifest").startswith("declctl: hello.yaml holds a Controller already")
-
-
-def test_a_folder_that_is_a_file_is_named(declctl, folder):
-    """The reason why nothing can be written is one sentence."""
-    (folder / "taken").write_text("")
-    assert "taken: the files can't be written" in declctl.refused("new", "manifest", "taken", "--name", "x")
 
 
 @pytest.mark.parametrize(
@@ -191,10 +198,8 @@ def test_a_new_plugin_builds_and_wants_this_declctl(declctl, folder):
     """Its wheel has its module, and the range of its requirement holds the version that made it."""
     assert declctl("new", "plugin", "slack", "my plugin").status == 0
     plugin = folder / "my plugin"
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
-    subprocess.run(build, cwd=plugin, check=True, capture_output=True, timeout=60)
-    (wheel,) = (folder / "dist").glob("declctl_slack-0.1.0-*.whl")
-    with zipfile.ZipFile(wheel) as packed:
+    with built_wheel(plugin, folder / "dist") as packed:
+        assert Path(str(packed.filename)).name.startswith("declctl_slack-0.1.0-")
         assert {"declctl_slack/__init__.py", "declctl_slack/py.typed"} <= set(packed.namelist())
     required, _ = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["dependencies"]
     assert Requirement(required).name == "declctl"
@@ -204,24 +209,12 @@ def test_a_new_plugin_builds_and_wants_this_declctl(declctl, folder):
     assert workflow["jobs"]["test"]["env"]["DECLCTL"] == f"${{{{ vars.DECLCTL || '{required}' }}}}"
 
 
-def test_a_new_plugin_overwrites_nothing(declctl, folder):
-    """All files that exist are named, and no other is written."""
-    for name in ("README.md", "pyproject.toml"):
-        (folder / name).write_text("mine")
-    assert (
-        declctl.refused("new", "plugin", "slack", ".")
-        == "declctl: Nothing is written, because of what exists: pyproject.toml, README.md.\n"
-    )
-    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "pyproject.toml"]
-
-
-def test_the_wheel_has_the_templates(tmp_path):
-    """`declctl new` works where declctl is installed with pip, without a checkout."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
+def test_the_wheel_has_what_commands_read(tmp_path):
+    """`declctl new` and `explain` work where declctl is installed with pip, without a checkout."""
+    with built_wheel(ROOT, tmp_path) as packed:
         packed_templates = {name for name in packed.namelist() if name.endswith(".tmpl")}
+        assert packed.read("declctl/errors.md") == (ROOT / "docs" / "errors.md").read_bytes()
+        assert packed.read("_declctl_gen.py") == (ROOT / "_declctl_gen.py").read_bytes()
     templates = {str(path.relative_to(ROOT)) for path in (ROOT / "declctl").rglob("*.tmpl")}
     assert len(templates) > 5
     assert packed_templates == templates

@@ -28,10 +28,11 @@ def test_a_plugin_is_listed_with_the_hooks_that_it_is_for(declctl, install):
     """The range that a plugin declares is shown, also of one that is refused because of it."""
     install("good", f"declctl_hookspec_version = '>=1,<2'\n{GOOD}")
     install("newer", f"from declctl import NotThereYet\ndeclctl_hookspec_version = '>=7,<8'\n{GOOD}")
-    plugins = listed(declctl)
-    assert (plugins["good"]["hookspec"], plugins["good"]["state"]) == (">=1,<2", "Ready")
-    assert (plugins["newer"]["hookspec"], plugins["newer"]["state"]) == (">=7,<8", "Quarantined")
-    assert "supports the hook specification >=7,<8, and this declctl" in str(plugins["newer"]["reason"])
+    found = {name: (each["hookspec"], each["state"]) for name, each in listed(declctl).items()}
+    assert (found["good"], found["newer"]) == ((">=1,<2", "Ready"), (">=7,<8", "Quarantined"))
+    assert "supports the hook specification >=7,<8, and this declctl" in str(
+        listed(declctl)["newer"]["reason"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ NOTIFY: dict[str, Any] = yaml.safe_load("""
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """The document with changes."""
     known = {"name": "pod-guard", "generation": 6, "bundleHash": "4f2c", "ready": True, "leader": True}
     lists = {"conditions": [RELOADED], "resources": [PODS], "handlers": [NOTIFY], "plugins": []}
     return {**known, **lists, **changes}
@@ -167,13 +166,33 @@ def test_calls_that_do_not_return_have_a_column_once_there_are_any(shown):
         assert not stuck or row[head.index("ZOMBIES")] == "2"
 
 
-def test_calls_of_staged_code_that_go_on_are_shown(shown):
-    """What was called, for how long, and the line that it is at."""
-    call = {"name": "the index byNode of pods", "place": "/app/handlers.py:12 in by_node", "seconds": 61.2}
-    head, row = (line for line in shown(abandonedCalls=[call]) if "ABANDONED" in line or "byNode" in line)
-    assert head.split() == ["ABANDONED", "CALL", "FOR", "AT"]
-    assert row.split("  ")[0] == call["name"]
-    assert row.split()[-4:] == ["61s", "/app/handlers.py:12", "in", "by_node"]
+SELDOM: dict[str, Any] = yaml.safe_load("""
+abandonedCalls: [{name: the index byNode of pods, place: "/app/handlers.py:12 in by_node", seconds: 61.2}]
+logLevel: {level: debug, start: info, until: "2026-01-01T12:10:00Z"}
+schedules:
+- {name: nightly, nextRun: "2026-01-02T02:00:00Z", lastRun: "2026-01-01T02:00:00Z", lastOutcome: Failed,
+   succeeded: 3, failed: 1, skipped: 2, running: 0, lastError: "KeyError: 'team'"}
+writes:
+- {handler: web, verb: apply, result: succeeded, count: 12}
+- {handler: web, verb: patch_status, result: skipped, count: 4}
+""")
+WATCH = {"resource": "pods", "mapTo": "annotation (example.dev/app)", "led": 3, "keys": 5}
+WATCH |= {"ledNowhere": 1234, "noKeys": 2}
+
+
+def test_what_not_each_controller_has_is_a_table_of_its_own(shown):
+    """Staged code that goes on, mappings that find nothing, writes, a changed level, and the next night."""
+    lines = shown(**SELDOM, handlers=[NOTIFY, {**NOTIFY, "name": "web", "watches": [WATCH]}])
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    for table in (
+        "ABANDONED CALL FOR AT\nthe index byNode of pods 61s /app/handlers.py:12 in by_node\n",
+        "\nweb pods annotation (example.dev/app) 3 5 1,234 2\n",
+        "WRITES OF VERB RESULT COUNT\nweb apply succeeded 12\nweb patch_status skipped 4\n",
+        "LOG LEVEL START SET BACK\ndebug info in 10m\n",
+    ):
+        assert table in f"{text}\n"
+    for words in ("SCHEDULE", "2026-01-02T02:00:00Z", "Failed", "KeyError: 'team'", "WATCH OF"):
+        assert words in text
 
 
 @pytest.mark.parametrize(("failed", "dropped"), [(0, 0), (3, 0), (0, 500)])
@@ -203,68 +222,17 @@ INDEX = {"count": 3, "last": "KeyError on default/a at handlers.py:4: 'team'"}
             {"informers": [{"indexFaults": {"byTeam@handlers:by_team#4f2c": INDEX}}]},
             f", index byTeam failed 3 times (the last: {INDEX['last']})",
         ),
+        ({"namespaces": {"selector": "a=b", "matched": 1, "unlisted": 0}}, ", 1 namespace with a=b"),
+        (
+            {"namespaces": {"selector": "a=b", "matched": 1200, "unlisted": 3}},
+            ", 1,200 namespaces with a=b (3 not listed yet)",
+        ),
     ],
 )
 def test_a_resource_says_what_somebody_should_know_and_nothing_else(shown, known, notable):
     """What waits, was skipped, was slow or failed stands behind the state where it is not zero."""
     (line,) = [line for line in shown(resources=[{**PODS, **known}]) if line.startswith("pods")]
     assert line.partition("ago")[2].strip() == f"Watching{notable}"
-
-
-@pytest.mark.parametrize(
-    ("matched", "unlisted", "said"),
-    [
-        (1, 0, "1 namespace with team=web"),
-        (1200, 3, "1,200 namespaces with team=web (3 not listed yet)"),
-    ],
-)
-def test_a_selector_of_namespaces_shows_how_many_match(shown, matched, unlisted, said):
-    """And how many of them are not listed yet, next to the state of the resource."""
-    namespaces = {"selector": "team=web", "matched": matched, "unlisted": unlisted}
-    assert said in "\n".join(shown(resources=[{**PODS, "namespaces": namespaces}]))
-
-
-def test_schedules_are_shown_with_their_next_time(shown):
-    """Who waits for the night sees when it comes, and what became of the last one."""
-    nightly = yaml.safe_load("""
-        {name: nightly, nextRun: "2026-01-02T02:00:00Z", lastRun: "2026-01-01T02:00:00Z", lastOutcome: Failed,
-         succeeded: 3, failed: 1, skipped: 2, running: 0, lastError: "KeyError: 'team'"}
-    """)
-    lines = "\n".join(shown(schedules=[nightly]))
-    for text in ("SCHEDULE", "2026-01-02T02:00:00Z", "Failed", "KeyError: 'team'"):
-        assert text in lines
-
-
-def after(lines: list[str], beginning: str, number: int) -> list[str]:
-    """So many lines after the one that begins so, each with single spaces."""
-    at = next(number for number, line in enumerate(lines) if line.startswith(beginning))
-    return [" ".join(line.split()) for line in lines[at + 1 : at + 1 + number]]
-
-
-def test_watches_of_reconcilers_are_shown_with_what_they_have_led_to(shown):
-    """Somebody whose mapping finds nothing sees it in one row."""
-    counts = {"led": 3, "keys": 5, "ledNowhere": 1234, "noKeys": 2}
-    watch = {"resource": "pods", "mapTo": "annotation (example.dev/app)", **counts}
-    lines = shown(handlers=[NOTIFY, {**NOTIFY, "name": "web", "watches": [watch]}])
-    assert after(lines, "WATCH OF  ", 1) == ["web pods annotation (example.dev/app) 3 5 1,234 2"]
-
-
-def test_writes_are_counted_by_handler_verb_and_result(shown):
-    """Who reads `declctl status` sees which handler writes, and how often nothing was sent."""
-    writes = [
-        {"handler": "web", "verb": "apply", "result": "succeeded", "count": 12},
-        {"handler": "web", "verb": "patch_status", "result": "skipped", "count": 4},
-    ]
-    lines = shown(writes=writes)
-    assert rows(lines, "WRITES OF") == [["WRITES", "OF", "VERB", "RESULT", "COUNT"]]
-    assert after(lines, "WRITES OF", 2) == ["web apply succeeded 12", "web patch_status skipped 4"]
-
-
-def test_a_changed_log_level_is_in_the_status(shown):
-    """With the level of the start, and when it is set back."""
-    lines = shown(logLevel={"level": "debug", "start": "info", "until": "2026-01-01T12:10:00Z"})
-    assert rows(lines, "LOG LEVEL") == [["LOG", "LEVEL", "START", "SET", "BACK"]]
-    assert after(lines, "LOG LEVEL", 1) == ["debug info in 10m"]
 
 
 def test_dead_letters_are_a_table(capsys):

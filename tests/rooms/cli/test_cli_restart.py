@@ -1,14 +1,11 @@
 """`declctl run --exec-on-restart`: what needs a new process gets one, in the same place."""
 
-import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from declctl.sandbox import SandboxThread
-from tests.rooms.cli.running import Running
+from tests.rooms.cli.running import Running, config_map
 
 pytestmark = pytest.mark.thorough  # processes are replaced
 
@@ -36,40 +33,24 @@ def tell(change):
 """
 
 
-def _config_map(name: str) -> dict[str, object]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
-
-
-@pytest.fixture(name="sandbox")
-def _sandbox() -> Iterator[SandboxThread]:
-    with SandboxThread() as sandbox:
-        yield sandbox
-
-
 @pytest.fixture(name="start")
-def _start(tmp_path: Path, sandbox: SandboxThread):
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(json.dumps(sandbox.kubeconfig()))
+def _start(tmp_path: Path, sandbox: SandboxThread, begin):
     (tmp_path / "manifest.yaml").write_text(MANIFEST.format(name="first") + ADMIN)
     (tmp_path / "handlers.py").write_text(HANDLERS)
-    begun: list[Running] = []
 
     def start(*options: str, admin: bool = True) -> Running:
-        given = (*(("--admin", "127.0.0.1:0") if admin else ()), "--kubeconfig", str(kubeconfig))
-        env = {**os.environ, "MARK": "from outside"}
-        begun.append(Running(tmp_path, "manifest.yaml", *options, *given, env=env))
-        return begun[0]
+        given = (*(("--admin", "127.0.0.1:0") if admin else ()), "--kubeconfig", str(tmp_path / "kubeconfig"))
+        running = begin("manifest.yaml", *options, *given, MARK="from outside")
+        running.wait_for("maps synced")
+        return running
 
-    yield start
-    for running in begun:
-        running.close()
+    return start
 
 
 def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox):
     """Calls that run are waited for; process id, arguments and the first environment are kept."""
     running = start("--exec-on-restart")
-    running.wait_for("maps synced")
-    sandbox.create(_config_map("slow"))
+    sandbox.create(config_map("slow"))
     running.wait_for("it began")
     (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
     running.wait_for("starting again")
@@ -85,10 +66,9 @@ def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox):
 def test_without_the_option_the_process_goes_on(start, sandbox):
     """It says what needs a restart, and leaves it to whoever runs it."""
     running = start()
-    running.wait_for("maps synced")
     (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
     running.wait_for("!metadata.name")
-    sandbox.create(_config_map("one"))
+    sandbox.create(config_map("one"))
     running.wait_for(f"one {running.process.pid} changed by the handlers")
     assert not running.said("starting again")
     assert running.stop() == 0
@@ -103,10 +83,9 @@ def test_what_can_not_be_started_again_is_refused(declctl, arguments):
 def test_a_process_that_works_stays_if_the_next_start_would_fail(start, sandbox):
     """A certificate that is not there, for example: the log says why, and changes go on being handled."""
     running = start("--exec-on-restart", admin=False)
-    running.wait_for("maps synced")
     admin = "  admin: {bindAddress: 127.0.0.1:0, tls: {certFile: gone.crt, keyFile: gone.key}}\n"
     (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="first") + admin)
     running.wait_for("not starting again, as the next start would fail: The certificate of the admin address")
-    sandbox.create(_config_map("one"))
+    sandbox.create(config_map("one"))
     running.wait_for(f"one {running.process.pid}")
     assert running.stop() == 0

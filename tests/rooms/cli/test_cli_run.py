@@ -60,7 +60,6 @@ def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, process_restored: None)
 
 @pytest.fixture(name="objects")
 def _objects(hello: Path) -> Path:
-    """A manifest, its handler, and objects."""
     (hello / "handlers.py").write_text(HANDLER)
     (hello / "objects.yaml").write_text(OBJECTS)
     return hello
@@ -69,9 +68,8 @@ def _objects(hello: Path) -> Path:
 def test_options_reach_the_runtime(declctl, fake):
     """Each option of the command line is what the runtime is made with; its exit status is the command's."""
     fake.ends_with = 1
-    declctl.refused(
-        *("run", "m.yaml", "--once", "--timeout", "1m30s", "--no-watch", "--log-level", "warning"), status=1
-    )
+    options = "--once --timeout 1m30s --no-watch --log-level warning"
+    declctl.refused("run", "m.yaml", *options.split(), status=1)
     assert fake.made.options == running.RunOptions("m.yaml", watch=False, once=True, timeout=90.0)
     assert fake.made.log_level.start == "warning"
 
@@ -150,18 +148,8 @@ def test_a_broken_objects_file_is_located(declctl, fake, objects):
     assert "objects.yaml:2:1" in said
 
 
-def test_a_handler_that_computes_gives_way_soon(declctl, fake):
-    """The caches and the other handlers wait no longer for the interpreter than that."""
-    before = sys.getswitchinterval()
-    try:
-        declctl("run", "m.yaml")
-        assert sys.getswitchinterval() == pytest.approx(0.0002)
-    finally:
-        sys.setswitchinterval(before)
-
-
-def test_garbage_is_collected_once_it_is_connected(declctl, fake, monkeypatch):
-    """The collector, off while a command starts, works in one that stays, and passes its imports over."""
+def test_a_process_that_stays_is_set_up(declctl, fake, monkeypatch):
+    """A handler that computes gives way soon; garbage is collected once it is connected, without imports."""
 
     async def connect(**_: Any) -> str:
         return "the client"
@@ -169,6 +157,7 @@ def test_garbage_is_collected_once_it_is_connected(declctl, fake, monkeypatch):
     monkeypatch.setattr(transport.Client, "connect", connect)
     gc.disable()
     declctl("run", "m.yaml")
+    assert sys.getswitchinterval() == pytest.approx(0.0002)  # the fixture of all commands puts it back
     assert asyncio.run(fake.made.given["connect"]()) == "the client"
     assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000

@@ -34,12 +34,15 @@ class Runtime:
 
 
 def test_no_terminal_sees_no_progress():
-    """In a log file there are lines only, and nothing that moves a cursor."""
+    """In a log file nothing moves a cursor. A controller goes on when whoever read its log has gone."""
     stream = io.StringIO()
     screen = Screen(stream)
     screen.progress("pods: 1 listed…")
     screen.line("synced")
     assert stream.getvalue() == "synced\n"
+    stream.close()
+    screen.line("nobody hears this")
+    assert stream.closed
 
 
 def test_a_line_goes_above_the_progress():
@@ -52,15 +55,6 @@ def test_a_line_goes_above_the_progress():
     screen.line("hello")
     screen.progress("")
     assert stream.getvalue() == f"{ERASE}pods: 1 listed…\r{ERASE}hello\npods: 1 listed…\r{ERASE}"
-
-
-def test_a_closed_stream_ends_the_log_not_the_process():
-    """A controller goes on when whoever read its log has gone."""
-    stream = io.StringIO()
-    screen = Screen(stream)
-    stream.close()
-    screen.line("nobody hears this")
-    assert stream.closed
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

@@ -50,11 +50,14 @@ def test_rates_are_differences_of_two_reads():
     """Each call ends as a success, a failure or a retry; events are those of the watches."""
     taken = between(STATUS, LATER)
     (handler,), (cache,) = taken.handlers, taken.caches
-    assert (handler.calls_per_second, handler.failed_per_second) == (16.0, 0.5)
-    assert handler.retried_per_second == 0.5
+    rates = (handler.calls_per_second, handler.failed_per_second, handler.retried_per_second)
+    assert (rates, cache.events_per_second) == ((16.0, 0.5, 0.5), 12.5)
     assert (handler.p50_seconds, handler.p99_seconds) == (0.002, 0.0125)
-    assert cache.events_per_second == 12.5
     assert (taken.reload_reason, taken.leader, taken.leader_identity) == ("Applied", True, None)
+    # A document of an older process, without the newer figures, is read all the same.
+    old = {name: value for name, value in HANDLER.items() if name not in ("p50Seconds", "p99Seconds")}
+    (handler,) = between({**STATUS, "handlers": [old]}, {**LATER, "handlers": [old]}).handlers
+    assert (handler.p50_seconds, handler.p95_seconds) == (0.0, 0.004)
 
 
 def test_what_can_not_be_compared_has_no_rate():
@@ -63,13 +66,6 @@ def test_what_can_not_be_compared_has_no_rate():
     assert (taken.handlers[0].calls_per_second, taken.caches[0].events_per_second) == (None, None)
     taken = between({**STATUS, "handlers": [], "resources": []}, LATER)
     assert (taken.handlers[0].calls_per_second, taken.handlers[0].queued) == (None, 3)
-
-
-def test_an_older_process_has_one_percentile():
-    """A document without the newer figures is read all the same."""
-    old = {name: value for name, value in HANDLER.items() if name not in ("p50Seconds", "p99Seconds")}
-    taken = between({**STATUS, "handlers": [old]}, {**LATER, "handlers": [old]})
-    assert (taken.handlers[0].p50_seconds, taken.handlers[0].p95_seconds) == (0.0, 0.004)
 
 
 def test_one_sample_as_text(ask, process):
@@ -94,12 +90,9 @@ def test_the_age_of_the_last_reload_is_no_age_of_a_condition(ask, process):
     now = datetime.now(UTC)
     last = {**STATUS["lastReload"], "time": (now - timedelta(minutes=5)).isoformat()}
     hours = {**STATUS["conditions"][0], "lastTransitionTime": (now - timedelta(hours=3)).isoformat()}
-    process.answers(200, {**STATUS, "lastReload": last, "conditions": [hours]})
-    ended = ask("top", "--once", *SOON)
-    assert ended.lines[1].startswith("last reload: Applied 5m ago; ")
-    process.answers(200, {**STATUS, "lastReload": None, "conditions": [hours]})
-    ended = ask("top", "--once", *SOON)
-    assert ended.lines[1].startswith("last reload: none yet; ")
+    for reload, said in ((last, "Applied 5m ago"), (None, "none yet")):
+        process.answers(200, {**STATUS, "lastReload": reload, "conditions": [hours]})
+        assert ask("top", "--once", *SOON).lines[1].startswith(f"last reload: {said}; ")
     json_of = ask("top", "-o", "json", *SOON).document
     assert (json_of["reloadReason"], json_of["reloadStatus"], json_of["reloadTime"]) == ("", "True", None)
 
@@ -121,16 +114,14 @@ def test_figures_have_one_form(ask, process):
 def test_one_sample_as_json(ask, process):
     """For programs: every figure of the text, with units in the names."""
     process.answers(200, STATUS)
-    ended = ask("top", "-o", "json", *SOON)
-    document = ended.document
+    document = ask("top", "-o", "json", *SOON).document
     assert set(document) == {
         *("time", "seconds", "name", "generation", "ready", "leader", "leaderIdentity"),
         *("reloadReason", "reloadStatus", "reloadTime", "handlers", "caches"),
     }
+    (handler,), (cache,) = document["handlers"], document["caches"]
     assert document["seconds"] >= 0.1
-    assert document["handlers"][0]["callsPerSecond"] == 0.0
-    assert document["handlers"][0]["p99Seconds"] == 0.0125
-    assert document["caches"][0]["bytes"] == 3 << 20
+    assert (handler["callsPerSecond"], handler["p99Seconds"], cache["bytes"]) == (0.0, 0.0125, 3 << 20)
     assert [path for _, path, _ in process.asked] == ["/status", "/status"]
 
 
@@ -145,8 +136,7 @@ def test_one_sample_as_json(ask, process):
 def test_the_leader_is_named(ask, process, election, leader, words):
     """A follower calls no handler: who sees no calls sees why."""
     process.answers(200, {**STATUS, "leader": leader, "leaderElection": election})
-    ended = ask("top", "--once", *SOON)
-    assert ended.lines[1].endswith(f"; {words}")
+    assert ask("top", "--once", *SOON).lines[1].endswith(f"; {words}")
 
 
 @pytest.mark.parametrize("interval", ["1ms", "soon"])
@@ -189,11 +179,14 @@ def after(times: int, then: Callable[[int], None] = lambda _: None) -> Callable[
 
 def test_the_live_view_is_drawn_until_ctrl_c(process, drawn):
     """On the other screen of the terminal, which is left at the end; failures are red."""
-    process.answers(200, STATUS)
+    # An error of a handler may quote an object with escapes.
+    evil = {**HANDLER, "lastError": "\x1b[2Jgone[red]x[/red]"}
+    process.answers(200, {**STATUS, "handlers": [evil]})
     shown = drawn(after(2))
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
     assert shown.count("every 2s; Ctrl-C ends") == 2
     assert "\x1b[31m1" in shown  # one failure and one dead letter
+    assert ("\x1b[2J" in shown, "[2Jgone[red]x[/red]" in shown) == (False, True)
 
 
 def test_a_process_that_restarts_comes_back(process, drawn):
@@ -205,14 +198,6 @@ def test_a_process_that_restarts_comes_back(process, drawn):
 
     shown = drawn(after(2, then))
     assert shown.index("is not declctl") < shown.index("every 2s; Ctrl-C ends")
-
-
-def test_texts_of_others_do_not_control_the_terminal(process, drawn):
-    """An error of a handler may quote an object with escapes."""
-    process.answers(200, {**STATUS, "handlers": [{**HANDLER, "lastError": "\x1b[2Jgone[red]x[/red]"}]})
-    shown = drawn(after(1))
-    assert "\x1b[2J" not in shown
-    assert "[2Jgone[red]x[/red]" in shown
 
 
 def test_another_controller_at_the_address_has_no_rates(process):

@@ -71,7 +71,6 @@ def test_all_commands_tell_the_same(declctl, write):
     ],
 )
 def test_each_undeclared_use_is_told_and_no_other(declctl, write, handlers, further, said):
-    """What is declared, or known, is no news."""
     write("manifest.yaml", MANIFEST + further)
     write("handlers.py", handlers)
     messages = told(declctl)

@@ -8,7 +8,7 @@ import pytest
 
 from declctl.errors import UsageError
 from declctl.kit import ManualClock, SystemClock
-from declctl.testing import AdvancingClock, BundleDir, Logged, running, until
+from declctl.testing import AdvancingClock, BundleDir, ControllerUnderTest, Logged, running, until
 from declctl.testing.pytest_plugin import bundle_dir, controller, handler_log, manual_clock, sandbox
 
 __all__ = ["bundle_dir", "controller", "handler_log", "manual_clock", "sandbox"]
@@ -44,10 +44,15 @@ def daily(ctx):
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
 
 
-def test_hours_pass_at_once(bundle_dir: BundleDir, controller: Callable) -> None:
-    """A retry after an hour and a daily schedule come as soon as the test says so, and not before."""
+@pytest.fixture(name="runs")
+def _runs(bundle_dir: BundleDir, controller: Callable) -> ControllerUnderTest:
+    """A controller that runs these handlers for one object."""
     bundle_dir.write("handlers.py", HANDLERS)
-    runs = controller(bundle_dir.write("manifest.yaml", MANIFEST), objects=[MAP])
+    return controller(bundle_dir.write("manifest.yaml", MANIFEST), objects=[MAP])
+
+
+def test_hours_pass_at_once(runs: ControllerUnderTest) -> None:
+    """A retry after an hour and a daily schedule come as soon as the test says so, and not before."""
     until("the first attempt has failed", lambda: runs.handler("flaky").retried == 1)
     runs.advance(1800)
     assert len(runs.log.of("flaky")) == 1
@@ -61,20 +66,12 @@ def test_hours_pass_at_once(bundle_dir: BundleDir, controller: Callable) -> None
     until("a day has passed", lambda: [line.event for line in runs.log.of("daily")] == ["good morning"])
 
 
-def test_the_lines_of_handlers_are_apart_from_those_of_declctl(
-    bundle_dir: BundleDir, controller: Callable
-) -> None:
+def test_the_lines_of_handlers_are_apart_from_those_of_declctl(runs: ControllerUnderTest) -> None:
     """A plugin's test asserts what the plugin logged, whatever declctl says of it."""
-    bundle_dir.write("handlers.py", HANDLERS)
-    runs = controller(bundle_dir.write("manifest.yaml", MANIFEST), objects=[MAP])
     until("both are called", lambda: len(runs.log.of()) == 2)
     (line,) = runs.log.of("calm")
-    assert (line.level, line.event, line.fields["kind"], line.fields["key"]) == (
-        "debug",
-        "seen",
-        "Added",
-        "default/a",
-    )
+    assert (line.level, line.event) == ("debug", "seen")
+    assert (line.fields["kind"], line.fields["key"]) == ("Added", "default/a")
     assert [line.event for line in runs.log.of(level="warning")] == ["tried"]
     assert runs.log.of("nobody") == []
     until("declctl has logged the failure", lambda: runs.log.find("flaky failed on Added default/a"))
@@ -123,16 +120,10 @@ def test_time_never_goes_back() -> None:
         AdvancingClock().advance(-1)
 
 
-def test_a_clock_of_the_test_is_moved_by_the_test() -> None:
-    """`advance` says so, instead of a wait that never ends."""
-    resources, _, _ = MANIFEST.partition("  handlers:")
-    with (
-        running(resources, clock=SystemClock()) as runs,
-        pytest.raises(UsageError, match="a clock of the test"),
-    ):
-        runs.advance(1.0)
-
-
-def test_the_fixture_of_a_manual_clock_stands_still(manual_clock: ManualClock) -> None:
-    """Two looks, one time."""
+def test_a_clock_of_the_test_is_moved_by_the_test(manual_clock: ManualClock) -> None:
+    """`advance` says so, instead of a wait that never ends; that of the fixture stands still."""
     assert manual_clock.monotonic() == manual_clock.monotonic()
+    resources, _, _ = MANIFEST.partition("  handlers:")
+    said = pytest.raises(UsageError, match="a clock of the test")
+    with running(resources, clock=SystemClock()) as runs, said:
+        runs.advance(1.0)

@@ -43,46 +43,34 @@ def test_a_call_that_waits_while_the_controller_ends_says_so(controller: Control
         assert controller.stop() == 0
         with pytest.raises(RuntimeError, match=r"the controller end(s|ed)"):
             waiting.result(10)
-
-
-def test_a_controller_that_has_ended_can_be_asked_to_stop(controller: ControllerUnderTest) -> None:
-    """A process may end by itself, as one does that has lost its lease, just before somebody stops it."""
-    assert controller.stop() == 0
+    # A process may end by itself, as one does that has lost its lease, just before somebody stops it.
     controller.runtime.stop()
 
 
-def test_a_call_that_the_closed_loop_has_forgotten_says_so(
-    controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loop closes with the call in its queue: the caller does not wait for its whole timeout."""
-
-    def forget(*_: object) -> Future[str]:
-        patch.undo()  # the end of the sandbox uses the same function
-        controller.stop()
-        return Future()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(asyncio, "run_coroutine_threadsafe", forget)
-        with pytest.raises(RuntimeError, match="the controller ended before it could do"):
-            controller.on_machinery(_nothing(), 3600)
-
-
+@pytest.mark.parametrize(
+    ("is_late", "said"),
+    [
+        # The loop closes with the call in its queue: the caller does not wait for its whole timeout.
+        (False, "the controller ended before it could do"),
+        # The loop closes just before the call reaches it: no word of event loops, no coroutine left over.
+        (True, r"^the controller has ended$"),
+    ],
+)
 def test_a_call_as_the_loop_closes_says_so(
-    controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch
+    controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch, is_late: bool, said: str
 ) -> None:
-    """The loop closes just before the call reaches it: no word of event loops, no coroutine left over."""
     schedule = asyncio.run_coroutine_threadsafe
 
-    def late(*call: Any) -> Future[str]:
-        patch.undo()
+    def closing(*call: Any) -> Future[str]:
+        patch.undo()  # the end of the sandbox uses the same function
         controller.stop()
-        return schedule(*call)
+        return schedule(*call) if is_late else Future()
 
     assert controller.on_machinery(_nothing(), 10) == "done"
     with monkeypatch.context() as patch:
-        patch.setattr(asyncio, "run_coroutine_threadsafe", late)
-        with pytest.raises(RuntimeError, match=r"^the controller has ended$"):
-            controller.on_machinery(_nothing(), 10)
+        patch.setattr(asyncio, "run_coroutine_threadsafe", closing)
+        with pytest.raises(RuntimeError, match=said):
+            controller.on_machinery(_nothing(), 3600)
 
 
 def test_a_call_that_takes_too_long_is_a_timeout(controller: ControllerUnderTest) -> None:
