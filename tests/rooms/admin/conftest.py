@@ -9,7 +9,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from msgspec.structs import replace
 from prometheus_client import Metric
 
@@ -46,20 +45,33 @@ from declctl.writes import RecordedEvents, WriteTotal
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
 
-DECODING = DecodingStatus(
-    **yaml.safe_load("""
-{objects: 9, whole: 3, unexpected: 3, unread: 1, dropped: 4, failed: 2, frame_ratio: 12.5, trainings: 2,
- dictionaries: 1, last_fault: "the transform raised KeyError on a: 'x'"}
-""")
-)
 PODS = ResourceStatus(
-    **yaml.safe_load("""
-{name: pods, synced: true, objects: 2, bytes: 640, lists: 1, watches: 3, relists: 0,
- resource_version: "88123", last_event_age: 0.4, error: null, state: Watching, items_listed: 2,
- events: {ADDED: 5, MODIFIED: 2}}
-"""),
+    name="pods",
+    synced=True,
+    objects=2,
+    bytes=640,
+    lists=1,
+    watches=3,
+    relists=0,
     relist_differences=RelistDifferences(added=2, modified=30),
-    decoding=DECODING,
+    resource_version="88123",
+    last_event_age=0.4,
+    error=None,
+    state="Watching",
+    items_listed=2,
+    events={"ADDED": 5, "MODIFIED": 2},
+    decoding=DecodingStatus(
+        objects=9,
+        whole=3,
+        unexpected=3,
+        unread=1,
+        dropped=4,
+        failed=2,
+        last_fault="the transform raised KeyError on a: 'x'",
+        frame_ratio=12.5,
+        trainings=2,
+        dictionaries=1,
+    ),
 )
 
 
@@ -71,21 +83,43 @@ def _histogram(*seconds: float) -> HistogramFigures:
 
 
 NOTIFY = HandlerStatistics(
-    **yaml.safe_load("""
-{name: notify, generation: 6, synced: true, delivered: 12, succeeded: 9, failed: 1, retried: 2, merged: 3,
- dropped: 0, filtered: 2, queued: 4, running: 1, zombies: 1, p95_seconds: 0.004, replayed: 7, timeouts: 5,
- terminal_failures: 6, resource: pods, last_error: "default/<b>: KeyError: 'x'"}
-"""),
+    name="notify",
+    generation=6,
+    synced=True,
+    delivered=12,
+    succeeded=9,
+    failed=1,
+    retried=2,
+    merged=3,
+    dropped=0,
+    filtered=2,
+    queued=4,
+    running=1,
+    zombies=1,
+    p95_seconds=0.004,
+    last_error="default/<b>: KeyError: 'x'",
+    replayed=7,
+    timeouts=5,
+    terminal_failures=6,
+    resource="pods",
     lag=_histogram(0.002, 2.0),
     duration=_histogram(0.2),
 )
 NIGHTLY = ScheduleStatistics(
-    **yaml.safe_load("""
-{name: nightly, generation: 6, last_run: null, last_success: null, last_seconds: 0.5, succeeded: 3, failed: 2,
- skipped: 1, running: 0, zombies: 0, last_error: "KeyError: 'secret'", last_error_type: KeyError}
-"""),
+    name="nightly",
+    generation=6,
     next_run=datetime(2026, 1, 2, 2, tzinfo=UTC),
+    last_run=None,
     last_outcome=RunOutcome.FAILED,
+    last_success=None,
+    last_seconds=0.5,
+    succeeded=3,
+    failed=2,
+    skipped=1,
+    running=0,
+    zombies=0,
+    last_error="KeyError: 'secret'",
+    last_error_type="KeyError",
 )
 BROKEN = BreakerStatus(BreakerState.OPEN, 5, 2, 3, 12.0, "down")
 STATUS = ControllerStatus(

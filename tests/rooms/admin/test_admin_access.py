@@ -21,7 +21,8 @@ OPEN = ["/", "/healthz", "/readyz", "/status", "/metrics"]
 def test_without_a_token_a_public_address_shows_nothing(ask: Callable, runtime, method: str, path: str):
     """In a cluster nobody reads Secrets or reloads through an address that was opened for probes."""
     answer = ask(path, method=method, address=EVERYWHERE, Authorization="Bearer ")
-    assert (answer.status, "DECLCTL_ADMIN_TOKEN" in answer.json["error"]) == (403, True)
+    assert answer.status == 403
+    assert "DECLCTL_ADMIN_TOKEN" in answer.json["error"]
     assert runtime.reloads == 0
 
 
@@ -72,7 +73,8 @@ def test_a_loopback_address_answers_to_no_other_host(
 ):
     """A web page that points its own name at this machine is shown nothing, and reloads nothing."""
     answer = ask(path, method=method, Host=host)
-    assert (answer.status, "allowedHosts" in answer.json["error"], runtime.reloads) == (403, True, 0)
+    assert (answer.status, runtime.reloads) == (403, 0)
+    assert "allowedHosts" in answer.json["error"]
 
 
 @pytest.mark.parametrize("path", [*OPEN, "/history"])

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from msgspec.structs import replace
 
 from declctl.admin import serve
@@ -25,34 +24,66 @@ from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, NIGHTLY, NOTIFY, re
 
 THEN = datetime(2026, 1, 2, 2, tzinfo=UTC)
 WRITE = ExplainedWrite(
-    **yaml.safe_load("""
-{verb: apply, result: succeeded, manager: declctl/guard/web, handler: web, generation: 3, seconds: 0.01,
- retries: 0, called_for: team-a/shop, request_id: r1, resource_version: "7", error: ""}
-"""),
     time=THEN,
+    verb="apply",
+    result="succeeded",
+    manager="declctl/guard/web",
+    handler="web",
+    generation=3,
+    called_for="team-a/shop",
+    request_id="r1",
     causes=("Modified webapps team-a/shop (Watch)",),
+    resource_version="7",
+    seconds=0.01,
+    retries=0,
+    error="",
 )
 FOUND = WriteExplanation(
-    "v1 ConfigMap", "configmaps", "team-a/settings", exists=True, uid="u", resource_version="9",
+    kind="v1 ConfigMap",
+    resource="configmaps",
+    key="team-a/settings",
+    exists=True,
+    uid="u",
+    resource_version="9",
     fields=(OwnedField("data.a", "declctl/guard/web", "Apply", "", "2026-01-02T02:00:00Z", "web", WRITE),),
     writes=(WRITE,),
-)  # fmt: skip
-
-
-ITEM = ListedItem(
-    "default/web-0", ItemState.BACKING_OFF, "Modified", priority=None, since=THEN, attempts=2, due=THEN,
-    last_error_type="KeyError", generation=None, again=False,
-)  # fmt: skip
-LISTING = QueueListing(
-    "notify", "Event", waiting=1233, running=0, backing_off=1, unmapped=0, left_out=1233, items=[ITEM]
 )
-
-
+LISTING = QueueListing(
+    handler="notify",
+    mode="Event",
+    waiting=1233,
+    running=0,
+    backing_off=1,
+    unmapped=0,
+    left_out=1233,
+    items=[
+        ListedItem(
+            key="default/web-0",
+            state=ItemState.BACKING_OFF,
+            type="Modified",
+            priority=None,
+            since=THEN,
+            attempts=2,
+            due=THEN,
+            last_error_type="KeyError",
+            generation=None,
+            again=False,
+        )
+    ],
+)
 LETTER = DeadLetter(
-    "notify", "default/web-0", "Modified", error="KeyError: 'secret'", error_type="KeyError",
-    traceback="Traceback: KeyError: 'secret'", attempts=5, first_failed_at=THEN, failed_at=THEN,
-    generation=6, changes=2,
-)  # fmt: skip
+    handler="notify",
+    key="default/web-0",
+    type="Modified",
+    error="KeyError: 'secret'",
+    error_type="KeyError",
+    traceback="Traceback: KeyError: 'secret'",
+    attempts=5,
+    first_failed_at=THEN,
+    failed_at=THEN,
+    generation=6,
+    changes=2,
+)
 
 
 @pytest.fixture(name="applied")
@@ -96,7 +127,8 @@ def test_before_the_first_generation_the_answer_is_to_wait(ask: Callable, runtim
     """The names of the manifest are not known yet."""
     runtime.say(generation=0)
     answer = ask(path)
-    assert (answer.status, "starting" in answer.json["error"]) == (503, True)
+    assert answer.status == 503
+    assert "starting" in answer.json["error"]
 
 
 def test_the_plan_and_the_cache_are_read(ask: Callable, asked) -> None:
@@ -130,7 +162,8 @@ def test_the_plan_and_the_cache_are_read(ask: Callable, asked) -> None:
 def test_what_there_is_not_is_told(ask: Callable, asked, path: str, status: int, told: str) -> None:
     """A name that the manifest or the cache doesn't have, and a parameter that can't be read."""
     answer = ask(path)
-    assert (answer.status, told in answer.json["error"]) == (status, True)
+    assert answer.status == status
+    assert told in answer.json["error"]
     assert asked() == [] or path == "/queue/nobody"
 
 
@@ -205,7 +238,8 @@ def test_why_without_an_answer_is_a_sentence(ask: Callable, runtime, told, statu
     """A wrong name, a wrong field, a missing object, and a right that the controller lacks."""
     runtime.told_why = told
     answer = ask("/why/configmaps/team-a/settings")
-    assert (answer.status, sentence in answer.json["error"]) == (status, True)
+    assert answer.status == status
+    assert sentence in answer.json["error"]
 
 
 def test_what_waits_is_listed(ask: Callable, runtime, asked) -> None:

@@ -115,7 +115,6 @@ def test_a_field_that_grafana_does_not_know_is_found():
     } | {f"{place}.options.legend.placment", f"{place}.targets[0].expression"}
 
 
-@pytest.mark.parametrize("expression", expressions())
 def labels_of(selector: Any) -> set[str]:
     """The labels of the metric that a selector selects."""
     return OF_THE_TARGET | set(metric_of(selector.name).labels)

@@ -59,7 +59,7 @@ def of_process(folder: Path, *command: str, **env: str) -> str:
         ("declctl explain spec.handl", ["spec.handlers", "spec.handlers."]),
         (
             "declctl explain spec.handlers.retry.m",
-            [f"spec.handlers.retry.max{n}" for n in ("Attempts", "Backoff")],
+            ["spec.handlers.retry.maxAttempts", "spec.handlers.retry.maxBackoff"],
         ),
         ("declctl explain DCL10", [code for code in sorted(CODES) if code.startswith("DCL10")]),
         ("declctl explain dcl10", [code.lower() for code in sorted(CODES) if code.startswith("DCL10")]),

@@ -187,13 +187,15 @@ def test_the_hook_of_a_plugin_holds_where_its_handlers_are(rbac, install):
 )
 def test_a_hook_that_returns_no_rules_is_an_error(rbac, returned, said):
     ended = rbac(HOOK.replace(f"[{SECRETS}]", returned))
-    assert (ended.status, ended.out, said in ended.err) == (1, "", True)
+    assert (ended.status, ended.out) == (1, "")
+    assert said in ended.err
 
 
 def test_writes_that_nothing_declares_are_told(rbac):
     """Their rights can't be known."""
     ended = rbac("def notify(obj, ctx): ctx.sync.apply(ctx.client)")
-    assert (ended.status, "notify uses ctx.client" in ended.err) == (0, True)
+    assert ended.status == 0
+    assert "notify uses ctx.client" in ended.err
     assert "notify writes objects, and declares no `applies`" in ended.err
 
 
@@ -229,11 +231,13 @@ def test_options_that_contradict_or_no_label_can_have_are_refused(declctl, rbac,
     assert "--cluster" in declctl.refused("generate", "rbac", ".", "--kubeconfig", "x")
     assert "--crds" in declctl.refused("generate", "rbac", ".", "--cluster", "--crds", "x")
     ended = rbac(PLAIN, option, "Guard_1")
-    assert (ended.status, ended.out, f'{option} "Guard_1" is no name' in ended.err) == (2, "", True)
+    assert (ended.status, ended.out) == (2, "")
+    assert f'{option} "Guard_1" is no name' in ended.err
 
 
 def test_a_plural_that_is_not_known_is_refused(rbac):
     """A guess would be a right to something else."""
     ended = rbac(PLAIN, manifest=MANIFEST.replace("v1, kind: Pod", "example.dev/v1, kind: Fox"))
-    assert (ended.status, "--crds FILE" in ended.err) == (2, True)
+    assert ended.status == 2
+    assert "--crds FILE" in ended.err
     assert "example.dev/v1 Fox (manifest.yaml:7)" in ended.err

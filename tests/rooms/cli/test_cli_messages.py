@@ -129,7 +129,8 @@ def test_a_broken_plugin_is_shown_with_the_end_of_its_traceback(check, hello, co
     ended = check(FAILING, config("        {}\n"), *command)
     without_carets = [line for line in ended.err.splitlines(keepends=True) if line.strip(" ^\n")]
     assert FAILING_TRACE.replace("SITE", f"{hello}/site") in "".join(without_carets)
-    assert (ended.status, "importlib" in ended.err) == (1, False)
+    assert ended.status == 1
+    assert "importlib" not in ended.err
 
 
 def test_a_broken_plugin_has_its_traceback_as_json(check):
@@ -152,7 +153,8 @@ def test_no_plugins_leaves_the_plugins_of_a_manifest_out(check, declctl, monkeyp
     checked = check("raise OSError('imported')\n", entry, *before, "validate", *local)
     warning = f"manifest.yaml:11:13: warning DCL089: the plugin {name} is left out: "
     assert [words in checked.err for words in (warning, "; its handlers are not called\n")] == [True, True]
-    assert (checked.status, "is valid" in checked.out) == (0, True)
+    assert checked.status == 0
+    assert "is valid" in checked.out
     ran = declctl.done(*before, "run", "manifest.yaml", "--sandbox", "--once", *local)
     assert "imported" not in ran.err + checked.err
 
@@ -277,7 +279,8 @@ def test_a_check_of_a_plugin_that_fails_is_a_fault_of_the_plugin(check, body, to
     ended = check(CHECKING.format(body=body), RULES)
     assert ended.status == int(told is not None)
     if told is not None:
-        assert (f"error DCL083: {PAGER}: " in ended.err, told in ended.err) == (True, True)
+        assert f"error DCL083: {PAGER}: " in ended.err
+        assert told in ended.err
 
 
 @pytest.mark.parametrize("command", [["run", "--sandbox", "--once"], ["plan"], ["generate", "rbac"]])

@@ -383,7 +383,8 @@ def test_an_upgraded_plugin_is_told_as_a_restart(edit):
     plugins = "  plugins: [{name: a, onError: Disable}]\n  reload: {preflight: Off}\n"
     ended = edit(MANIFEST + plugins, restarts=steps)
     told = f"RESTART REQUIRED: plugin a ({versions}) takes effect when the process starts again"
-    assert (ended.status, "!plugin b" in ended.out) == (2, False)
+    assert ended.status == 2
+    assert "!plugin b" not in ended.out
     assert {f"!plugin a ({versions})", told} <= set(ended.lines)
 
 

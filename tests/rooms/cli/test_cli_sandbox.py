@@ -52,4 +52,6 @@ def test_a_busy_port_is_named(declctl, folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         ended = declctl("sandbox", "--port", port)
-    assert (ended.status, port in ended.err, "--port" in ended.err) == (2, True, True)
+    assert ended.status == 2
+    assert port in ended.err
+    assert "--port" in ended.err

@@ -106,9 +106,16 @@ def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
 
 
 SEQUENCES = (
-    *(_optional_folder_first, _deep_folders_first, _folder_of_an_installed_name_first, _all_goes_but_folders),
-    *(_folder_becomes_a_file_again, _folder_with_the_name_of_a_module, _file_becomes_a_folder),
-    *(_package_module_package, _package_renamed, _link_that_leads_somewhere_at_last),
+    _optional_folder_first,
+    _deep_folders_first,
+    _folder_of_an_installed_name_first,
+    _all_goes_but_folders,
+    _folder_becomes_a_file_again,
+    _folder_with_the_name_of_a_module,
+    _file_becomes_a_folder,
+    _package_module_package,
+    _package_renamed,
+    _link_that_leads_somewhere_at_last,
 )
 
 
