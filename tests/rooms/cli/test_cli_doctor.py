@@ -84,13 +84,16 @@ def test_a_missing_right_fails_with_the_rule_to_grant(declctl, hello, server):
 
 
 def test_a_cluster_that_accepts_and_never_answers_is_one_failed_check(declctl, server):
-    """The command ends in the time that --timeout gives, and the checks after it are skipped."""
+    """The command ends in the time that --timeout gives, and the checks after it are skipped.
+
+    It has to wait: the checks before it have the same limit, also on a busy machine.
+    """
     config = server.kubeconfig()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
         config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
         Path("kubeconfig").write_text(yaml.safe_dump(config))
-        found = in_cluster(declctl, "--timeout", "300ms", status=1)
-    assert found["cluster"]["found"] == "it has not ended within 0.3 s"
+        found = in_cluster(declctl, "--timeout", "2s", status=1)
+    assert found["cluster"]["found"] == "it has not ended within 2 s"
     assert found["clock"]["state"] == found["rights"]["state"] == "skipped"
 
 
