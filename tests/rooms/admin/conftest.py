@@ -164,38 +164,24 @@ WELL = replace(
 )
 
 
-@dataclass(frozen=True)
-class View:
-    """An object as a lister gives it."""
-
-    body: dict[str, Any]
-
-    @property
-    def key(self) -> ObjectKey:
-        return ObjectKey.of(self.body["metadata"].get("namespace"), self.body["metadata"]["name"])
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.body
-
-
 @dataclass
 class Cache:
     """A lister over a few objects, with one index."""
 
-    objects: dict[str, View]
+    objects: dict[str, SimpleNamespace]
 
-    def get(self, key: str) -> View | None:
+    def get(self, key: str) -> SimpleNamespace | None:
         return self.objects.get(key)
 
     def keys(self) -> Sequence[ObjectKey]:
         return [view.key for view in self.objects.values()]
 
-    def list(self, *, namespace: str | None = None, selector: str | None = None) -> Sequence[View]:
+    def list(self, *, namespace: str | None = None, selector: str | None = None) -> Sequence[SimpleNamespace]:
         if selector == "((":
             raise ValueError("'((' is no selector")
         return [view for view in self.objects.values() if namespace in (None, view.key.namespace)]
 
-    def by_index(self, name: str, value: str) -> Sequence[View]:
+    def by_index(self, name: str, value: str) -> Sequence[SimpleNamespace]:
         self._known(name)
         return [view for view in self.objects.values() if view.body["spec"]["nodeName"] == value]
 
@@ -215,8 +201,10 @@ def outcome(result: str) -> SimpleNamespace:
     return SimpleNamespace(result=result, line=line, document=lambda: document)
 
 
-def pod(namespace: str, name: str, node: str) -> View:
-    return View({"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}})
+def pod(namespace: str, name: str, node: str) -> SimpleNamespace:
+    """An object as a lister gives it."""
+    body = {"metadata": {"namespace": namespace, "name": name}, "spec": {"nodeName": node}}
+    return SimpleNamespace(body=body, key=ObjectKey.of(namespace, name), to_dict=lambda: body)
 
 
 class FakeRuntime:

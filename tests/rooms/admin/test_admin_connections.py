@@ -15,6 +15,7 @@ from declctl.admin.access import Reason, Refusals, ServerLog
 from declctl.kit import ManualClock
 from declctl.manifest.values import Address
 from declctl.testing import Logged
+from tests.rooms.admin.conftest import LOOPBACK, until
 
 
 @dataclass(eq=False)
@@ -251,7 +252,7 @@ async def test_a_kubelet_is_answered_while_another_client_holds_all_connections(
             with contextlib.suppress(OSError):
                 await probe(bound, "127.0.0.1")
 
-    async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+    async with serve(runtime, LOOPBACK) as bound:
         flood = [asyncio.create_task(flooding(bound)) for _ in range(100)]
         answers = [await asyncio.wait_for(probe(bound, "127.0.0.2"), 10) for _ in range(5)]
         for each in flood:
@@ -275,7 +276,7 @@ def test_a_body_without_end_closes_the_connection(scene):
 
 async def test_clients_that_come_and_go_leave_no_task(runtime, http):
     """Silent connections, half heads, bodies and requests: when they are gone, no task of theirs is left."""
-    async with serve(runtime, Address("127.0.0.1", 0)) as bound:
+    async with serve(runtime, LOOPBACK) as bound:
         before = len(asyncio.all_tasks())
         writers = []
         body = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
@@ -288,9 +289,7 @@ async def test_clients_that_come_and_go_leave_no_task(runtime, http):
         assert {answer.status for answer in answers} <= {200, 503}
         for writer in writers:
             writer.close()
-        async with asyncio.timeout(20):
-            while len(asyncio.all_tasks()) > before:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
 def test_bad_requests_are_one_line_and_a_number(scene):

@@ -69,23 +69,18 @@ async def test_a_file_that_cannot_be_used_opens_nothing_and_is_told(
 
 
 async def test_a_file_that_comes_back_is_used_again(tmp_path: Path):
-    """A Secret that was missing for a moment is no reason for a restart."""
+    """A Secret that was missing for a moment is no reason for a restart; the log never has a token."""
     file, log = tmp_path / "token", Logged()
     authorizer = TokenFile(file, log)
     assert (await authorizer.decide("right", "get", "/")).verdict is AccessVerdict.UNAUTHENTICATED
     file.write_text("right")
     assert (await authorizer.decide("right", "get", "/")).verdict is AccessVerdict.ALLOWED
     assert log.events()[-1] == f"admin address: the token file {file} can be used again"
-
-
-async def test_the_log_never_has_the_token(tmp_path: Path):
-    """Whoever reads the log can't reload."""
-    file, log = tmp_path / "token", Logged()
-    authorizer = TokenFile(file, log)
+    before = len(log.events())
     for content in ("the-marker", "another-marker", "\u00e9marker", "", "x-marker"):
         file.write_text(content)
         await authorizer.read()
-    assert len(log.events()) >= 4
+    assert len(log.events()) >= before + 4
     assert "marker" not in "".join(log.events()).replace(str(file), "")
 
 
