@@ -259,7 +259,6 @@ async def test_who_asks_while_files_cannot_be_looked_at_waits_for_the_attempt_th
 
 @pytest.mark.parametrize("error", LOOKS, ids=repr)
 async def test_a_refusal_is_told_where_nobody_can_look_whether_files_were_mended(world, error) -> None:
-    """The look after a refusal fails: the refusal stands."""
     refused = world.edit("bad")
     await world.turn()
     world.reloader.look_fails = error

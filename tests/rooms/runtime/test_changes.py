@@ -155,7 +155,6 @@ def test_new_code_is_told_for_all_that_it_makes() -> None:
 
 
 def test_steps_back_are_as_many_as_steps_forth() -> None:
-    """A difference is one in both directions."""
     other = _side(BASE.replace("kind: ConfigMap", "kind: Secret").replace("h:notify", "h:other"))
     forth, back = changes(_side(), other), changes(other, _side())
     assert len(forth) == len(back) > 1

@@ -117,7 +117,6 @@ def test_all_faults_come_at_once(bundle) -> None:
 
 
 def test_a_plugin_that_is_not_installed_is_told_where_it_is_listed(bundle) -> None:
-    """A manifest lists a plugin that pip has not installed."""
     bundle.edit("manifest.yaml", "spec:\n", "spec:\n  plugins:\n    - {name: nobody-has-this}\n")
     (fault,) = check(str(bundle.path)).errors
     assert (fault.code, fault.line) == ("DCL080", 6)

@@ -113,7 +113,6 @@ def test_a_reference_that_is_none_leads_nowhere_and_hides_no_other(references):
 
 @pytest.mark.parametrize("annotations", [None, 5, ["app"], {"app": None}, {"app": {"x": 1}}])
 def test_an_annotation_that_is_no_text_leads_nowhere(annotations):
-    """As one that the object does not have."""
     change = Notification(ADDED, record(annotations=annotations))
     assert led_to(source(MappingSpec(annotation="app")), change) == []
 
