@@ -189,7 +189,6 @@ METHODS = {"apply", "apply_set", "record_event", "client"}
 
 
 def used(source: str, entry_point: str = "handlers", *, hooks: tuple[str, ...] = (), **others: str):
-    """Of an entry point of handlers.py, beside other files."""
     texts = {"handlers": source, **others}
     files = {f"{name.replace('__', '/')}.py": text.encode() for name, text in texts.items()}
     return methods_used(Bundle("", files), entry_point, METHODS, hooks=hooks)
@@ -210,7 +209,6 @@ def used(source: str, entry_point: str = "handlers", *, hooks: tuple[str, ...] =
     ],
 )
 def test_a_method_is_found_where_code_uses_it(source: str, found: set[str]) -> None:
-    """Not in comments, nor in texts."""
     assert used(source) == found
 
 

@@ -35,7 +35,6 @@ def _install(tmp_path, monkeypatch):
 
 
 def refused(call):
-    """The fault that a call ends in."""
     with pytest.raises(EntryPointError) as caught:
         call()
     return caught.value
@@ -114,7 +113,6 @@ def test_a_version_outside_the_range_is_refused(install, version, allowed):
 
 
 def test_a_module_is_loaded_as_it_is_and_a_class_is_made(install):
-    """Both are plugins."""
     install("dc-kinds", "1.0", {"mod": "dc_kinds", "cls": "dc_kinds:Plugin"}, dc_kinds="class Plugin: ...")
     assert load(find("mod", None)) is sys.modules["dc_kinds"]
     assert type(load(find("cls", None))).__name__ == "Plugin"
@@ -152,7 +150,6 @@ def test_a_broken_plugin_gives_its_reason(install, source, reason):
     ],
 )
 def test_a_plugin_for_other_hooks_is_refused_before_its_import(install, wanted, does, advice):
-    """The message names the plugin, its range and the version of the host; nothing of it has run."""
     source = f"declctl_hookspec_version: str = {wanted!r}\nraise OSError('imported')\n"
     install("dc-new", "1.3", {"new": "dc_new"}, dc_new=source)
     error = refused(lambda: load(find("new", None)))
@@ -253,7 +250,6 @@ def test_a_config_that_fits_passes() -> None:
     ],
 )
 def test_a_config_that_does_not_fit_is_told_with_its_place(config, path, message):
-    """The path leads to the line in the manifest; values are not shown, because they may be secret."""
     with pytest.raises(PluginConfigError) as caught:
         check_config(SCHEMA, config)
     (fault,) = caught.value.faults
@@ -300,7 +296,6 @@ def test_of_alternatives_the_nearest_says_what_is_wrong():
 
 
 def faults_of(schema, config):
-    """The faults of a config by its schema."""
     with pytest.raises(PluginConfigError) as caught:
         check_config(schema, config)
     return caught.value.faults
@@ -333,7 +328,6 @@ def test_a_fault_comes_with_what_to_write(schema, value, suggestion):
 
 @pytest.mark.parametrize("schema", [{"type": "strange"}, None, [1], {"$ref": "#/nowhere"}])
 def test_a_schema_that_is_none_is_the_plugins_fault(schema):
-    """The person's config is not blamed."""
     with pytest.raises(EntryPointError, match="is not a JSON Schema") as caught:
         check_config(schema, {"a": 1})
     assert caught.value.code == "DCL083"

@@ -77,7 +77,6 @@ def test_the_published_copy_is_current():
 
 
 def test_the_command_prints_the_published_copy():
-    """The command that makes the copy works."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "declctl.manifest.schema"],
         capture_output=True,
@@ -88,7 +87,6 @@ def test_the_command_prints_the_published_copy():
 
 
 def test_it_is_a_schema():
-    """JSON Schema 2020-12 itself finds no fault in it."""
     for kind in (None, "Controller", "ControllerTest"):
         Draft202012Validator.check_schema(schema(kind))
 
@@ -114,13 +112,11 @@ def test_the_kind_chooses_the_shape(kind):
 
 @pytest.mark.parametrize("kind", ["Controller", "ControllerTest"])
 def test_every_field_is_described(kind):
-    """No field is without a sentence."""
     bare = [path for path, field in pieces(schema(kind)) if not field.get("description", "").endswith(".")]
     assert bare == []
 
 
 def test_every_example_and_default_is_valid():
-    """What the schema shows can be written."""
     for path, field in pieces(schema("Controller")):
         plain = {key: value for key, value in field.items() if key not in ("oneOf", "required")}
         for value in [*field.get("examples", []), *([field["default"]] if "default" in field else [])]:
@@ -128,7 +124,6 @@ def test_every_example_and_default_is_valid():
 
 
 def test_every_refusal_has_a_code():
-    """What is refused is documented."""
     refusals = {
         field["x-declctl"]["refuses"]
         for _, field in pieces(schema("Controller"))
@@ -138,13 +133,11 @@ def test_every_refusal_has_a_code():
 
 
 def test_callers_can_not_change_the_schema():
-    """Each call gives a schema of its own."""
     schema()["$defs"].clear()
     assert json.loads(published())["$defs"]
 
 
 def test_explain_tells_all_about_a_field():
-    """Type, default, choices, example, and how a change takes effect."""
     found = explain("spec.handlers.retry")
     assert (found.path, found.type, found.live, found.supported) == (
         "spec.handlers.retry",
@@ -204,7 +197,6 @@ def test_explain_nothing_shows_the_document(path):
 
 
 def test_explain_the_other_kind():
-    """Tests are explained too."""
     assert explain("ControllerTest.spec.steps.expect.handled.times").default == 1
 
 
@@ -230,14 +222,12 @@ def test_explain_the_other_kind():
     ],
 )
 def test_explain_a_field_that_there_is_not(path, message):
-    """A wrong path is answered with the right ones."""
     with pytest.raises(UsageError) as caught:
         explain(path)
     assert str(caught.value).removesuffix(".") == message.removesuffix(".")
 
 
 def test_schema_of_an_unknown_kind():
-    """A wrong kind is answered with the right ones."""
     with pytest.raises(UsageError, match='There is no kind "Controler"; did you mean "Controller"'):
         schema("Controler")
 

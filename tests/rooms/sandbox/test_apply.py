@@ -27,7 +27,6 @@ def owners(obj):
 
 
 def test_apply_creates_and_owns():
-    """The first apply creates the object and records who owns which field."""
     created = apply(store(), config_map("a", x="1"))
     (entry,) = created["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"], entry["fieldsV1"]) == ("one", "Apply", {
@@ -36,7 +35,6 @@ def test_apply_creates_and_owns():
 
 
 def test_what_is_no_longer_applied_goes():
-    """A field that the manager leaves out is removed; fields of others stay."""
     cluster = store()
     apply(cluster, config_map("a", x="1", y="2"))
     apply(cluster, config_map("a", z="3"), "two")
@@ -64,7 +62,6 @@ def test_force_takes_over():
 
 
 def test_the_same_value_is_shared():
-    """Two managers that want the same value are no conflict; the field goes when both have left it out."""
     cluster = store()
     apply(cluster, config_map("a", x="1"))
     apply(cluster, config_map("a", x="1"), "two")
@@ -73,14 +70,12 @@ def test_the_same_value_is_shared():
 
 
 def test_applying_again_changes_nothing():
-    """The same configuration makes no new version, and so no event."""
     cluster = store()
     first = apply(cluster, config_map("a", x="1"))
     assert apply(cluster, config_map("a", x="1")) == first
 
 
 def test_containers_are_owned_by_name():
-    """Two managers can each have a container, and removing one leaves the other."""
     cluster = store()
     both = pod("a")
     sidecar = copy.deepcopy(both)
@@ -123,7 +118,6 @@ def test_kubectl_may_move_to_the_server_side():
 
 
 def test_custom_lists_merge_as_their_schema_says():
-    """A list of type map in a definition merges by its keys."""
     cluster = store()
     cluster.create(definition())
     apply(cluster, widget("w", parts=[{"id": "a", "n": 1}]))
@@ -132,7 +126,6 @@ def test_custom_lists_merge_as_their_schema_says():
 
 
 def test_several_conflicts_are_listed():
-    """Every field in conflict is named under its manager."""
     cluster = store()
     apply(cluster, config_map("a", x="1", y="1"))
     message = conflict(lambda: apply(cluster, config_map("a", x="2", y="2"), "two")).message
@@ -140,14 +133,12 @@ def test_several_conflicts_are_listed():
 
 
 def test_apply_needs_a_manager():
-    """Without a field manager an apply is refused with 422."""
     cluster = store()
     with pytest.raises(Exception, match="fieldManager: Required value: is required for apply patch"):
         apply(cluster, config_map("a"), "")
 
 
 def test_ownership_can_be_reset():
-    """An update with empty managedFields forgets all owners."""
     cluster = store()
     applied = apply(cluster, config_map("a", x="1"))
     applied["metadata"]["managedFields"] = [{}]

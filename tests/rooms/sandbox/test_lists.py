@@ -28,7 +28,6 @@ def filled(count):
 
 
 def test_pages_are_one_snapshot():
-    """All pages show the cluster at the version of the first one, whatever happens in between."""
     cluster = filled(5)
     first = page(cluster, limit=2)
     cluster.delete("ConfigMap", "c3")
@@ -55,7 +54,6 @@ def test_pages_lose_nothing_and_repeat_nothing(count, limit):
 
 
 def test_an_expired_token_offers_another():
-    """After a compaction the next page is 410 Expired, with a token that goes on with the present state."""
     cluster = filled(3)
     first = page(cluster, limit=1)
     cluster.delete("ConfigMap", "c1")
@@ -69,7 +67,6 @@ def test_an_expired_token_offers_another():
 
 @pytest.mark.parametrize("token", ["zzz", "e30", "eyJ2IjoieCIsInN0YXJ0IjoiIn0", "ü"])
 def test_a_malformed_token_is_a_bad_request(token):
-    """What is no continue token is refused with 400, not with 410."""
     with pytest.raises(Refusal, match="continue key is not valid") as refused:
         page(filled(1), token=token)
     assert refused.value.code == 400
@@ -96,7 +93,6 @@ def test_an_exact_version_shows_the_past():
 
 
 def test_a_compacted_version_can_not_be_listed_exactly():
-    """Exact at a compacted version is 410; NotOlderThan is not."""
     cluster = filled(2)
     then = cluster.version
     cluster.create(config_map("new"))
@@ -109,7 +105,6 @@ def test_a_compacted_version_can_not_be_listed_exactly():
 
 @pytest.mark.parametrize("match", ["", "NotOlderThan", "Exact"])
 def test_a_version_of_the_future_is_too_large(match):
-    """A version that the server has not reached is 504 with the cause that clients look for."""
     with pytest.raises(Refusal) as refused:
         page(filled(1), resourceVersion=9999, resourceVersionMatch=match)
     document = refused.value.document()
@@ -118,7 +113,6 @@ def test_a_version_of_the_future_is_too_large(match):
 
 
 def test_selectors_select():
-    """Labels, names and fields narrow a list down; what remains is not counted then."""
     cluster = store()
     cluster.create(pod("a", node="n1", labels={"app": "web"}))
     cluster.create(pod("b", node="n2", labels={"app": "web"}))

@@ -18,7 +18,6 @@ def recorded(cluster):
 
 
 def test_a_plain_object_goes_at_once():
-    """Deleting a config map is one DELETED event."""
     cluster = store()
     cluster.create(config_map("a"))
     seen = recorded(cluster)
@@ -39,7 +38,6 @@ def test_a_finalizer_holds_an_object():
 
 
 def test_deleting_again_changes_nothing():
-    """An object that waits for its finalizers is not marked twice."""
     cluster = store()
     cluster.create(pod("a", finalizers=["example.com/x"]))
     first = cluster.delete("Pod", "a")
@@ -62,7 +60,6 @@ def test_a_pod_on_a_node_ends_gracefully():
 
 
 def test_force_skips_the_grace():
-    """A gracePeriodSeconds of 0 deletes a running pod in one step."""
     cluster = store()
     cluster.create(pod("a", node="n"))
     seen = recorded(cluster)
@@ -71,7 +68,6 @@ def test_force_skips_the_grace():
 
 
 def test_a_namespace_takes_its_objects_along():
-    """First it is Terminating, then its objects go, then the namespace."""
     cluster = store()
     cluster.load([pod("a", "team"), config_map("b", "team"), config_map("other")])
     seen = recorded(cluster)
@@ -86,7 +82,6 @@ def test_a_namespace_takes_its_objects_along():
 
 
 def test_an_object_with_a_finalizer_holds_its_namespace():
-    """The namespace stays Terminating, takes nothing new in, and goes with its last object."""
     cluster = store()
     cluster.load([pod("a", "team", finalizers=["example.com/x"])])
     cluster.delete("Namespace", "team")
@@ -99,7 +94,6 @@ def test_an_object_with_a_finalizer_holds_its_namespace():
 
 @pytest.mark.client_go(341, "envtest")
 def test_a_definition_takes_its_kind_along():
-    """Deleting a definition deletes its objects and unserves the kind; making it again starts empty."""
     cluster = store()
     cluster.load([definition(), widget("one")])
     seen = recorded(cluster)
@@ -116,7 +110,6 @@ def test_a_definition_takes_its_kind_along():
 
 @pytest.mark.parametrize("deletion", [Deletion(uid="another"), Deletion(version="1")])
 def test_preconditions_protect(deletion):
-    """A delete that is meant for another uid or version is refused with 409, and nothing is deleted."""
     cluster = store()
     cluster.create(config_map("a"))
     with pytest.raises(Refusal) as refused:
@@ -126,7 +119,6 @@ def test_preconditions_protect(deletion):
 
 
 def test_a_dry_run_deletes_nothing():
-    """A dryRun answers, and the object stays."""
     cluster = store()
     cluster.create(config_map("a"))
     cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), Deletion(dry_run=True))
@@ -134,6 +126,5 @@ def test_a_dry_run_deletes_nothing():
 
 
 def test_what_is_not_there_is_not_found():
-    """Deleting nothing is refused with 404."""
     with pytest.raises(SandboxError, match='pods "nope" not found'):
         store().delete("Pod", "nope")

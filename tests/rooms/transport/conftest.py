@@ -87,8 +87,6 @@ def talking():
 
 @pytest.fixture
 def kubeconfig():
-    """The dict of a kubeconfig with one context, `dev`, for a server and a user."""
-
     def make(server: str, user=None, name: str = "dev", **cluster) -> dict:
         return {
             "apiVersion": "v1",
@@ -109,7 +107,6 @@ def kubeconfig():
 
 @pytest.fixture
 def core() -> dict:
-    """What discovery says about the core group."""
     return CORE
 
 
@@ -130,7 +127,6 @@ def plugin(tmp_path):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """An authority, a server certificate for `localhost`, and an authority that has nothing to do with it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs openssl to make certificates")

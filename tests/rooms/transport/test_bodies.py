@@ -114,8 +114,6 @@ def writing(*pieces):
 def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(
     kubeconfig, certificates, encrypted
 ):
-    """Two hundred pages are one connection, and none of them goes through aiohttp's reader."""
-
     async def use(client):
         return [await whole(client) for _ in range(3)], client.statistics()
 
@@ -132,7 +130,6 @@ def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_long_body_comes_unchanged(kubeconfig, certificates, encrypted):
-    """Ten megabytes in chunks of all sizes, faster than they are read."""
     content = bytes(range(256)) * 40_000
     pieces, at, size = [HEAD], 0, 1
     while at < len(content):
@@ -164,8 +161,6 @@ def test_a_long_body_comes_unchanged(kubeconfig, certificates, encrypted):
     ],
 )
 def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer):
-    """Proxies and old servers write heads in pieces and bodies with a length."""
-
     async def use(client):
         return [(await whole(client))[0] for _ in range(2)]
 
@@ -175,7 +170,6 @@ def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer)
 
 
 def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
-    """What comes of it is decoded part by part, and everything else goes on in between."""
     content = bytes(range(256)) * 20_000
 
     async def use(client):
@@ -218,7 +212,6 @@ def test_a_body_that_ends_with_its_connection_is_read(kubeconfig):
 
 
 def test_what_follows_the_last_chunk_does_not_harm(kubeconfig):
-    """Trailer fields are read by aiohttp, and the next answer begins where they end."""
     end = b"0;last\r\nX-Trailer: 1\r\n\r\n"
 
     async def use(client):
@@ -230,8 +223,6 @@ def test_what_follows_the_last_chunk_does_not_harm(kubeconfig):
 
 
 def test_a_body_that_is_here_before_anybody_asks_is_not_lost(kubeconfig):
-    """A server that answers and closes at once has answered."""
-
     async def script(writer, _):
         writer.write(HEAD + chunk(b"abc") + b"0\r\n\r\n")
         await writer.drain()
@@ -245,8 +236,6 @@ def test_a_body_that_is_here_before_anybody_asks_is_not_lost(kubeconfig):
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_events_before_a_broken_connection_are_given(kubeconfig, certificates, encrypted):
-    """What a server wrote before it died has happened."""
-
     async def script(writer, _):
         writer.write(HEAD + chunk(b"one\n") + b"9\r\ntw")
         await writer.drain()
@@ -264,8 +253,6 @@ def test_events_before_a_broken_connection_are_given(kubeconfig, certificates, e
 
 
 def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
-    """Bytes that are no chunk end the watch with a sentence; what came before them is given."""
-
     async def use(client):
         parts = Parts()
         channel = await client.wire.open(WATCH, parts)
@@ -282,8 +269,6 @@ def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
 
 
 def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
-    """A line that never ends is not read for ever."""
-
     class Full(Parts):
         def feed(self, part):
             super().feed(part)
@@ -303,7 +288,6 @@ def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
 
 @pytest.mark.parametrize("head", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
 def test_a_server_that_falls_silent_within_an_answer_is_given_up(kubeconfig, monkeypatch, head):
-    """A list of which half has come, and then nothing, fails in a time that is known."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
 
     async def use(client):
@@ -371,8 +355,6 @@ def taken(use):
 
 
 def test_a_server_that_is_only_slow_is_not_given_up():
-    """The time that counts is since the last byte, and not since the first."""
-
     async def use(loop, _, feed, intake):
         for _ in range(5):
             await loop.wait(29)
@@ -462,7 +444,6 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, certifi
 
 
 def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
-    """Nothing waits for a second event, nor for a buffer to be full."""
     step = asyncio.Event()
 
     async def script(writer, _):
@@ -489,7 +470,6 @@ GZIP = {"disable-compression": False}  # not disabled, even where the server is 
 
 
 def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
-    """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
     head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
@@ -512,7 +492,6 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
     ],
 )
 def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
-    """Not by aiohttp and then once more."""
     packed = gzip.compress(b"plain")
     written = answer[0] % ((len(packed), packed) if b"%d" in answer[0] else packed)
 
@@ -595,8 +574,6 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
 
 
 def test_a_session_of_ones_own_is_respected(kubeconfig):
-    """Who gives the official client another class of answers gets them, and lists work all the same."""
-
     class Mine(ClientResponse):
         pass
 

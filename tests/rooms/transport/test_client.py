@@ -22,8 +22,6 @@ def item(name):
 
 
 async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
-    """From a kind in a manifest to its events, with the three requests that it takes."""
-
     async def answer(request):
         if request.path == "/api/v1":
             return web.json_response(core)
@@ -49,7 +47,6 @@ async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, 
 
 
 async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
-    """Patches, leases and events go through the same gate, each with its content type."""
     seen = []
 
     async def answer(request):
@@ -81,8 +78,6 @@ async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
 
 
 async def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
-    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
-
     async def answer(request):
         if request.method == "PUT":
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)

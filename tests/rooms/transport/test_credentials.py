@@ -43,7 +43,6 @@ async def token(credentials):
 
 
 def test_a_token_is_renewed_when_it_is_due_and_not_before():
-    """A process that runs for a week never shows an expired token."""
     login = Counting()
     credentials, clock = made(login)
 
@@ -71,7 +70,6 @@ def test_many_requests_log_in_once():
 
 
 def test_a_refused_token_is_replaced_once_for_everybody():
-    """After a 401 one login serves all the requests that were refused."""
     login = Counting()
     credentials, _ = made(login)
 
@@ -101,7 +99,6 @@ def test_a_server_that_refuses_everything_is_not_hammered():
 
 
 def test_a_login_that_changes_nothing_says_so():
-    """A static token that the server refuses ends in its 401, without another try."""
     login = Counting(token="always")
     credentials, _ = made(login)
 

@@ -46,7 +46,6 @@ def test_a_kind_has_its_own_subresources_only(core):
 
 
 def test_a_custom_kind_is_asked_for_in_its_group():
-    """Custom resources need nothing that built-in ones don't."""
     server = Server(
         **{"/apis/ex.io/v1": {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}}
     )
@@ -60,13 +59,11 @@ def test_a_group_that_is_not_served_is_a_sentence():
 
 
 def test_a_kind_that_is_not_served_gets_a_suggestion(core):
-    """A typing error in a kind is answered with the kind that was meant."""
     with pytest.raises(NotFound, match=r"serves v1, but no Pot in it; did you mean Pod\?"):
         found(Server(**{"/api/v1": core}), GroupVersionKind.of("v1", "Pot"))
 
 
 async def test_what_was_found_is_remembered_until_it_is_forgotten(core):
-    """Discovery costs one request for each kind, not one for each watch."""
     server = Server(**{"/api/v1": core})
     discovery = Discovery(server.get, server="https://one")
     await discovery.find(POD)
@@ -78,7 +75,6 @@ async def test_what_was_found_is_remembered_until_it_is_forgotten(core):
 
 
 async def test_a_kind_that_was_missing_is_asked_for_again(core):
-    """A CRD that is installed later is found, without a restart."""
     server = Server()
     discovery = Discovery(server.get, server="https://one")
     with pytest.raises(NotFound):
@@ -134,7 +130,6 @@ def test_a_resource_is_named_as_people_do(text, group, version, resource):
     "text", ["", " pods", "apps/deployments", "a/b/c/d", "apps/v1/", "/pods", "x/v1/a.b"]
 )
 def test_what_is_no_name_of_a_resource_is_refused(text):
-    """A slip is told at once, with what would have been right."""
     with pytest.raises(UsageError, match=r"deployments\.v1\.apps"):
         ResourceName.parse(text)
 
@@ -150,7 +145,6 @@ def test_a_resource_is_found_by_its_name(name):
 
 
 def test_a_version_that_is_named_is_taken():
-    """Whoever wants an older form of the objects gets it."""
     assert called(Server(**SERVED), "apps/v2beta1/deployments").gvk.version == "v2beta1"
 
 

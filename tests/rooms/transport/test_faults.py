@@ -10,8 +10,6 @@ from declctl.transport import Client
 
 
 def failure(server, kubeconfig, **cluster) -> str:
-    """The sentence that a request ends with."""
-
     async def ask():
         client = await Client.from_kubeconfig_dict(kubeconfig(server, **cluster))
         try:
@@ -27,7 +25,6 @@ def failure(server, kubeconfig, **cluster) -> str:
 
 
 def test_a_refused_connection_names_the_server_and_the_cause(kubeconfig):
-    """When the API server is down, the log says which one and that it refused."""
     assert (
         failure("http://127.0.0.1:1", kubeconfig)
         == "http://127.0.0.1:1 can't be reached: connection refused."
@@ -35,17 +32,14 @@ def test_a_refused_connection_names_the_server_and_the_cause(kubeconfig):
 
 
 def test_a_name_that_does_not_resolve_is_named(kubeconfig):
-    """A typing error in the server's name can be seen in the message."""
     assert "The name 'nowhere.invalid'" in failure("http://nowhere.invalid", kubeconfig)
 
 
 def test_an_address_that_is_none_is_told(kubeconfig):
-    """A port that is no port is reported as a wrong address, and not as a traceback."""
     assert "http://127.0.0.1:99999999" in failure("http://127.0.0.1:99999999", kubeconfig)
 
 
 def test_a_proxy_that_is_not_there_is_told_apart_from_the_server(kubeconfig):
-    """With a proxy-url that leads nowhere, the proxy is blamed and not the server."""
     said = failure("http://example.invalid", kubeconfig, **{"proxy-url": "http://127.0.0.1:1"})
     assert said.startswith("The proxy on the way to http://example.invalid, 127.0.0.1:1, can't be reached")
 
@@ -103,14 +97,12 @@ def asked_over_tls(serving, certificates, kubeconfig, **cluster):
 
 
 def test_a_certificate_of_an_unknown_authority_is_readable(serving, certificates, kubeconfig):
-    """Who forgot certificate-authority-data is told so, without a stack of TLS errors."""
     said = asked_over_tls(serving, certificates, kubeconfig)
     assert "is not accepted" in said
     assert "certificate-authority" in said
 
 
 def test_a_certificate_for_another_name_is_readable(serving, certificates, kubeconfig):
-    """A server that is reached under an address that its certificate does not have is told as that."""
     said = asked_over_tls(
         serving, certificates, kubeconfig, **{"certificate-authority": str(certificates / "ca.crt")}
     )
@@ -124,14 +116,12 @@ def test_tls_server_name_is_what_the_certificate_is_checked_against(serving, cer
 
 
 def test_insecure_skip_tls_verify_is_honoured(serving, certificates, kubeconfig):
-    """A kubeconfig that says so talks to a server that nobody vouches for."""
     assert (
         asked_over_tls(serving, certificates, kubeconfig, **{"insecure-skip-tls-verify": True}) == "v1.36.3"
     )
 
 
 async def test_https_to_a_server_without_tls_is_told(serving, kubeconfig):
-    """A server address with https for a plain port is reported as a TLS fault."""
     from aiohttp import web
 
     async def answer(_):

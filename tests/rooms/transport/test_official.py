@@ -225,7 +225,6 @@ def test_writes_of_official_clients_store_nothing_in_a_dry_run(writing):
 
 
 def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
-    """Nothing is added to what a handler sends."""
     got, _ = writing(leads=True, dry_run=False)
     assert [(method, dry) for method, dry, _ in got[2:8:2]] == [
         ("PATCH", None),
@@ -404,8 +403,6 @@ async def test_each_write_passes_the_gate_once(serving, kubeconfig):
 
 @pytest.mark.client_go("Probes & metrics")
 async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
-    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
-
     async def answer(request):
         return web.json_response({}, status=404 if request.path == "/none" else 200)
 

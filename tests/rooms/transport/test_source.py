@@ -136,7 +136,6 @@ def test_a_list_is_asked_for_as_client_go_does(options, params):
 
 
 def test_namespace_and_selectors_are_the_servers_work():
-    """What the manifest leaves out is never sent over the wire."""
     gate = Gate(page())
     listed(
         gate, ListOptions(), namespace="team-a", label_selector="app=web", field_selector="spec.nodeName=n1"
@@ -147,7 +146,6 @@ def test_namespace_and_selectors_are_the_servers_work():
 
 @pytest.mark.client_go(230)
 async def test_selectors_are_sent_with_lists_and_with_watches():
-    """What is not listed is not told later either."""
     gate = Gate(page(), Channel([]))
     pods = source(gate, label_selector="app=web", field_selector="spec.nodeName=n1")
     await pods.list(ListOptions())
@@ -159,7 +157,6 @@ async def test_selectors_are_sent_with_lists_and_with_watches():
 
 
 async def test_what_the_options_select_is_left_of_what_the_source_does():
-    """A tweak narrows what was declared; it never opens it."""
     gate = Gate(page(), Channel([]))
     options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
     pods = source(gate, label_selector="app=web")
@@ -286,7 +283,6 @@ async def test_events_before_a_fault_are_delivered_before_it():
     ],
 )
 def test_a_stream_that_breaks_is_closed_and_told(last, kind):
-    """A connection that is cut within an event is an error of the connection, never half an event."""
     channel = Channel([event("ADDED", "a", 2), last])
     with pytest.raises(kind):
         asyncio.run(watched(source(Gate(channel))))

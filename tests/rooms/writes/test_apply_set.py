@@ -28,7 +28,6 @@ def set_id(text: str = "shop.team-a.WebApp.example.dev") -> str:
 
 
 def config_map(name: str, **metadata) -> dict:
-    """A child as a handler has it."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
 
 
@@ -235,7 +234,6 @@ def test_another_leader_is_noticed(scene, scope, view) -> None:
 
 
 def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
-    """A child that could not be applied may replace one that would be deleted."""
     scene.server.answers["GET", MAPS] = {"items": [member("old")]}
     scene.server.answers["PATCH", f"{MAPS}/a"] = Forbidden(403, "Forbidden", "no")
     with pytest.raises(Forbidden):
@@ -254,7 +252,6 @@ def test_a_child_that_goes_meanwhile_is_no_failure(scene, apply, view, error) ->
 
 
 def test_long_lists_are_read_to_their_end(scene, scope, view) -> None:
-    """More children than one page has."""
     pages = {None: ["a", "b"], "next": ["c"]}
 
     async def page(method, path, *, params, body=None, content_type=""):
@@ -319,7 +316,6 @@ def test_mistakes_are_found_before_anything_is_written(scene, apply, view) -> No
 
 
 def test_a_dry_run_deletes_nothing(scene, scope, view) -> None:
-    """A server takes the options of a delete from its body."""
     scene.server.answers["GET", MAPS] = {"items": [member("old")]}
     obj = view(metadata={"annotations": MARKED})
     writer = scene.factory(dry_run=True).writer("web", 1)

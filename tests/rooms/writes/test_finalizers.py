@@ -39,7 +39,6 @@ def test_it_is_added_behind_the_others(scene, scope, view):
 
 
 def test_only_ours_is_removed(scene, scope, view):
-    """The last one leaves no list."""
     obj = view(metadata={"finalizers": ["other.dev/a", NAME, "other.dev/b"], "deletionTimestamp": "now"})
     _change(scene, scope, obj, adds=False)
     assert _sent(scene)[-1]["finalizers"] == ["other.dev/a", "other.dev/b"]
@@ -57,7 +56,6 @@ def test_only_ours_is_removed(scene, scope, view):
     ],
 )
 def test_nothing_is_sent_when_nothing_would_change(scene, scope, view, adds, metadata):
-    """And an object that is being deleted never gets one."""
     assert _change(scene, scope, view(metadata=metadata), adds=adds) is None
     assert scene.server.requests == []
 
@@ -93,7 +91,6 @@ def test_a_removal_ends_when_the_object_lacks_it(scene, scope, view, found):
 
 
 def test_conflicts_have_an_end(scene, scope, view):
-    """After six patches the call fails, and is retried with the back-off of its key."""
     scene.server.answers["PATCH", PATH] = _conflict()
     scene.server.answers["GET", PATH] = _stored()
     with pytest.raises(Conflict):
@@ -103,7 +100,6 @@ def test_conflicts_have_an_end(scene, scope, view):
 
 
 def test_a_gone_object_needs_nothing(scene, scope, view):
-    """The answer to the patch is 404."""
     from declctl.errors import NotFound
 
     scene.server.answers["PATCH", PATH] = NotFound(404, "NotFound", "gone")

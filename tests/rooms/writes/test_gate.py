@@ -23,12 +23,10 @@ SLOW_DOWN = "the server is busy"
 
 
 def throttled(seconds: float | None) -> TooManyRequests:
-    """A 429."""
     return TooManyRequests(429, "TooManyRequests", SLOW_DOWN, retry_after=seconds)
 
 
 def conflict() -> Conflict:
-    """A 409."""
     return Conflict(409, "Conflict", "somebody was faster")
 
 
@@ -108,7 +106,6 @@ def test_a_lease_that_is_lost_while_a_write_waits_stops_the_write(scene, apply) 
 
 
 def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope) -> None:
-    """`--dry-run` shows what would be; nothing is stored, so nothing waits for it to come back."""
     writer = scene.factory(dry_run=True).writer("web", 1)
     written = scene.run(writer.apply(document_of(MAP), scope()))
     ((_, _, params, _),) = scene.server.requests
@@ -147,7 +144,6 @@ def test_too_many_requests_are_not_waited_for_for_ever(scene, apply, answers, re
 
 
 def test_a_conflict_of_an_apply_is_repeated(scene, apply) -> None:
-    """Two writers met in the server; with force the result is the same in any order."""
     scene.server.errors = [conflict(), conflict()]
     apply(seconds=1)
     assert len(scene.server.requests) == 3
@@ -155,7 +151,6 @@ def test_a_conflict_of_an_apply_is_repeated(scene, apply) -> None:
 
 
 def test_conflicts_are_not_repeated_for_ever(scene, apply) -> None:
-    """After six requests the handler fails."""
     scene.server.errors = [conflict() for _ in range(9)]
     with pytest.raises(Conflict):
         apply(seconds=10)

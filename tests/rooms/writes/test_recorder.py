@@ -23,7 +23,6 @@ ORIGIN = WriteOrigin("notify", 1)
 
 @pytest.fixture
 def server(scene):
-    """The server of the scene, for events."""
     return scene.server
 
 
@@ -90,7 +89,6 @@ def test_an_event_about_a_cluster_scoped_object_is_in_the_default_namespace(play
 
 
 def test_events_have_names_of_their_own(play, server, view) -> None:
-    """Many events of one moment: none overwrites another."""
     play([each for number in range(10) for each in told(view, 5, name=f"web-{number}")])
     assert len({body["metadata"]["name"] for _, _, _, body in server.requests}) == 50
 
@@ -109,7 +107,6 @@ def test_a_repetition_makes_a_series_and_further_ones_are_only_counted(play, ser
 
 @pytest.mark.client_go(293, "events.k8s.io recorder")
 def test_a_series_ends_when_nothing_was_added_for_six_minutes(play, server, view) -> None:
-    """The last count is sent then; what comes later is a new event."""
     same = [(view("web"), EventText("Failed", "no image"))]
     play(*([same, 1] * 5), 361, same, 1)
     kinds = [(method, (body.get("series") or {}).get("count")) for method, _, _, body in server.requests]
@@ -125,7 +122,6 @@ def test_the_count_of_a_series_that_goes_on_is_sent_each_half_hour(play, server,
 
 
 def test_counts_of_series_are_sent_when_the_process_ends(play, server, view) -> None:
-    """The last repetitions are not lost."""
     same = [(view("web"), EventText("Failed", "no image"))]
     play(*([same, 1] * 5))
     assert [body["series"]["count"] for _, _, _, body in server.requests[1:]] == [2, 5]
@@ -208,7 +204,6 @@ def test_events_about_one_object_are_limited(play, server, view, log) -> None:
 
 
 def test_an_event_that_is_refused_is_told_and_not_tried_for_ever(play, server, view, log) -> None:
-    """The service account may not create events: one line, and nothing else suffers."""
     server.errors = [Forbidden(403, "Forbidden", "events is forbidden")]
     recorder = play(told(view, 2))
     assert recorder.statistics() == RecordedEvents(posted=1, failed=1)
@@ -216,7 +211,6 @@ def test_an_event_that_is_refused_is_told_and_not_tried_for_ever(play, server, v
 
 
 def test_refusals_are_logged_once_a_minute(play, server, view, log) -> None:
-    """A missing right does not fill the log."""
     server.errors = [Forbidden(403, "Forbidden", "events is forbidden") for _ in range(20)]
     recorder = play(told(view, 10), 61, told(view, 10))
     assert recorder.statistics() == RecordedEvents(failed=20)
@@ -275,7 +269,6 @@ def test_a_count_that_was_not_sent_is_sent_later(play, server, view) -> None:
 
 
 def test_repetitions_join_a_series_whose_count_was_not_sent(play, server, view) -> None:
-    """The count of before the outage is in the count of after it."""
     same = told(view, 1)
     server.errors = [None, None, Unreachable("refused")]
     recorder = play(same, 1, same, 1, same, 361, same, 1)
@@ -284,7 +277,6 @@ def test_repetitions_join_a_series_whose_count_was_not_sent(play, server, view) 
 
 
 async def test_counts_are_sent_while_other_events_never_pause(server, view, clock, log) -> None:
-    """A busy recorder does not keep the count of a series back until it rests."""
     gate = WriteGate(server, WriteLedger(0), clock=clock)
     recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
     (same,) = told(view, 1)
@@ -310,7 +302,6 @@ async def test_counts_are_sent_while_other_events_never_pause(server, view, cloc
 
 @pytest.mark.client_go(284, "core/v1 recorder")
 def test_a_flood_of_events_is_cut_counted_and_told_once(play, view, log) -> None:
-    """Handlers record in a loop: memory stays bounded, what was dropped is counted, a line says it."""
     flood = [(view(f"web-{number}"), EventText("Seen", "it")) for number in range(1500)]
     recorder = play(flood, 60)
     assert recorder.statistics() == RecordedEvents(posted=1000, dropped=500)
@@ -419,7 +410,6 @@ async def test_threads_may_record_while_the_process_ends(server, view, clock, lo
 
 @pytest.mark.client_go(285)
 def test_each_recorder_has_series_of_its_own(play, server, view) -> None:
-    """Two processes, or two clusters: each gets the event and its series."""
     same = told(view, 1)
     for _ in range(2):
         server.requests.clear()
@@ -456,7 +446,6 @@ def test_texts_are_cut_by_bytes_as_the_server_counts_them(play, server, view) ->
 
 
 def test_the_note_of_combined_events_is_cut_by_bytes(play, server, view) -> None:
-    """The prefix takes a part of the 1,024 bytes."""
     play([(view("web"), EventText("Seen", f"{number}" + "é" * 600)) for number in range(10)])
     note = server.requests[-1][3]["note"]
     assert note.startswith("(combined from similar events): 9é")
@@ -490,6 +479,5 @@ def test_an_event_may_be_about_the_answer_of_a_write(play, server) -> None:
     ],
 )
 def test_what_is_no_object_is_refused_where_it_is_given(play, obj, message) -> None:
-    """The handler sees its mistake at the line of the call."""
     with pytest.raises(TypeError, match=message):
         play([(obj, EventText("Seen", "it"))])

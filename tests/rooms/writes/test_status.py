@@ -42,7 +42,6 @@ def condition(kind: str = "Ready", status: str = "True", **more) -> dict:
 
 
 def bodies(scene) -> list[dict]:
-    """The statuses that were sent."""
     return [body["status"] for method, _, _, body in scene.server.requests if method == "PATCH"]
 
 
@@ -100,7 +99,6 @@ def test_the_time_of_a_transition_moves_with_the_status_alone(scene, patch, view
 
 
 def test_conditions_of_others_stay(scene, patch, view) -> None:
-    """Conditions are merged by type; the list is sent as a whole, with the version that it was made from."""
     others = condition("Synced", lastProbeTime=BEFORE)
     patch(view(status={"conditions": [others]}), [READY])
     assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]
@@ -123,7 +121,6 @@ def test_a_condition_that_was_written_meanwhile_is_not_lost(scene, patch, view) 
 
 
 def test_conflicts_end(scene, patch, view) -> None:
-    """After six patches the handler fails, and is retried with its back-off."""
     scene.server.answers["PATCH", f"{PATH}/status"] = Conflict(409, "Conflict", "modified")
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "77"}}
     times: list[float] = []
@@ -166,7 +163,6 @@ def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) 
 
 
 def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
-    """The status of the old one says nothing about the new one."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
     with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
@@ -175,7 +171,6 @@ def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> 
 
 
 def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
-    """The handler sees the 404."""
     scene.server.errors = [NotFound(404, "NotFound", "gone")]
     with pytest.raises(NotFound):
         patch(view(), [READY])
@@ -229,7 +224,6 @@ def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> Non
     ],
 )
 def test_a_condition_that_is_none_is_refused_with_advice(scope, given, message) -> None:
-    """The fault is found at the line of the call."""
     with pytest.raises(InvalidWrite) as caught:
         status_change(scope(), [given], {})
     assert message in str(caught.value)

@@ -43,7 +43,6 @@ class Stage:
         self.writer = factory.writer("webapp", 1, declared=DeclaredWrites((CONFIG_MAP,)))
 
     async def parent(self) -> CallScope:
-        """The call for the Deployment, in its present state."""
         async with SharedInformerFactory(self.client) as factory:
             deployments = factory.informer("apps/v1", "Deployment")
             await factory.wait_for_cache_sync()
@@ -52,12 +51,10 @@ class Stage:
         return CallScope("default/web", obj, "id-1")
 
     async def names(self) -> list[str]:
-        """The ConfigMaps of the namespace."""
         found = await self.client.request_json("GET", "/api/v1/namespaces/default/configmaps")
         return sorted(item["metadata"]["name"] for item in found["items"])
 
     async def get(self, path: str) -> dict[str, Any]:
-        """One object."""
         return await self.client.request_json("GET", path)
 
 
@@ -143,8 +140,6 @@ def test_a_set_has_no_children_in_other_namespaces():
 
 
 def test_an_unchanged_status_is_not_written():
-    """The time of a transition moves only with the status; the second call sends nothing."""
-
     async def scene(stage: Stage):
         ready = {"type": "Ready", "status": True, "reason": "AllThere", "message": "one"}
         scope = await stage.parent()
@@ -167,8 +162,6 @@ def test_an_unchanged_status_is_not_written():
 
 
 def test_a_dry_run_writes_nothing():
-    """The server has checked the object."""
-
     async def scene(stage: Stage):
         written = await stage.writer.apply(document_of(_config_map("one")), await stage.parent())
         assert written.dry_run
