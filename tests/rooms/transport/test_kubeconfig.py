@@ -66,7 +66,7 @@ def exec_login(kubeconfig, user):
 
 
 async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
-    """An exec plugin is not started for every request, and its token is due shortly before it expires."""
+    """Not for every request; its token is due shortly before it expires. A refused token is replaced."""
     user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
     login, configuration = exec_login(kubeconfig, user)
     await login.load(configuration, afresh=False)
@@ -75,12 +75,6 @@ async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
     expiry = datetime(2999, 1, 1, tzinfo=UTC)
     assert login.good_for(expiry - timedelta(hours=1)) == timedelta(minutes=55)
     assert login.good_for(expiry - timedelta(minutes=10)) == timedelta(minutes=8)
-
-
-async def test_a_refused_token_makes_the_plugin_run_again(kubeconfig, plugin):
-    user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
-    login, configuration = exec_login(kubeconfig, user)
-    await login.load(configuration, afresh=False)
     await login.load(configuration, afresh=True)
     assert (configuration.api_key["BearerToken"], runs()) == ("Bearer run-2", 2)
 
@@ -108,10 +102,7 @@ def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
     [
         ("echo 'no ticket' >&2; exit 3", "no ticket"),
         ("echo hello", "no ExecCredential"),
-        (
-            TOKEN.replace('{"token": "run-$n"%s}', "{}"),
-            "neither a token nor a certificate",
-        ),
+        (TOKEN.replace('{"token": "run-$n"%s}', "{}"), "neither a token nor a certificate"),
     ],
 )
 def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):

@@ -27,13 +27,23 @@ def server(scene):
 
 
 @pytest.fixture
-def play(clock, log, server):
+def made(server, log):
+    """Makes a recorder that posts to the server."""
+
+    def make(clock: ManualClock) -> EventRecorder:
+        gate = WriteGate(server, WriteLedger(0), clock=clock)
+        return EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+
+    return make
+
+
+@pytest.fixture
+def play(clock, made):
     """Records events step by step: a number is seconds that pass; then the recorder is flushed."""
 
     def run(*steps, timeout: float = 5.0, flushes: bool = True) -> EventRecorder:
         async def scenario() -> EventRecorder:
-            gate = WriteGate(server, WriteLedger(0), clock=clock)
-            recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+            recorder = made(clock)
             task = asyncio.create_task(recorder.run())
             for step in steps:
                 if isinstance(step, int | float):
@@ -64,12 +74,8 @@ def test_an_event_names_its_object_and_its_controller(play, server, view) -> Non
     ((method, path, params, body),) = server.requests
     assert (method, path, params) == ("POST", "/apis/events.k8s.io/v1/namespaces/team-a/events", {})
     about = body["regarding"]
-    assert (about["apiVersion"], about["kind"], about["name"], about["uid"]) == (
-        "example.dev/v1",
-        "WebApp",
-        "web",
-        "uid-web",
-    )
+    assert (about["apiVersion"], about["kind"]) == ("example.dev/v1", "WebApp")
+    assert (about["name"], about["uid"]) == ("web", "uid-web")
     assert (body["reason"], body["type"], body["action"]) == ("Seen", "Warning", "Handle")
     assert (body["reportingController"], body["reportingInstance"]) == ("guard", "guard-pod-1")
     assert len(body["note"]) == 1024
@@ -228,11 +234,10 @@ def test_a_server_that_is_away_or_busy_is_tried_again_for_two_minutes(play, serv
     assert (recorder.statistics(), len(server.errors)) == (RecordedEvents(failed=1), 8)
 
 
-async def test_processes_do_not_come_back_to_a_server_together(server, view, log) -> None:
+async def test_processes_do_not_come_back_to_a_server_together(server, view, made) -> None:
     """A pause is up to a quarter longer, by chance."""
     clock = ManualClock(jitter=0.99)
-    gate = WriteGate(server, WriteLedger(0), clock=clock)
-    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+    recorder = made(clock)
     server.errors = [Unreachable("refused")]
     task = asyncio.create_task(recorder.run())
     recorder.record(view(), EventText("Seen", "it"), ORIGIN)
@@ -276,9 +281,8 @@ def test_repetitions_join_a_series_whose_count_was_not_sent(play, server, view) 
     assert server.requests[-1][3]["series"]["count"] == 4
 
 
-async def test_counts_are_sent_while_other_events_never_pause(server, view, clock, log) -> None:
-    gate = WriteGate(server, WriteLedger(0), clock=clock)
-    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+async def test_counts_are_sent_while_other_events_never_pause(server, view, clock, made) -> None:
+    recorder = made(clock)
     (same,) = told(view, 1)
     for _ in range(3):
         recorder.record(*same, ORIGIN)
@@ -327,14 +331,13 @@ def test_events_that_wait_when_the_process_ends_are_told(play, server, view, log
 
 
 @pytest.fixture
-def ending(server, clock, log):
+def ending(server, clock, made):
     """Runs a recorder with events that fail once, ends it in a given way, and lets an hour pass."""
 
     def run(end, *events) -> EventRecorder:
         async def scene() -> EventRecorder:
             server.errors = [Unreachable("refused")]
-            gate = WriteGate(server, WriteLedger(0), clock=clock)
-            recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+            recorder = made(clock)
             task = asyncio.create_task(recorder.run())
             for obj, text in events:
                 recorder.record(obj, text, ORIGIN)
@@ -378,7 +381,7 @@ def test_a_cancelled_recorder_sends_nothing_more(ending, server, view) -> None:
 
 
 @pytest.mark.client_go(286, "Recorder shutdown")
-async def test_threads_may_record_while_the_process_ends(server, view, clock, log) -> None:
+async def test_threads_may_record_while_the_process_ends(view, clock, made) -> None:
     """A `def` handler that is left over neither waits nor fails, even after the end of the loop."""
     ended, faults = threading.Event(), list[Exception]()
     obj = view()
@@ -392,8 +395,7 @@ async def test_threads_may_record_while_the_process_ends(server, view, clock, lo
         except Exception as fault:
             faults.append(fault)
 
-    gate = WriteGate(server, WriteLedger(0), clock=clock)
-    recorder = EventRecorder(gate, controller="guard", instance="pod-1", clock=clock, log=log)
+    recorder = made(clock)
     task = asyncio.create_task(recorder.run())
     threads = [threading.Thread(target=tell, args=[recorder], daemon=True) for _ in range(3)]
     for thread in threads:
