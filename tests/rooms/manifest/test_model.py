@@ -282,7 +282,11 @@ def test_selectors_are_canonical(loaded):
         ("spec.resources.cache.mode", str, model.ResourceSpec("a", "v1", "Pod").cache),
         ("spec.plugins.onError", str, model.PluginSpec("a").on_error),
         ("spec.plugins.circuitBreaker.failures", int, model.CircuitBreakerSpec().failures),
-        ("spec.plugins.circuitBreaker.initialBackoff", parse_duration, model.CircuitBreakerSpec().initial_backoff),
+        (
+            "spec.plugins.circuitBreaker.initialBackoff",
+            parse_duration,
+            model.CircuitBreakerSpec().initial_backoff,
+        ),
         ("spec.plugins.circuitBreaker.maxBackoff", parse_duration, model.CircuitBreakerSpec().max_backoff),
         ("spec.lifecycle.startup.order", int, model.LifecycleStep(EntryPoint("a")).order),
         ("spec.reload.watch", str, model.ReloadSpec().watch),
@@ -338,7 +342,8 @@ def test_a_leader_election(loaded):
     given = "leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 1500ms, followers: Cold"
     names = "leaseName: web.example.dev, namespace: team-a"
     found = loaded(f"leaderElection: {{enabled: true, {given}, {names}}}").controller.leader_election
-    assert found == model.LeaderElectionSpec(True, 30.0, 20.0, 1.5, model.Followers.COLD, "web.example.dev", "team-a")
+    names = ("web.example.dev", "team-a")
+    assert found == model.LeaderElectionSpec(True, 30.0, 20.0, 1.5, model.Followers.COLD, *names)
     assert not loaded("resources: []").controller.leader_election.enabled
     found = loaded("leaderElection: {enabled: true}").controller.leader_election
     assert (found.lease_duration, found.renew_deadline, found.retry_period) == (15.0, 10.0, 2.0)
