@@ -86,7 +86,10 @@ async def test_scale_reads_and_writes_replicas():
         deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
         deployment["spec"] = {"replicas": 2}
         sandbox.load([deployment, definition(), widget("w", size=1)])
-        for group, path, field in (("apps", "deployments/d", "replicas"), ("example.com", "widgets/w", "size")):
+        for group, path, field in (
+            ("apps", "deployments/d", "replicas"),
+            ("example.com", "widgets/w", "size"),
+        ):
             url = f"/apis/{group}/v1/namespaces/default/{path}/scale"
             _, scale = await answer(session, "GET", url)
             scale["spec"]["replicas"] += 3
@@ -134,15 +137,17 @@ async def test_a_watch_list_streams_and_goes_on():
 
 async def test_a_watch_ends_after_its_timeout():
     async with running() as (sandbox, session):
+        clock = sandbox.clock
         async with session.get(PODS, params={"watch": "1", "timeoutSeconds": "5"}) as response:
-            await sandbox.clock.advance(5)
+            await clock.advance(5)
             assert await response.content.read() == b""
 
 
 async def test_bookmarks_come_by_themselves():
     async with running(bookmark_interval=10) as (sandbox, session):
+        clock = sandbox.clock
         async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
-            await sandbox.clock.advance(10)
+            await clock.advance(10)
             assert (await event(response))["type"] == "BOOKMARK"
 
 

@@ -70,35 +70,24 @@ def test_the_identity_says_context_server_user_and_namespace(write):
     assert (identity.user, identity.namespace, identity.in_cluster) == ("dev-user", "dev-space", False)
 
 
-def test_an_explicit_file_comes_before_everything(write, monkeypatch, account):
+def test_a_file_comes_before_the_variable_and_the_pod_before_the_home(write, monkeypatch, account, tmp_path):
+    """--kubeconfig, $KUBECONFIG, the service account, and at last ~/.kube/config."""
+    write("home", path=tmp_path / "home/.kube/config")
     monkeypatch.setenv("KUBECONFIG", write("other"))
     assert find(write("dev")).identity.context == "dev"
-
-
-def test_the_variable_comes_before_the_pod_and_the_home(write, monkeypatch, account, tmp_path):
-    write("home", path=tmp_path / "home/.kube/config")
-    monkeypatch.setenv("KUBECONFIG", write("dev"))
-    assert find().identity.context == "dev"
-
-
-def test_the_pod_comes_before_the_home(write, account, tmp_path):
-    write("home", path=tmp_path / "home/.kube/config")
-    cluster = find()
-    assert cluster.identity.in_cluster
-    assert cluster.identity.server == "https://10.0.0.1:443"
-    assert cluster.identity.user == "system:serviceaccount:team-a:guard"
-    assert cluster.identity.namespace == "team-a"
+    assert find().identity.context == "other"
+    monkeypatch.delenv("KUBECONFIG")
+    identity = find().identity
+    assert (identity.in_cluster, identity.server) == (True, "https://10.0.0.1:443")
+    assert (identity.user, identity.namespace) == ("system:serviceaccount:team-a:guard", "team-a")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert find().identity.context == "home"
 
 
 def test_a_context_that_was_asked_for_comes_before_the_pod(write, account, tmp_path):
     """--context speaks of a kubeconfig, so the service account of the pod is not taken."""
     write("home", path=tmp_path / "home/.kube/config")
     assert find(context="home").identity.context == "home"
-
-
-def test_the_home_is_the_last_resort(write, tmp_path):
-    write("home", path=tmp_path / "home/.kube/config")
-    assert find().identity.context == "home"
 
 
 def test_a_pod_without_its_token_is_no_pod(account, monkeypatch):
