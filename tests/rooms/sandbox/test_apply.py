@@ -10,11 +10,6 @@ from declctl.sandbox.remover import Target, Write
 from tests.rooms.sandbox.shapes import config_map, definition, pod, store, widget
 
 
-@pytest.fixture(name="cluster")
-def _cluster():
-    return store()
-
-
 def apply(cluster, obj, manager="one", *, force=False):
     metadata = obj["metadata"]
     target = Target(cluster.kind(obj["kind"]), metadata.get("namespace", ""), metadata["name"])

@@ -42,8 +42,7 @@ def test_a_seed_repeats_a_life():
     assert made(100) != made(100, seed=4)
 
 
-def test_pods_that_others_delete_are_replaced():
-    cluster = store()
+def test_pods_that_others_delete_are_replaced(cluster):
     churn = Churn(cluster, clock=ManualClock(), chance=random.Random(1))
     churn.begin()
     for _ in range(50):

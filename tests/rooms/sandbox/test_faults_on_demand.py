@@ -92,8 +92,7 @@ def test_clear_is_a_good_day():
     assert given.document() == fresh
 
 
-def test_compaction_on_demand():
-    cluster = store()
+def test_compaction_on_demand(cluster):
     cluster.create(pod("a"))
     cluster.create(pod("b"))
     Faults(cluster.history, lambda resource: 0).compact()

@@ -112,8 +112,7 @@ def test_a_version_of_the_future_is_too_large(match):
     assert document["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
-def test_selectors_select():
-    cluster = store()
+def test_selectors_select(cluster):
     cluster.create(pod("a", node="n1", labels={"app": "web"}))
     cluster.create(pod("b", node="n2", labels={"app": "web"}))
     cluster.create(pod("c", node="n1", labels={"app": "db"}, phase="Running"))
