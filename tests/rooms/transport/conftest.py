@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from declctl.transport import Client
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CORE = {
@@ -54,6 +56,21 @@ def serving():
             yield f"{'https' if options.get('ssl_context') else 'http'}://127.0.0.1:{port}"
         finally:
             await runner.cleanup()
+
+    return start
+
+
+@pytest.fixture
+def connected(serving, kubeconfig):
+    """A server whose answers are a handler's, and a client of it; `async with` gives URL and client."""
+
+    @contextlib.asynccontextmanager
+    async def start(handler: Handler, user=None, *, clock=None, ssl_context=None, **cluster):
+        options = {} if clock is None else {"clock": clock}
+        async with serving(handler, ssl_context=ssl_context) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster), **options)
+            yield url, client
+            await client.close()
 
     return start
 

@@ -4,8 +4,7 @@ import asyncio
 import copy
 import json
 import threading
-from contextlib import asynccontextmanager, suppress
-from types import MappingProxyType
+from contextlib import suppress
 
 import pytest
 from aiohttp import web
@@ -36,20 +35,6 @@ def answering(serving):
         return web.json_response(VERSION)
 
     return lambda: serving(answer), seen
-
-
-@pytest.fixture
-def connected(serving, kubeconfig):
-    """A server that answers with a coroutine, and a client of it, which `async with` closes before it."""
-
-    @asynccontextmanager
-    async def connect(answer, user=MappingProxyType({"token": "own"}), **options):
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url, dict(user)), **options)
-            yield url, client
-            await client.close()
-
-    return connect
 
 
 @pytest.fixture
