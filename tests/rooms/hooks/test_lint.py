@@ -154,12 +154,8 @@ def test_a_helper_that_is_imported_past_the_bundle_is_found(beside):
         "if True:\n    from outsider import X\n",
     )
     (found,) = _imported(beside)
-    assert (found.code, found.file, found.line, found.column) == (
-        "DCL094",
-        str(beside.path / "handlers.py"),
-        4,
-        5,
-    )
+    assert (found.code, found.file) == ("DCL094", str(beside.path / "handlers.py"))
+    assert (found.line, found.column) == (4, 5)
     assert "lib/outsider.py is imported past the bundle, as outsider" in found.message
 
 

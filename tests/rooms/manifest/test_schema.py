@@ -191,13 +191,18 @@ def test_explain_the_other_kind():
         ("spec.handler", 'There is no field "handler" in spec; did you mean "handlers"?'),
         (
             "spec.handlers.retry.x",
-            'There is no field "x" in spec.handlers.retry; '
-            "its fields are maxAttempts, initialBackoff and maxBackoff.",
+            (
+                'There is no field "x" in spec.handlers.retry; '
+                "its fields are maxAttempts, initialBackoff and maxBackoff."
+            ),
         ),
         ("spec.handlers.timeout.x", 'There is no field "x" in spec.handlers.timeout: it has no fields.'),
         (
             "handlers",
-            'There is no field "handlers" in the document; its fields are apiVersion, kind, metadata and spec.',
+            (
+                'There is no field "handlers" in the document; '
+                "its fields are apiVersion, kind, metadata and spec."
+            ),
         ),
     ],
 )
