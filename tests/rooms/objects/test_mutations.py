@@ -64,7 +64,7 @@ def test_the_values_of_a_secret_are_not_told():
 
 
 def test_what_was_put_right_is_not_told_again():
-    """The next look finds nothing; a new change is counted anew. Places are for those who may see no value."""
+    """A new change is counted anew. Places alone are for those who may not see values."""
     detector, [one] = held(pod())
     spoil_node(one.body)
     assert len(detector.look_at_all()) == 1

@@ -2,9 +2,11 @@
 
 import pytest
 
-from declctl.errors import Conflict, NotLeader, StatusError
+from declctl.errors import Conflict, NotFound, NotLeader, StatusError
+from declctl.objects import GroupVersionKind
 
 NAME = "example.dev/web"
+WEBAPP = GroupVersionKind.of("example.dev/v1", "WebApp")
 PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 
 
@@ -13,10 +15,7 @@ def _conflict():
 
 
 def _change(scene, scope, obj, *, adds, reads_first=False, seconds=0.0):
-    from declctl.objects import GroupVersionKind
-
-    kind = GroupVersionKind.of("example.dev/v1", "WebApp")
-    work = scene.writer().change_finalizer(kind, NAME, scope(obj), adds=adds, reads_first=reads_first)
+    work = scene.writer().change_finalizer(WEBAPP, NAME, scope(obj), adds=adds, reads_first=reads_first)
     return scene.run(work, seconds=seconds)
 
 
@@ -100,8 +99,6 @@ def test_conflicts_have_an_end(scene, scope, view):
 
 
 def test_a_gone_object_needs_nothing(scene, scope, view):
-    from declctl.errors import NotFound
-
     scene.server.answers["PATCH", PATH] = NotFound(404, "NotFound", "gone")
     assert _change(scene, scope, view(), adds=True) is None
 
