@@ -229,6 +229,5 @@ def test_what_a_module_is_made_of_takes_one_look_at_all_files():
 
 @pytest.mark.parametrize("name", ["a", "a.b", "a.b.c", "m", "a.m", "", "ab"])
 def test_the_packages_of_a_bundle_are_those_that_it_has(name):
-    """Folders of modules, with a front or without."""
     bundle = Bundle("", dict.fromkeys(["m.py", "a/b/c/x.py", "a/m.py"], b""))
     assert (name in bundle.packages) == bundle.has_package(name)

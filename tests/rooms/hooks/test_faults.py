@@ -193,14 +193,12 @@ def test_a_hook_of_the_host_is_never_asynchronous(fault, hook):
 
 @pytest.mark.parametrize("option", ["wrapper", "hookwrapper"])
 def test_a_wrapper_is_refused(fault, option):
-    """There is nothing to wrap: each implementation is called by itself."""
     source = f"from declctl import hookimpl\n@hookimpl({option}=True)\ndef §declctl_event(obj):\n    yield\n"
     assert fault({"pods.py": source}, "pods").code == "DCL048"
 
 
 @pytest.mark.parametrize("prefix", ["", "async "])
 def test_a_generator_is_refused(fault, prefix):
-    """Calling it would make a generator and do nothing at all."""
     error = fault({"pods.py": f"{prefix}def §on_pod(obj):\n    yield obj\n"}, "pods:on_pod")
     assert (error.code, error.suggestion) == ("DCL048", "remove the `yield`")
 
@@ -215,7 +213,6 @@ def test_hooks_between_the_wire_and_the_cache_cannot_wait(fault, hook):
 
 
 def test_what_is_refused_is_not_registered(generation):
-    """A second, correct entry point works after a broken one."""
     namespace = generation({"pods.py": "def good(obj): ...\ndef bad(pod): ..."})
     table = PluginRegistry(namespace.bundle)
     with pytest.raises(EntryPointError):
@@ -241,5 +238,4 @@ def test_what_a_call_raised_is_told_with_the_line_of_the_handler_file(generation
 
 
 def test_what_was_never_raised_has_no_line():
-    """An exception out of nowhere is told as it is."""
     assert describe_with_place(ValueError("no")) == "ValueError: no"

@@ -12,7 +12,6 @@ from declctl.hooks.metrics import CounterLineage, MetricRefused, MetricsRegistry
 def registry(
     owner: str = "slack", taken: dict[str, str] | None = None, *, is_plugin: bool = True
 ) -> MetricsRegistry:
-    """A registry as `declctl_metrics` gets it."""
     return MetricsRegistry(owner, {} if taken is None else taken, (), is_plugin=is_plugin)
 
 
@@ -37,7 +36,6 @@ def test_names_of_declctl_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["declctl_slack_sent", "slack_sent", "jobs", "process_orders"])
 def test_names_of_the_plugin_are_as_it_writes_them(name: str) -> None:
-    """Names are used as they are, with a prefix or without."""
     made = registry()
     Gauge(name, "mine", registry=made)
     assert made.get_sample_value(name) == 0.0
@@ -110,7 +108,6 @@ class Generation:
         lineage.join(self.registry)
 
     def shown(self) -> dict[tuple[str, ...], float]:
-        """What a scrape of this generation shows."""
         return values(
             family
             for collector in self.registry.collectors
@@ -119,7 +116,6 @@ class Generation:
 
 
 def retire(lineage: CounterLineage, made: MetricsRegistry) -> None:
-    """The end of a generation."""
     lineage.leave(made)
     lineage.settle(made)
 

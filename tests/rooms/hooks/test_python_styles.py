@@ -78,7 +78,6 @@ DISCOVERY = {
 
 @pytest.mark.parametrize("how", DISCOVERY)
 def test_plugins_in_a_folder_are_discovered(load, how):
-    """Each generation has the modules that were there, as its own."""
     front = f"import glob, importlib, os, pkgutil\nFOUND = {DISCOVERY[how]}\n"
     files = {"plugins/__init__.py": front, "plugins/a.py": "X = 1", "plugins/b.py": "X = 2"}
     old = load("plugins", files=files)
@@ -201,7 +200,6 @@ def test_a_compiled_module_as_an_entry_point_is_named(load, compiled):
 
 
 def test_what_is_optional_may_be_missing(load):
-    """`try: import` goes on as everywhere."""
     text = "try:\n    import fast\nexcept ImportError:\n    fast = None\n"
     assert load("handlers", files={"handlers.py": text}).module("handlers").fast is None
 

@@ -134,7 +134,6 @@ FINE = {
 
 
 def found(source: str, entry: str = "handlers:hook") -> list[Finding]:
-    """The findings about a module."""
     return lint(Bundle("", {"handlers.py": source.encode()}), [entry])
 
 

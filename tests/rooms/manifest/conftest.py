@@ -19,7 +19,6 @@ def whole(fragment: str) -> str:
 
 
 def place_of_mark(text: str) -> tuple[int, int]:
-    """Line and column of the mark, from 1."""
     before = text[: text.index(MARK)]
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 

@@ -14,7 +14,6 @@ MAPS = "{apiVersion: v1, kind: ConfigMap}"
 
 
 def handler(name: str, resource: str, *applies: str, watches: str = "") -> str:
-    """One reconciler."""
     more = f", watches: [{watches}]" if watches else ""
     written = f", applies: [{', '.join(applies)}]" if applies else ""
     head = f"name: {name}, mode: Reconcile, resourceRef: {{name: {resource}}}, entryPoint: h"
@@ -22,7 +21,6 @@ def handler(name: str, resource: str, *applies: str, watches: str = "") -> str:
 
 
 def test_two_handlers_that_write_each_others_objects_are_a_cycle(only_fault) -> None:
-    """At the first write of it, with every step; a warning, as both may come to an agreement."""
     fault = only_fault(
         f"{RESOURCES}handlers:\n"
         + handler("a", "apps", MAPS, f"§{DEPLOYMENTS}")
@@ -82,5 +80,4 @@ def test_a_mapping_leads_into_a_cycle_as_well(only_fault) -> None:
     ],
 )
 def test_what_is_no_cycle_is_not_told(faults, handlers: str) -> None:
-    """Usual controllers get no warning."""
     assert faults(f"{RESOURCES}handlers:\n{handlers}") == ()

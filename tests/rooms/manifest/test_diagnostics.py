@@ -33,12 +33,10 @@ def test_text_has_the_line_a_caret_and_help():
 
 
 def test_text_without_source_line_and_suggestion():
-    """What isn't known isn't shown."""
     assert render_text([replace(FAULT, source_line=None, suggestion=None)]).count("\n") == 1
 
 
 def test_colour_only_when_asked():
-    """Escape sequences are for terminals."""
     assert "\x1b" not in render_text([FAULT])
     coloured = render_text([FAULT, replace(FAULT, severity="warning")], color=True)
     assert "\x1b[1;31merror DCL012:\x1b[0m" in coloured
@@ -84,7 +82,6 @@ def test_github_annotates_the_line():
 
 
 def test_order_is_by_position_and_each_only_once():
-    """Faults are read from top to bottom."""
     first, later, other = (
         replace(FAULT, line=2),
         replace(FAULT, line=10),

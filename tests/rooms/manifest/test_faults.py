@@ -634,13 +634,11 @@ class Row:
 
 
 def said(line: str) -> tuple[str, dict[str, str]]:
-    """The text of a line of the table, and the message and the suggestion behind it."""
     text, *more = re.split(r"\s+(::|=>) ", line)
     return text.strip(), dict(zip(more[::2], more[1::2], strict=True))
 
 
 def rows() -> Iterator[Row]:
-    """The rows of the table."""
     code, severity, common = "", "", dict[str, str]()
     for line in re.sub(r"\n    ", " ", TABLE).splitlines():
         text, own = said(line)
@@ -652,7 +650,6 @@ def rows() -> Iterator[Row]:
 
 
 def matches(pattern: str, text: str | None) -> bool:
-    """Whether the text is that of the pattern, in which `[...]` is any text."""
     parts = (re.escape(part) for part in pattern.split("[...]"))
     return re.fullmatch(".*".join(parts), text or "", re.DOTALL) is not None
 
@@ -672,7 +669,6 @@ def test_a_fault_is_shown_once_at_its_place(only_fault, row):
 
 @pytest.mark.parametrize("row", [row for row in rows() if row.code == "fine"], ids=str)
 def test_what_is_fine_is_not_told(faults, row):
-    """Nothing is said about it."""
     assert faults(row.manifest(), environ=ENVIRON) == ()
 
 
@@ -688,7 +684,6 @@ def test_what_is_fine_is_not_told(faults, row):
     ],
 )
 def test_a_broken_declaration_is_not_an_unknown_reference_too(faults, resources):
-    """One cause gives one diagnostic: references to names that are not known are not judged."""
     assert len(faults(f"{resources}\nhandlers: [{{{CALLS}}}]")) == 1
 
 

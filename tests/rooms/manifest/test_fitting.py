@@ -22,7 +22,6 @@ JUDGE = Draft202012Validator(SHAPE)
 
 
 def controllers() -> Iterator[dict]:
-    """The manifests of the examples."""
     for path in sorted(ROOT.glob("examples/*/*.yaml")):
         for document in yaml.safe_load_all(path.read_text("utf-8")):
             if document and document.get("kind") == "Controller":
@@ -47,7 +46,6 @@ def reported(document: object) -> list[str]:
 
 
 def places(data: object, path: tuple = ()) -> Iterator[tuple]:
-    """Every place in a document below its root."""
     entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in entries:
         yield (*path, key)

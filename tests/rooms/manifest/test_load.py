@@ -84,7 +84,6 @@ def test_any_text_gives_located_faults_or_a_controller(diagnose, text):
 @example(b"\xff\xfea\x00")
 @example(b"a: \x80")
 def test_any_bytes_give_located_faults(data):
-    """Not even bytes that are no text do."""
     with pytest.raises(ManifestErrors):
         load(ManifestSource("manifest.yaml", data), environ={})
 
@@ -127,14 +126,12 @@ def test_any_value_for_any_field_stays_located(diagnose, data):
 
 
 def test_control_characters_are_shown_where_they_stand(diagnose):
-    """A character that can't be seen is named."""
     (fault,) = diagnose("kind: Controller\nspec: {}\x07\n")
     assert (fault.code, fault.line, fault.column) == ("DCL004", 2, 9)
     assert fault.message == "the character U+0007 is not allowed in YAML"
 
 
 def test_bytes_that_are_not_utf_8_are_shown_where_they_stand():
-    """A file in another encoding says which byte."""
     with pytest.raises(ManifestErrors) as caught:
         load(ManifestSource("m.yaml", b"kind: Controller\nname: caf\xe9\n"))
     (fault,) = caught.value.diagnostics
@@ -144,7 +141,6 @@ def test_bytes_that_are_not_utf_8_are_shown_where_they_stand():
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "\n\n"])
 def test_an_empty_manifest(diagnose, text):
-    """Nothing there is said as such."""
     (fault,) = diagnose(text)
     assert (fault.code, fault.line, fault.column) == ("DCL005", 1, 1)
     assert fault.suggestion == "begin it with apiVersion: declctl.dev/v1alpha1 and kind: Controller"
@@ -185,7 +181,6 @@ def test_a_document_without_apiversion_and_kind_is_told_to_have_them(diagnose):
 
 
 def test_other_documents_beside_a_controller_are_left_alone(loaded):
-    """Tests, ConfigMaps and whatever else stands in the file are nobody's business here."""
     found = loaded(f"apiVersion: v1\nkind: ConfigMap\n---\n{MINIMAL % 'c'}---\n{TEST}---\n[on: 1]\n---\n")
     assert found.controller.name == "c"
 
@@ -199,16 +194,18 @@ def test_a_second_controller_is_shown_at_its_kind(only_fault):
     assert fault.message == "there is a Controller already, at manifest.yaml:2, and one process runs one"
 
 
-def test_faults_of_the_first_and_the_second_controller_come_together(diagnose):
-    """Everything at once also here."""
-    found = diagnose((MINIMAL % "a").replace("{}", "{a: 1}") + "---\n" + MINIMAL % "b")
-    assert [(fault.code, fault.line) for fault in found] == [("DCL012", 4), ("DCL007", 7)]
+def test_a_later_document_doesnt_hide_faults_of_the_first(diagnose):
+    """Neither a second Controller nor a fault of the syntax."""
+    for later, fault in ((MINIMAL % "b", ("DCL007", 7)), ("a: b: c\n", ("DCL001", 6))):
+        found = diagnose((MINIMAL % "a").replace("{}", "{a: 1}") + "---\n" + later)
+        assert [(fault.code, fault.line) for fault in found] == [("DCL012", 4), fault]
 
 
-def test_a_syntax_fault_in_a_later_document_doesnt_hide_the_first(diagnose):
-    """What was read before the fault is still judged."""
-    found = diagnose((MINIMAL % "a").replace("{}", "{a: 1}") + "---\na: b: c\n")
-    assert [(fault.code, fault.line) for fault in found] == [("DCL012", 4), ("DCL001", 6)]
+def refused(name):
+    """The faults of a file or a folder."""
+    with pytest.raises(ManifestErrors) as caught:
+        load(ManifestSource.read(str(name)))
+    return caught.value.diagnostics
 
 
 class TestFiles:
@@ -218,23 +215,14 @@ class TestFiles:
         """Diagnostics repeat the path from the command line, so that editors can jump there."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "m.yaml").write_text((MINIMAL % "a").replace("spec", "spek"))
-        with pytest.raises(ManifestErrors) as caught:
-            load(ManifestSource.read("m.yaml"))
-        assert str(caught.value).startswith('m.yaml:4:1: error DCL012: unknown field "spek" in the document')
+        assert str(refused("m.yaml")[0]).startswith(
+            'm.yaml:4:1: error DCL012: unknown field "spek" in the document'
+        )
 
     def test_a_missing_file(self):
-        """A wrong path is a located fault like any other."""
-        with pytest.raises(ManifestErrors) as caught:
-            ManifestSource.read("no-such-file.yaml")
-        (fault,) = caught.value.diagnostics
+        (fault,) = refused("no-such-file.yaml")
         assert (fault.code, fault.file) == ("DCL000", "no-such-file.yaml")
         assert fault.message == "the manifest can't be read: no such file or directory"
-
-    def test_a_name_that_no_file_can_have(self):
-        """Not even a zero byte raises something else."""
-        with pytest.raises(ManifestErrors) as caught:
-            ManifestSource.read("a\0b")
-        assert caught.value.diagnostics[0].code == "DCL000"
 
     def test_a_folder_with_one_controller(self, tmp_path):
         """Files of other kinds, and files that aren't YAML at all, are left alone."""
@@ -251,9 +239,7 @@ class TestFiles:
         """The second one, by name of file, is shown, and the first is named."""
         (tmp_path / "a.yaml").write_text(MINIMAL % "a")
         (tmp_path / "b.yaml").write_text(MINIMAL % "b")
-        with pytest.raises(ManifestErrors) as caught:
-            load(ManifestSource.read(str(tmp_path)))
-        (fault,) = caught.value.diagnostics
+        (fault,) = refused(tmp_path)
         assert (fault.file, fault.code, fault.line) == (str(tmp_path / "b.yaml"), "DCL007", 2)
         assert f"{tmp_path / 'a.yaml'}:2" in fault.message
 
@@ -261,30 +247,21 @@ class TestFiles:
         """A broken file that speaks of declctl is never passed over, even beside a good one."""
         (tmp_path / "a.yaml").write_text(MINIMAL % "a")
         (tmp_path / "b.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
-        with pytest.raises(ManifestErrors) as caught:
-            load(ManifestSource.read(str(tmp_path)))
-        assert [fault.code for fault in caught.value.diagnostics] == ["DCL001"]
+        assert [fault.code for fault in refused(tmp_path)] == ["DCL001"]
 
     def test_a_folder_without_controller(self, tmp_path):
         """With nothing to run, what could not be read is told."""
         (tmp_path / "a.yaml").write_text("a: [\n")
         (tmp_path / "b.yaml").write_text("kind: Pod\n")
-        with pytest.raises(ManifestErrors) as caught:
-            load(ManifestSource.read(str(tmp_path)))
-        assert [fault.code for fault in caught.value.diagnostics] == ["DCL001"]
+        assert [fault.code for fault in refused(tmp_path)] == ["DCL001"]
 
-    def test_an_empty_folder(self, tmp_path):
-        """A folder without YAML says so."""
-        with pytest.raises(ManifestErrors) as caught:
-            ManifestSource.read(str(tmp_path))
-        assert caught.value.diagnostics[0].code == "DCL000"
+    def test_what_has_nothing_to_read(self, tmp_path):
+        """An empty folder, and a name that no file can have."""
+        assert [refused(name)[0].code for name in (tmp_path, "a\0b")] == ["DCL000"] * 2
 
     def test_standard_input(self, monkeypatch):
-        """`-` reads standard input, and calls it <stdin>."""
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [")))
-        with pytest.raises(ManifestErrors) as caught:
-            load(ManifestSource.read("-"))
-        assert str(caught.value).startswith("<stdin>:1:")
+        assert str(refused("-")[0]).startswith("<stdin>:1:")
 
     def test_bytes_that_somebody_else_has_read(self):
         """The runtime reads files itself and gives names and bytes."""
@@ -294,14 +271,12 @@ class TestFiles:
         assert load(source).controller.name == "b"
 
     def test_a_file_that_is_no_manifest_by_its_size(self):
-        """An object dump isn't parsed for minutes."""
         with pytest.raises(ManifestErrors) as caught:
             load(ManifestSource("dump.yaml", b"a" * 5_000_000))
         assert caught.value.diagnostics[0].code == "DCL000"
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch):
-    """Without being told otherwise, variables are those of the process."""
     monkeypatch.setenv("DECLCTL_TEST_NAME", "from-outside")
     found = load(ManifestSource("m.yaml", (MINIMAL % "'${env:DECLCTL_TEST_NAME}'").encode()))
     assert found.controller.name == "from-outside"

@@ -4,33 +4,7 @@ import dataclasses
 
 import pytest
 
-from declctl.manifest import explain, plan
-from declctl.manifest.model import (
-    AdminSpec,
-    CacheMode,
-    CircuitBreakerSpec,
-    ConfigSource,
-    Delivery,
-    DrainPolicy,
-    FilterSpec,
-    Followers,
-    HandlerSpec,
-    IndexerSpec,
-    InitialSync,
-    LeaderElectionSpec,
-    LifecycleStep,
-    OnError,
-    OnFailure,
-    PluginSpec,
-    QueueSpec,
-    ReloadSpec,
-    ReplayPolicy,
-    ResourceSpec,
-    RetrySpec,
-    SecretKeyRef,
-    TransformSpec,
-    WatchFiles,
-)
+from declctl.manifest import explain, model, plan
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, parse_duration, parse_quantity
 from declctl.objects import GroupVersionKind
 
@@ -112,11 +86,10 @@ spec:
 
 
 def test_the_whole_example(loaded):
-    """Every field that this version does arrives as a value."""
     found = loaded(FULL).controller
     assert found.name == "pod-guard"
     assert found.resources == (
-        ResourceSpec(
+        model.ResourceSpec(
             name="pods",
             api_version="v1",
             kind="Pod",
@@ -125,16 +98,16 @@ def test_the_whole_example(loaded):
             field_selector="status.phase=Running",
             resync_period=600.0,
             idle_timeout=120.0,
-            cache=CacheMode.OBJECTS,
-            transform=TransformSpec(
+            cache=model.CacheMode.OBJECTS,
+            transform=model.TransformSpec(
                 ("metadata.managedFields", "status"), EntryPoint("handlers.trim", "slim")
             ),
             indexers=(
-                IndexerSpec("byNode", field_path="spec.nodeName"),
-                IndexerSpec("byTeam", entry_point=EntryPoint("handlers.index", "by_team")),
+                model.IndexerSpec("byNode", field_path="spec.nodeName"),
+                model.IndexerSpec("byTeam", entry_point=EntryPoint("handlers.index", "by_team")),
             ),
         ),
-        ResourceSpec(
+        model.ResourceSpec(
             name="settings",
             api_version="v1",
             kind="ConfigMap",
@@ -144,55 +117,55 @@ def test_the_whole_example(loaded):
         ),
     )
     assert found.handlers == (
-        HandlerSpec(
+        model.HandlerSpec(
             name="notify",
             resource="pods",
             entry_point=EntryPoint("handlers.pods", "on_change"),
             events=("Added", "Deleted"),
-            initial_sync=InitialSync.SKIP,
+            initial_sync=model.InitialSync.SKIP,
             resync_period=300.0,
-            delivery=Delivery.KEYED,
+            delivery=model.Delivery.KEYED,
             buffer_bytes=1024 * 1024,
-            queue=QueueSpec(concurrency=4),
-            retry=RetrySpec(3, 0.5, 60.0),
+            queue=model.QueueSpec(concurrency=4),
+            retry=model.RetrySpec(3, 0.5, 60.0),
             timeout=30.0,
-            on_failure=OnFailure.RETRY,
-            replay=ReplayPolicy.ON_CODE_CHANGE,
+            on_failure=model.OnFailure.RETRY,
+            replay=model.ReplayPolicy.ON_CODE_CHANGE,
             applies=(GroupVersionKind("apps", "v1", "Deployment"), GroupVersionKind("", "v1", "Service")),
             status=True,
             field_manager="guard/web",
         ),
-        HandlerSpec(name="tell", resource="settings", plugin="slack"),
+        model.HandlerSpec(name="tell", resource="settings", plugin="slack"),
     )
-    assert found.admin == AdminSpec(Address("::1", 0))
+    assert found.admin == model.AdminSpec(Address("::1", 0))
 
 
 def test_the_rest_of_the_example(loaded):
     """Plugins, life cycle and reload; steps are in the order of calling."""
     found = loaded(FULL).controller
     assert found.plugins == (
-        PluginSpec(
+        model.PluginSpec(
             name="slack",
             version=">=1.2,<2",
-            on_error=OnError.DISABLE,
+            on_error=model.OnError.DISABLE,
             config=FrozenJson.of({"channel": "#ops"}),
             config_from=(
-                ConfigSource("token", env="SLACK_TOKEN"),
-                ConfigSource("ca", file="certs/ca.pem"),
-                ConfigSource("key", secret_key_ref=SecretKeyRef("slack", "private.pem")),
+                model.ConfigSource("token", env="SLACK_TOKEN"),
+                model.ConfigSource("ca", file="certs/ca.pem"),
+                model.ConfigSource("key", secret_key_ref=model.SecretKeyRef("slack", "private.pem")),
             ),
         ),
     )
     boot = [EntryPoint("handlers.boot", name) for name in ("a", "b", "late")]
     assert found.lifecycle.startup == (
-        LifecycleStep(boot[0]),
-        LifecycleStep(boot[1]),
-        LifecycleStep(boot[2], order=10),
+        model.LifecycleStep(boot[0]),
+        model.LifecycleStep(boot[1]),
+        model.LifecycleStep(boot[2], order=10),
     )
-    assert found.reload == ReloadSpec(
-        watch=WatchFiles.POLL,
+    assert found.reload == model.ReloadSpec(
+        watch=model.WatchFiles.POLL,
         settle=0.1,
-        drain_policy=DrainPolicy.HANDOVER,
+        drain_policy=model.DrainPolicy.HANDOVER,
         drain_timeout=1.0,
         preflight=False,
         preflight_timeout=2.0,
@@ -205,7 +178,6 @@ def test_the_rest_of_the_example(loaded):
 
 
 def test_paths_lead_back_to_the_document(loaded):
-    """Every spec knows where it stands."""
     found = loaded(FULL)
     controller = found.controller
     specs = [*controller.resources, *controller.handlers, *controller.plugins, *controller.lifecycle.startup]
@@ -220,7 +192,6 @@ def test_paths_lead_back_to_the_document(loaded):
 
 
 def test_where_it_stands_makes_no_difference(loaded):
-    """Moving text around, or commenting it, leaves an equal controller."""
     moved = "# a comment\n" + FULL.replace("  admin:", "  # another\n  admin:")
     assert loaded(moved).controller == loaded(FULL).controller
     assert hash(loaded(moved).controller) == hash(loaded(FULL).controller)
@@ -286,7 +257,6 @@ def test_resync_zero_is_never(loaded):
 
 
 def test_selectors_are_canonical(loaded):
-    """However a selector is written, the same one is the same text."""
     resource = "{name: %s, apiVersion: v1, kind: Pod, labelSelector: %s}"
     forms = ["'b=2, a=1'", "{matchLabels: {b: '2', a: '1'}}", "'a==1,b in (2)'"]
     text = ", ".join(resource % (f"r{number}", form) for number, form in enumerate(forms))
@@ -297,48 +267,50 @@ def test_selectors_are_canonical(loaded):
 @pytest.mark.parametrize(
     ("path", "read", "value"),
     [
-        ("spec.resources.idleTimeout", parse_duration, ResourceSpec("a", "v1", "Pod").idle_timeout),
-        ("spec.handlers.bufferBytes", parse_quantity, HandlerSpec("a", "b").buffer_bytes),
-        ("spec.handlers.retry.initialBackoff", parse_duration, RetrySpec().initial_backoff),
-        ("spec.handlers.retry.maxBackoff", parse_duration, RetrySpec().max_backoff),
-        ("spec.handlers.queue.concurrency", int, QueueSpec().concurrency),
-        ("spec.handlers.queue.name", str, QueueSpec().name),
-        ("spec.handlers.events", tuple, HandlerSpec("a", "b").events),
-        ("spec.handlers.initialSync", str, HandlerSpec("a", "b").initial_sync),
-        ("spec.handlers.delivery", str, HandlerSpec("a", "b").delivery),
-        ("spec.handlers.onFailure", str, HandlerSpec("a", "b").on_failure),
-        ("spec.handlers.replay", str, HandlerSpec("a", "b").replay),
-        ("spec.resources.transform.dropFields", tuple, TransformSpec().drop_fields),
-        ("spec.resources.cache.mode", str, ResourceSpec("a", "v1", "Pod").cache),
-        ("spec.plugins.onError", str, PluginSpec("a").on_error),
-        ("spec.plugins.circuitBreaker.failures", int, CircuitBreakerSpec().failures),
-        ("spec.plugins.circuitBreaker.initialBackoff", parse_duration, CircuitBreakerSpec().initial_backoff),
-        ("spec.plugins.circuitBreaker.maxBackoff", parse_duration, CircuitBreakerSpec().max_backoff),
-        ("spec.lifecycle.startup.order", int, LifecycleStep(EntryPoint("a")).order),
-        ("spec.reload.watch", str, ReloadSpec().watch),
-        ("spec.reload.settle", parse_duration, ReloadSpec().settle),
-        ("spec.reload.drainPolicy", str, ReloadSpec().drain_policy),
-        ("spec.reload.drainTimeout", parse_duration, ReloadSpec().drain_timeout),
-        ("spec.reload.preflightTimeout", parse_duration, ReloadSpec().preflight_timeout),
-        ("spec.reload.warmTimeout", parse_duration, ReloadSpec().warm_timeout),
-        ("spec.reload.probationPeriod", parse_duration, ReloadSpec().probation_period),
-        ("spec.reload.minCalls", int, ReloadSpec().min_calls),
-        ("spec.reload.maxErrorRatio", float, ReloadSpec().max_error_ratio),
-        ("spec.reload.informerLinger", parse_duration, ReloadSpec().informer_linger),
-        ("spec.admin.bindAddress", str, str(AdminSpec().bind_address)),
-        ("spec.leaderElection.leaseDuration", parse_duration, LeaderElectionSpec().lease_duration),
-        ("spec.leaderElection.renewDeadline", parse_duration, LeaderElectionSpec().renew_deadline),
-        ("spec.leaderElection.retryPeriod", parse_duration, LeaderElectionSpec().retry_period),
+        ("spec.resources.idleTimeout", parse_duration, model.ResourceSpec("a", "v1", "Pod").idle_timeout),
+        ("spec.handlers.bufferBytes", parse_quantity, model.HandlerSpec("a", "b").buffer_bytes),
+        ("spec.handlers.retry.initialBackoff", parse_duration, model.RetrySpec().initial_backoff),
+        ("spec.handlers.retry.maxBackoff", parse_duration, model.RetrySpec().max_backoff),
+        ("spec.handlers.queue.concurrency", int, model.QueueSpec().concurrency),
+        ("spec.handlers.queue.name", str, model.QueueSpec().name),
+        ("spec.handlers.events", tuple, model.HandlerSpec("a", "b").events),
+        ("spec.handlers.initialSync", str, model.HandlerSpec("a", "b").initial_sync),
+        ("spec.handlers.delivery", str, model.HandlerSpec("a", "b").delivery),
+        ("spec.handlers.onFailure", str, model.HandlerSpec("a", "b").on_failure),
+        ("spec.handlers.replay", str, model.HandlerSpec("a", "b").replay),
+        ("spec.resources.transform.dropFields", tuple, model.TransformSpec().drop_fields),
+        ("spec.resources.cache.mode", str, model.ResourceSpec("a", "v1", "Pod").cache),
+        ("spec.plugins.onError", str, model.PluginSpec("a").on_error),
+        ("spec.plugins.circuitBreaker.failures", int, model.CircuitBreakerSpec().failures),
+        (
+            "spec.plugins.circuitBreaker.initialBackoff",
+            parse_duration,
+            model.CircuitBreakerSpec().initial_backoff,
+        ),
+        ("spec.plugins.circuitBreaker.maxBackoff", parse_duration, model.CircuitBreakerSpec().max_backoff),
+        ("spec.lifecycle.startup.order", int, model.LifecycleStep(EntryPoint("a")).order),
+        ("spec.reload.watch", str, model.ReloadSpec().watch),
+        ("spec.reload.settle", parse_duration, model.ReloadSpec().settle),
+        ("spec.reload.drainPolicy", str, model.ReloadSpec().drain_policy),
+        ("spec.reload.drainTimeout", parse_duration, model.ReloadSpec().drain_timeout),
+        ("spec.reload.preflightTimeout", parse_duration, model.ReloadSpec().preflight_timeout),
+        ("spec.reload.warmTimeout", parse_duration, model.ReloadSpec().warm_timeout),
+        ("spec.reload.probationPeriod", parse_duration, model.ReloadSpec().probation_period),
+        ("spec.reload.minCalls", int, model.ReloadSpec().min_calls),
+        ("spec.reload.maxErrorRatio", float, model.ReloadSpec().max_error_ratio),
+        ("spec.reload.informerLinger", parse_duration, model.ReloadSpec().informer_linger),
+        ("spec.admin.bindAddress", str, str(model.AdminSpec().bind_address)),
+        ("spec.leaderElection.leaseDuration", parse_duration, model.LeaderElectionSpec().lease_duration),
+        ("spec.leaderElection.renewDeadline", parse_duration, model.LeaderElectionSpec().renew_deadline),
+        ("spec.leaderElection.retryPeriod", parse_duration, model.LeaderElectionSpec().retry_period),
     ],
 )
 def test_documented_defaults_are_the_real_ones(path, read, value):
-    """What `explain` calls the default is what happens."""
     assert read(explain(path).default) == value
 
 
 def test_preflight_is_on_by_default():
-    """The switch's default is documented as a word."""
-    assert (explain("spec.reload.preflight").default, ReloadSpec().preflight) == ("On", True)
+    assert (explain("spec.reload.preflight").default, model.ReloadSpec().preflight) == ("On", True)
 
 
 def test_config_is_frozen_and_not_shown():
@@ -347,13 +319,12 @@ def test_config_is_frozen_and_not_shown():
     copy = config.value()
     copy["list"].append(2)
     assert config.value() == {"token": "s3cret", "list": [1]}
-    assert "s3cret" not in repr(PluginSpec("a", config=config))
+    assert "s3cret" not in repr(model.PluginSpec("a", config=config))
     assert FrozenJson.of({"a": 1, "b": 2}) == FrozenJson.of({"b": 2, "a": 1})
 
 
 @pytest.mark.client_go(329, 338)
 def test_values_are_frozen(loaded):
-    """Nobody changes a manifest after it was read."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded(FULL).controller.name = "other"
 
@@ -371,11 +342,12 @@ def test_a_leader_election(loaded):
     given = "leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 1500ms, followers: Cold"
     names = "leaseName: web.example.dev, namespace: team-a"
     found = loaded(f"leaderElection: {{enabled: true, {given}, {names}}}").controller.leader_election
-    assert found == LeaderElectionSpec(True, 30.0, 20.0, 1.5, Followers.COLD, "web.example.dev", "team-a")
+    names = ("web.example.dev", "team-a")
+    assert found == model.LeaderElectionSpec(True, 30.0, 20.0, 1.5, model.Followers.COLD, *names)
     assert not loaded("resources: []").controller.leader_election.enabled
     found = loaded("leaderElection: {enabled: true}").controller.leader_election
     assert (found.lease_duration, found.renew_deadline, found.retry_period) == (15.0, 10.0, 2.0)
-    assert (found.followers, found.lease_name, found.namespace) == (Followers.WARM, None, None)
+    assert (found.followers, found.lease_name, found.namespace) == (model.Followers.WARM, None, None)
 
 
 def test_a_reconciler(loaded):
@@ -394,7 +366,7 @@ def test_a_reconciler(loaded):
 def _filter_of(loaded):
     """Reads the filter of a handler; the plan has the same."""
 
-    def read(text: str) -> FilterSpec | None:
+    def read(text: str) -> model.FilterSpec | None:
         controller = loaded(HANDLER % f"filter: {text}").controller
         (handler,) = controller.handlers
         (planned,) = plan(controller).handlers
@@ -406,7 +378,7 @@ def _filter_of(loaded):
 
 def test_every_part_of_a_filter_is_read(filter_of):
     """Selectors and paths are canonical, so that filters that say the same are equal."""
-    wanted = FilterSpec(
+    wanted = model.FilterSpec(
         "app=web,tier in (a,b)", ("metadata.labels", "spec"), EntryPoint("m.f", "interesting")
     )
     parts = 'changedPaths: [spec, ".metadata.labels"], entryPoint: "m.f:interesting"'
@@ -429,7 +401,7 @@ def test_an_expression_judges_objects_or_changes(filter_of, expression, objects,
     """A reload judges cached objects again only for the first kind."""
     found = filter_of(f'{{expression: "{expression}", changedPaths: [spec]}}')
     assert found.expression == expression
-    assert (found.object_part != FilterSpec(), found.judges_changes) == (objects, changes)
+    assert (found.object_part != model.FilterSpec(), found.judges_changes) == (objects, changes)
 
 
 def test_an_expression_from_the_environment_is_not_shown(faults):

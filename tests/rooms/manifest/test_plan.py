@@ -11,7 +11,6 @@ DROP = TransformId(("metadata.managedFields",))
 
 
 def resource(name: str = "pods", **fields) -> ResourceSpec:
-    """A resource of pods."""
     return ResourceSpec(name=name, api_version="v1", kind="Pod", **fields)
 
 
@@ -38,7 +37,6 @@ def test_names_join_the_field_selector_in_canonical_order():
 
 
 def test_all_namespaces_is_one_watch():
-    """Absent namespaces mean one watch over all."""
     (watch,) = plan(ControllerSpec("c", (resource(),))).watches
     assert watch.key == WatchKey("v1", "Pod", transform=DROP)
 
@@ -94,7 +92,6 @@ def test_a_selector_of_namespaces_is_one_watch_for_each_name():
 
 
 def test_keys_are_readable():
-    """A key can be shown to a person."""
     key = WatchKey("apps/v1", "Deployment", "team-a", "app=web", "metadata.name=x")
     assert str(key) == "apps/v1 Deployment in team-a [app=web] [metadata.name=x]"
     assert str(WatchKey("v1", "Node")) == "v1 Node in all namespaces"
@@ -111,7 +108,6 @@ def test_objects_kept_in_two_ways_are_two_watches():
 
 
 def test_equal_manifests_have_equal_plans(loaded):
-    """Spelling, order of keys and place make no difference to what runs."""
     one = "resources: [{name: pods, apiVersion: v1, kind: Pod, resyncPeriod: 60s, labelSelector: 'a=1,b=2'}]"
     two = """
     # the same
@@ -141,7 +137,6 @@ SPECS = st.builds(
 
 @given(st.lists(SPECS, unique_by=lambda spec: spec.name, max_size=5))
 def test_every_resource_has_its_watches_and_no_watch_is_double(specs):
-    """The watches are exactly what the resources ask for, each once."""
     found = plan(ControllerSpec("c", tuple(specs)))
     keys = [watch.key for watch in found.watches]
     assert len(keys) == len(set(keys))

@@ -26,7 +26,6 @@ KINDS: Mapping[str, tuple[str, bool]] = {
 
 
 def rights(spec: str, *methods: str, is_known: bool = True) -> list[Right]:
-    """The rights of a spec whose handler `h` uses these methods."""
     found = plan(load(ManifestSource("manifest.yaml", (HEAD + spec).encode())).controller)
     kinds = {gvk: Resource(gvk, *KINDS[gvk.kind]) for gvk in kinds_of(found)}
     code = HandlerCode(frozenset(methods), is_known)
@@ -40,18 +39,15 @@ def granted(*args, **options) -> set[tuple[str | None, str, str]]:
 
 
 def every(namespace: str | None, resource: str, verbs: str) -> set[tuple[str | None, str, str]]:
-    """A set of such triples."""
     return {(namespace, resource, verb) for verb in verbs.split()}
 
 
 def handler(more: str = "", resource: str = "pods") -> str:
-    """A spec with one handler."""
     entry = f'{{name: h, resourceRef: {{name: {resource}}}, entryPoint: "handlers:f"'
     return f"  handlers: [{entry}{more}}}]\n"
 
 
 def test_a_resource_is_listed_and_watched_where_it_is():
-    """In each namespace, or in the whole cluster."""
     assert granted(PODS) == every(None, "pods", "list watch")
     named = granted("  namespaces: [a, b]\n" + PODS)
     assert named == every("a", "pods", "list watch") | every("b", "pods", "list watch")

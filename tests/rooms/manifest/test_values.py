@@ -38,7 +38,6 @@ def test_durations_are_gos(text, seconds):
 
 @given(st.integers(0, 10**6), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
 def test_durations_add_up(hours, minutes, seconds, milliseconds):
-    """The parts of a duration are added."""
     total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
     assert parse_duration(f"{hours}h{minutes}m{seconds}s{milliseconds}ms") == pytest.approx(total)
 
@@ -70,7 +69,6 @@ def test_sizes_are_kubernetes_quantities(value, size):
     ],
 )
 def test_addresses_read_and_print(text, address):
-    """What is read prints as it was."""
     assert parse_address(text) == address
     assert str(address) == text
 
@@ -105,7 +103,6 @@ def test_entry_points_read_and_print(text):
 
 @pytest.mark.parametrize("text", [">=1.2,<2", "==1.2.*", "~=1.4.2", "!=1.0rc1", "> 1, <= 2.0.post1"])
 def test_version_ranges_are_pythons(text):
-    """PEP 440 comparisons."""
     check_version_range(text)
 
 
@@ -129,7 +126,6 @@ def test_object_names(text):
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
 def test_bad_labels(text):
-    """What Kubernetes doesn't take."""
     with pytest.raises(BadValue):
         values.check_label(text)
 

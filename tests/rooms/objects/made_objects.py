@@ -21,7 +21,6 @@ JSON = st.recursive(
 
 
 def pod(name: str = "web-1", **fields: Any) -> dict[str, Any]:
-    """A pod in `team-a`; `fields` replace whole top-level fields."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -57,7 +56,6 @@ def projection(*paths: FieldPath, **options: Any) -> Projection:
 
 
 def record(obj: Any, *paths: FieldPath, **options: Any) -> Record:
-    """The record of an object that is not dropped."""
     made = projection(*paths, **options).record(compact(obj))
     assert made is not None
     return made

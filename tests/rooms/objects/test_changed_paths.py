@@ -109,7 +109,6 @@ def test_labels_are_compared_without_a_look_at_the_text():
 
 
 def test_what_is_the_same_is_not_looked_at():
-    """The same record, and the same frame: nothing can have changed."""
     codec = _Counted()
     reader = projection(codec=codec)
     before, again = reader.record(compact(pod())), reader.record(compact(pod()))
@@ -119,7 +118,6 @@ def test_what_is_the_same_is_not_looked_at():
 
 
 def test_what_cannot_be_read_counts_as_changed():
-    """Who is told finds out what is wrong with it."""
     broken = projection().record(b'{"metadata":{"name":"web-1"},"spec":{"a":\xff}}')
     assert broken is not None
     assert _paths("spec").differ(record(pod()), broken)

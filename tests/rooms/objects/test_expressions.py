@@ -31,7 +31,6 @@ POD = {
 
 
 def record(body=POD, *, held=False, **more):
-    """A record of a pod; its JSON has neither kind nor apiVersion, as an item of a list."""
     codec = {"codec": ObjectCodec(api_version="v1", kind="Pod")} if held else {}
     made = Projection(api_version="v1", kind="Pod", **codec).record(json.dumps({**body, **more}).encode())
     assert made is not None
@@ -196,7 +195,6 @@ def test_what_an_expression_reads(text, reads):
 
 
 def test_only_what_is_read_is_decoded():
-    """A broken number elsewhere is skipped: the cost does not depend on the rest of the object."""
     found = record()
     raw = b'{"metadata":{"name":"a"},"spec":{"n":1e999},"status":{"phase":"Running","more":1e999}}'
     odd = msgspec.structs.replace(found, frame=found.layout.codec.encode(raw))

@@ -91,7 +91,6 @@ def test_what_kubectl_refuses_is_refused(text):
 
 
 def test_selectors_that_mean_the_same_are_equal():
-    """Two manifests that write one selector differently share one watch."""
     one = LabelSelector.parse("b in (y, x), a==1")
     assert (
         one
@@ -164,7 +163,6 @@ REQUIREMENTS = st.one_of(
 
 @given(st.lists(REQUIREMENTS, max_size=4))
 def test_printed_selector_is_read_back_as_itself(requirements):
-    """`declctl plan` prints selectors that can be pasted into a manifest."""
     text = ",".join(str(requirement) for requirement in requirements)
     selector = LabelSelector.parse(text)
     assert set(selector.requirements) == set(requirements)
@@ -192,11 +190,9 @@ def test_field_selector_compares_strings_and_takes_missing_for_empty(text, selec
 
 @pytest.mark.parametrize("text", ["a", "a in (b)", "a=b=c", "=b", "a..b=c", "a=b,"])
 def test_malformed_field_selector_is_refused(text):
-    """Only equality exists for fields."""
     with pytest.raises(ValueError, match=r"\w"):
         FieldSelector.parse(text)
 
 
 def test_field_selectors_that_mean_the_same_are_equal():
-    """Order and `==` make no second watch."""
     assert str(FieldSelector.parse("b!=1,a==2")) == "a=2,b!=1" == str(FieldSelector.parse("a=2,b!=1,a=2"))

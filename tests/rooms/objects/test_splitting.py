@@ -17,14 +17,12 @@ VALUES = st.recursive(
 
 @given(items=st.lists(VALUES, max_size=6), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
 def test_elements_are_what_a_decoder_finds(items, indent, ascii_only):
-    """Whatever stands in strings, and however it is spaced."""
     raw = json.dumps(items, indent=indent, ensure_ascii=ascii_only).encode()
     assert [json.loads(part) for part in elements(raw)] == items
 
 
 @given(fields=st.dictionaries(st.from_regex(r"[a-z]{1,3}", fullmatch=True), VALUES, max_size=6))
 def test_members_are_what_a_decoder_finds(fields):
-    """By their names."""
     raw = json.dumps({"": 1, 'a"b': 2, **fields}).encode()
     for name, value in fields.items():
         assert json.loads(member(raw, name)) == value
@@ -42,11 +40,9 @@ def test_depth_is_no_matter():
 
 @pytest.mark.parametrize("raw", [b"", b"1", b"{}", b"[1", b"[[1]", b'["a]', b"[1]]", b"[1] x", b'["\\"]'])
 def test_what_is_cut_off_is_refused(raw):
-    """Half an answer is not taken for a short one."""
     with pytest.raises(ValueError):
         list(elements(raw))
 
 
 def test_an_empty_list_has_no_elements():
-    """With or without space in it."""
     assert list(elements(b"[]")) == list(elements(b" [ ] ")) == []

@@ -13,7 +13,6 @@ def store() -> ObjectStore:
 
 
 def pod(name: str = "web", namespace: str = "default", **more: Any) -> dict[str, Any]:
-    """A small pod; `labels`, `node`, `phase` and `finalizers` may be given."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
@@ -29,7 +28,6 @@ def pod(name: str = "web", namespace: str = "default", **more: Any) -> dict[str,
 
 
 def config_map(name: str = "settings", namespace: str = "default", **data: str) -> dict[str, Any]:
-    """A config map."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -85,7 +83,6 @@ def definition(scope: str = "Namespaced") -> dict[str, Any]:
 
 
 def widget(name: str = "one", version: str = "v1", **spec: Any) -> dict[str, Any]:
-    """An object of the defined kind."""
     return {
         "apiVersion": f"example.com/{version}",
         "kind": "Widget",

@@ -33,20 +33,16 @@ def test_a_life_looks_real():
 
 
 def test_it_settles_at_its_size():
-    """The cluster neither dies out nor grows without end."""
     cluster, _ = live(400)
     assert 5 <= len(cluster.objects("Pod")) <= 11
 
 
 def test_a_seed_repeats_a_life():
-    """The same seed makes the same changes."""
     assert made(100) == made(100)
     assert made(100) != made(100, seed=4)
 
 
-def test_pods_that_others_delete_are_replaced():
-    """Deleting everything in the middle, even the namespace, doesn't disturb it."""
-    cluster = store()
+def test_pods_that_others_delete_are_replaced(cluster):
     churn = Churn(cluster, clock=ManualClock(), chance=random.Random(1))
     churn.begin()
     for _ in range(50):

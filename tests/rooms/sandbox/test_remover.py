@@ -17,18 +17,15 @@ def recorded(cluster):
     return seen
 
 
-def test_a_plain_object_goes_at_once():
-    """Deleting a config map is one DELETED event."""
-    cluster = store()
+def test_a_plain_object_goes_at_once(cluster):
     cluster.create(config_map("a"))
     seen = recorded(cluster)
     cluster.delete("ConfigMap", "a")
     assert seen == [("DELETED", "configmaps", "a")]
 
 
-def test_a_finalizer_holds_an_object():
+def test_a_finalizer_holds_an_object(cluster):
     """With finalizers it is marked; it goes when the last one is taken away, without another MODIFIED."""
-    cluster = store()
     cluster.create(pod("a", finalizers=["example.com/x"]))
     seen = recorded(cluster)
     marked = cluster.delete("Pod", "a")
@@ -38,17 +35,14 @@ def test_a_finalizer_holds_an_object():
     assert seen == [("MODIFIED", "pods", "a"), ("DELETED", "pods", "a")]
 
 
-def test_deleting_again_changes_nothing():
-    """An object that waits for its finalizers is not marked twice."""
-    cluster = store()
+def test_deleting_again_changes_nothing(cluster):
     cluster.create(pod("a", finalizers=["example.com/x"]))
     first = cluster.delete("Pod", "a")
     assert cluster.delete("Pod", "a") == first
 
 
-def test_a_pod_on_a_node_ends_gracefully():
+def test_a_pod_on_a_node_ends_gracefully(cluster):
     """Its watchers see it Terminating, then gone; a pod that no node has goes at once."""
-    cluster = store()
     cluster.create(pod("waiting"))
     cluster.create(pod("running", node="n"))
     seen = recorded(cluster)
@@ -61,18 +55,14 @@ def test_a_pod_on_a_node_ends_gracefully():
     ]
 
 
-def test_force_skips_the_grace():
-    """A gracePeriodSeconds of 0 deletes a running pod in one step."""
-    cluster = store()
+def test_force_skips_the_grace(cluster):
     cluster.create(pod("a", node="n"))
     seen = recorded(cluster)
     cluster.remover.delete(Target(cluster.kind("Pod"), "default", "a"), Deletion(grace=0))
     assert seen == [("DELETED", "pods", "a")]
 
 
-def test_a_namespace_takes_its_objects_along():
-    """First it is Terminating, then its objects go, then the namespace."""
-    cluster = store()
+def test_a_namespace_takes_its_objects_along(cluster):
     cluster.load([pod("a", "team"), config_map("b", "team"), config_map("other")])
     seen = recorded(cluster)
     cluster.delete("Namespace", "team")
@@ -85,9 +75,7 @@ def test_a_namespace_takes_its_objects_along():
     assert [obj["metadata"]["name"] for obj in cluster.objects("ConfigMap")] == ["other"]
 
 
-def test_an_object_with_a_finalizer_holds_its_namespace():
-    """The namespace stays Terminating, takes nothing new in, and goes with its last object."""
-    cluster = store()
+def test_an_object_with_a_finalizer_holds_its_namespace(cluster):
     cluster.load([pod("a", "team", finalizers=["example.com/x"])])
     cluster.delete("Namespace", "team")
     assert cluster.get("Namespace", "team")["status"]["phase"] == "Terminating"
@@ -98,9 +86,7 @@ def test_an_object_with_a_finalizer_holds_its_namespace():
 
 
 @pytest.mark.client_go(341, "envtest")
-def test_a_definition_takes_its_kind_along():
-    """Deleting a definition deletes its objects and unserves the kind; making it again starts empty."""
-    cluster = store()
+def test_a_definition_takes_its_kind_along(cluster):
     cluster.load([definition(), widget("one")])
     seen = recorded(cluster)
     cluster.delete("crd", "widgets.example.com")
@@ -115,9 +101,7 @@ def test_a_definition_takes_its_kind_along():
 
 
 @pytest.mark.parametrize("deletion", [Deletion(uid="another"), Deletion(version="1")])
-def test_preconditions_protect(deletion):
-    """A delete that is meant for another uid or version is refused with 409, and nothing is deleted."""
-    cluster = store()
+def test_preconditions_protect(cluster, deletion):
     cluster.create(config_map("a"))
     with pytest.raises(Refusal) as refused:
         cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), deletion)
@@ -125,15 +109,12 @@ def test_preconditions_protect(deletion):
     assert cluster.get("ConfigMap", "a")
 
 
-def test_a_dry_run_deletes_nothing():
-    """A dryRun answers, and the object stays."""
-    cluster = store()
+def test_a_dry_run_deletes_nothing(cluster):
     cluster.create(config_map("a"))
     cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), Deletion(dry_run=True))
     assert cluster.get("ConfigMap", "a")
 
 
 def test_what_is_not_there_is_not_found():
-    """Deleting nothing is refused with 404."""
     with pytest.raises(SandboxError, match='pods "nope" not found'):
         store().delete("Pod", "nope")

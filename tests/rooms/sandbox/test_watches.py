@@ -29,6 +29,11 @@ class Bench:
         return watcher
 
 
+@pytest.fixture
+def bench():
+    return Bench()
+
+
 def events(watcher):
     return [json.loads(text) for text in watcher.take().splitlines()]
 
@@ -37,9 +42,8 @@ def seen(watcher):
     return [(event["type"], event["object"]["metadata"].get("name")) for event in events(watcher)]
 
 
-def test_a_watch_without_a_version_starts_with_what_is_there():
+def test_a_watch_without_a_version_starts_with_what_is_there(bench):
     """Unset and 0 give an ADDED for each object, then what happens."""
-    bench = Bench()
     bench.cluster.create(pod("a"))
     for params in ({}, {"resourceVersion": "0"}):
         watcher = bench.watch(**params)
@@ -47,18 +51,16 @@ def test_a_watch_without_a_version_starts_with_what_is_there():
         assert seen(watcher) == [("ADDED", "a"), ("MODIFIED", "a")]
 
 
-def test_a_watch_resumes():
+def test_a_watch_resumes(bench):
     """From a version it gets exactly what came after it."""
-    bench = Bench()
     bench.cluster.create(pod("a"))
     version = bench.cluster.create(pod("b"))["metadata"]["resourceVersion"]
     bench.cluster.delete("Pod", "a")
     assert seen(bench.watch(resourceVersion=version)) == [("DELETED", "a")]
 
 
-def test_a_watch_from_too_long_ago_is_expired():
+def test_a_watch_from_too_long_ago_is_expired(bench):
     """A version from before the compaction is 410 with reason Expired."""
-    bench = Bench()
     bench.cluster.create(pod("a"))
     bench.cluster.create(pod("b"))
     bench.cluster.history.compact()
@@ -67,9 +69,8 @@ def test_a_watch_from_too_long_ago_is_expired():
     assert (refused.value.code, refused.value.reason) == (410, "Expired")
 
 
-def test_who_stops_matching_is_deleted():
+def test_who_stops_matching_is_deleted(bench):
     """Leaving a selector is DELETED with the old content under the new version; entering it is ADDED."""
-    bench = Bench()
     watcher = bench.watch(labelSelector="app=web")
     bench.cluster.create(pod("a", labels={"app": "db"}))
     bench.cluster.patch("Pod", "a", {"metadata": {"labels": {"app": "web"}}})
@@ -80,9 +81,8 @@ def test_who_stops_matching_is_deleted():
     assert deleted["object"]["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
 
 
-def test_fields_select_too():
+def test_fields_select_too(bench):
     """A watch of one object by name, or of one node's pods, sees nothing else."""
-    bench = Bench()
     one, node = bench.watch(fieldSelector="metadata.name=a"), bench.watch(fieldSelector="spec.nodeName=n1")
     bench.cluster.create(pod("a"))
     bench.cluster.create(pod("b"))
@@ -91,9 +91,8 @@ def test_fields_select_too():
     assert seen(node) == [("ADDED", "b")]
 
 
-def test_a_watch_list_ends_its_beginning():
+def test_a_watch_list_ends_its_beginning(bench):
     """Initial events are ADDED, then a bookmark says that this was all (client-go 158)."""
-    bench = Bench()
     bench.cluster.create(pod("a"))
     watcher = bench.watch(
         sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="true"
@@ -107,9 +106,8 @@ def test_a_watch_list_ends_its_beginning():
     }
 
 
-def test_the_beginning_is_a_snapshot():
+def test_the_beginning_is_a_snapshot(bench):
     """What changes while the initial events wait to be sent comes after them, once."""
-    bench = Bench()
     bench.cluster.create(pod("a"))
     watcher = bench.watch()
     bench.cluster.delete("Pod", "a")
@@ -123,9 +121,8 @@ def test_a_watch_list_of_the_future_is_too_large():
         Bench().watch(sendInitialEvents="true", resourceVersionMatch="NotOlderThan", resourceVersion=999)
 
 
-def test_bookmarks_only_for_those_who_want_them():
+def test_bookmarks_only_for_those_who_want_them(bench):
     """A bookmark carries the newest version of the server, and goes to who allowed it."""
-    bench = Bench()
     without, with_them = bench.watch(), bench.watch(allowWatchBookmarks="true")
     bench.cluster.create(config_map("elsewhere"))
     assert bench.hub.bookmark("pods") == 1
@@ -134,9 +131,8 @@ def test_bookmarks_only_for_those_who_want_them():
     assert bookmark["object"]["metadata"] == {"resourceVersion": str(bench.cluster.version)}
 
 
-def test_a_change_is_encoded_once():
+def test_a_change_is_encoded_once(bench):
     """Watchers of the same things get the very same bytes, so that a thousand of them cost little."""
-    bench = Bench()
     watchers = [bench.watch() for _ in range(3)]
     other = bench.watch(labelSelector="app")
     bench.cluster.create(pod("a"))
@@ -145,18 +141,16 @@ def test_a_change_is_encoded_once():
     assert all(taken is first for taken in others)  # a piece that waits alone is not copied
 
 
-def test_versions_of_a_kind_are_watched_alike():
+def test_versions_of_a_kind_are_watched_alike(bench):
     """A watch of v1beta1 sees objects that are written as v1, as v1beta1."""
-    bench = Bench()
     bench.cluster.create(definition())
     watcher = bench.watch("Widget")
     bench.cluster.create(widget("w", "v1beta1"))
     assert events(watcher)[0]["object"]["apiVersion"] == "example.com/v1"
 
 
-def test_an_unserved_kind_ends_its_watches():
+def test_an_unserved_kind_ends_its_watches(bench):
     """When the definition goes, the watches get the DELETED events and end."""
-    bench = Bench()
     bench.cluster.load([definition(), widget("w")])
     watcher = bench.watch("Widget", resourceVersion=bench.cluster.version)
     bench.cluster.delete("crd", "widgets.example.com")
@@ -165,9 +159,8 @@ def test_an_unserved_kind_ends_its_watches():
     assert watcher.ended
 
 
-def test_a_closed_watch_gets_nothing():
+def test_a_closed_watch_gets_nothing(bench):
     """Once closed, a watcher is forgotten."""
-    bench = Bench()
     watcher = bench.watch()
     bench.hub.close(watcher)
     bench.hub.close(watcher)
@@ -176,9 +169,8 @@ def test_a_closed_watch_gets_nothing():
     assert bench.hub.count() == 0
 
 
-def test_large_answers_come_in_pieces():
+def test_large_answers_come_in_pieces(bench):
     """A long backlog is written piece by piece, and nothing is lost between them."""
-    bench = Bench()
     for number in range(20):
         bench.cluster.create(pod(f"p{number}"))
     watcher = bench.watch()

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from declctl.transport import Client
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CORE = {
@@ -59,6 +61,21 @@ def serving():
 
 
 @pytest.fixture
+def connected(serving, kubeconfig):
+    """A server whose answers are a handler's, and a client of it; `async with` gives URL and client."""
+
+    @contextlib.asynccontextmanager
+    async def start(handler: Handler, user=None, *, clock=None, ssl_context=None, **cluster):
+        options = {} if clock is None else {"clock": clock}
+        async with serving(handler, ssl_context=ssl_context) as url:
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster), **options)
+            yield url, client
+            await client.close()
+
+    return start
+
+
+@pytest.fixture
 def talking():
     """A server that reads one request and then writes raw bytes; its URL is what `async with` gives."""
 
@@ -87,8 +104,6 @@ def talking():
 
 @pytest.fixture
 def kubeconfig():
-    """The dict of a kubeconfig with one context, `dev`, for a server and a user."""
-
     def make(server: str, user=None, name: str = "dev", **cluster) -> dict:
         return {
             "apiVersion": "v1",
@@ -109,7 +124,6 @@ def kubeconfig():
 
 @pytest.fixture
 def core() -> dict:
-    """What discovery says about the core group."""
     return CORE
 
 
@@ -130,7 +144,6 @@ def plugin(tmp_path):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """An authority, a server certificate for `localhost`, and an authority that has nothing to do with it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("needs openssl to make certificates")

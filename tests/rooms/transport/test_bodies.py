@@ -19,10 +19,18 @@ from declctl.transport.messages import ApiRequest
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIST = ApiRequest("LIST", "/api/v1/pods")
 WATCH = ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300)
+GZIP = {"disable-compression": False}  # not disabled, even where the server is on this machine
+ABC = gzip.compress(b"abc")
 
 
 def chunk(content):
     return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def tls(request, certificates):
+    """The certificates of a server with TLS, and None for one without."""
+    return certificates if request.param == "TLS" else None
 
 
 class Parts(list):
@@ -98,6 +106,10 @@ async def whole(client, request=LIST):
     return parts.body, isinstance(channel._body, BodyProtocol)
 
 
+async def twice(client):
+    return [(await whole(client))[0] for _ in range(2)]
+
+
 def writing(*pieces):
     """Write these, one after the other, each on its way before the next."""
 
@@ -110,46 +122,26 @@ def writing(*pieces):
     return script
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(
-    kubeconfig, certificates, encrypted
-):
-    """Two hundred pages are one connection, and none of them goes through aiohttp's reader."""
-
+def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeconfig, tls):
     async def use(client):
         return [await whole(client) for _ in range(3)], client.statistics()
 
-    server, (bodies, figures) = talk(
-        writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n"),
-        use,
-        kubeconfig,
-        certificates=certificates if encrypted else None,
-    )
+    script = writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
+    server, (bodies, figures) = talk(script, use, kubeconfig, certificates=tls)
     assert bodies == [(b"abc" + b"d" * 100_000, True)] * 3
     assert server.connections == 1
     assert (figures.bytes_in, figures.requests) == (300_009, {("LIST", 200): 3})
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_a_long_body_comes_unchanged(kubeconfig, certificates, encrypted):
-    """Ten megabytes in chunks of all sizes, faster than they are read."""
+def test_a_long_body_comes_unchanged(kubeconfig, tls):
     content = bytes(range(256)) * 40_000
     pieces, at, size = [HEAD], 0, 1
     while at < len(content):
         pieces.append(chunk(content[at : at + size]))
         at, size = at + size, size * 3 % 300_007 + 1
 
-    async def use(client):
-        return await whole(client)
-
-    _, (body, here) = talk(
-        writing(b"".join(pieces) + b"0\r\n\r\n"),
-        use,
-        kubeconfig,
-        certificates=certificates if encrypted else None,
-    )
-    assert here
-    assert body == content
+    pieces.append(b"0\r\n\r\n")
+    assert talk(writing(b"".join(pieces)), whole, kubeconfig, certificates=tls)[1] == (content, True)
 
 
 @pytest.mark.parametrize(
@@ -161,21 +153,16 @@ def test_a_long_body_comes_unchanged(kubeconfig, certificates, encrypted):
         [b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, chunk(b"abc"), b"0\r\n\r\n"],
         [b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"abc") + b"0\r\n\r\n"],
         [b"HTTP/1.1 200 OK\nContent-Length: 3\n\nabc"],
+        [HEAD + chunk(b"abc") + b"0;la", b"st\r\nX-Trailer: 1\r\n\r\n"],
     ],
 )
 def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer):
-    """Proxies and old servers write heads in pieces and bodies with a length."""
-
-    async def use(client):
-        return [(await whole(client))[0] for _ in range(2)]
-
-    server, bodies = talk(writing(*answer), use, kubeconfig)
+    server, bodies = talk(writing(*answer), twice, kubeconfig)
     assert bodies == [b"abc", b"abc"]
     assert server.connections == 1
 
 
 def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
-    """What comes of it is decoded part by part, and everything else goes on in between."""
     content = bytes(range(256)) * 20_000
 
     async def use(client):
@@ -203,54 +190,32 @@ def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
     assert longest <= 256 * 1024
 
 
-def test_a_body_that_ends_with_its_connection_is_read(kubeconfig):
-    """As HTTP/1.0 does it."""
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc",  # as HTTP/1.0 does it
+        HEAD + chunk(b"abc") + b"0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(ABC), ABC),
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b" % ABC,
+    ],
+    ids=["no length", "chunked", "gzip with a length", "gzip without"],
+)
+def test_an_answer_of_a_server_that_closes_at_once_is_read(kubeconfig, answer):
+    """It may be here before anybody asks for it; aiohttp unpacks gzip, and it is not unpacked again."""
 
     async def script(writer, _):
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc")
+        writer.write(answer)
         await writer.drain()
         writer.close()
 
-    async def use(client):
-        return (await whole(client))[0]
-
-    assert talk(script, use, kubeconfig)[1] == b"abc"
+    assert talk(script, whole, kubeconfig, **GZIP)[1][0] == b"abc"
 
 
-def test_what_follows_the_last_chunk_does_not_harm(kubeconfig):
-    """Trailer fields are read by aiohttp, and the next answer begins where they end."""
-    end = b"0;last\r\nX-Trailer: 1\r\n\r\n"
-
-    async def use(client):
-        return [(await whole(client))[0] for _ in range(2)]
-
-    server, bodies = talk(writing(HEAD + chunk(b"abc") + end[:4], end[4:]), use, kubeconfig)
-    assert bodies == [b"abc", b"abc"]
-    assert server.connections == 1
-
-
-def test_a_body_that_is_here_before_anybody_asks_is_not_lost(kubeconfig):
-    """A server that answers and closes at once has answered."""
-
-    async def script(writer, _):
-        writer.write(HEAD + chunk(b"abc") + b"0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async def use(client):
-        return (await whole(client))[0]
-
-    assert talk(script, use, kubeconfig)[1] == b"abc"
-
-
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_events_before_a_broken_connection_are_given(kubeconfig, certificates, encrypted):
-    """What a server wrote before it died has happened."""
-
+def test_events_before_a_broken_connection_are_given(kubeconfig, tls):
     async def script(writer, _):
         writer.write(HEAD + chunk(b"one\n") + b"9\r\ntw")
         await writer.drain()
-        writer.transport.abort() if not encrypted else writer.close()
+        writer.transport.abort() if tls is None else writer.close()
 
     async def use(client):
         parts = Parts()
@@ -260,12 +225,10 @@ def test_events_before_a_broken_connection_are_given(kubeconfig, certificates, e
         channel.close()
         return parts.body
 
-    assert talk(script, use, kubeconfig, certificates=certificates if encrypted else None)[1] == b"one\ntw"
+    assert talk(script, use, kubeconfig, certificates=tls)[1] == b"one\ntw"
 
 
 def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
-    """Bytes that are no chunk end the watch with a sentence; what came before them is given."""
-
     async def use(client):
         parts = Parts()
         channel = await client.wire.open(WATCH, parts)
@@ -282,8 +245,6 @@ def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
 
 
 def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
-    """A line that never ends is not read for ever."""
-
     class Full(Parts):
         def feed(self, part):
             super().feed(part)
@@ -303,7 +264,6 @@ def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
 
 @pytest.mark.parametrize("head", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
 def test_a_server_that_falls_silent_within_an_answer_is_given_up(kubeconfig, monkeypatch, head):
-    """A list of which half has come, and then nothing, fails in a time that is known."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
 
     async def use(client):
@@ -371,8 +331,6 @@ def taken(use):
 
 
 def test_a_server_that_is_only_slow_is_not_given_up():
-    """The time that counts is since the last byte, and not since the first."""
-
     async def use(loop, _, feed, intake):
         for _ in range(5):
             await loop.wait(29)
@@ -401,8 +359,7 @@ def test_the_time_in_which_nobody_reads_is_not_the_servers():
     taken(use)
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_a_flood_that_nobody_reads_waits_at_the_server(kubeconfig, certificates, encrypted):
+def test_a_flood_that_nobody_reads_waits_at_the_server(kubeconfig, tls):
     """While handlers are slow, what a watch brings does not fill our memory."""
     written = 0
     most = 200_000_000
@@ -431,11 +388,10 @@ def test_a_flood_that_nobody_reads_waits_at_the_server(kubeconfig, certificates,
             assert await channel.read()  # and it goes on
         channel.close()
 
-    talk(script, use, kubeconfig, certificates=certificates if encrypted else None)
+    talk(script, use, kubeconfig, certificates=tls)
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, certificates, encrypted):
+def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, tls):
     """A watch that is no longer wanted is gone from the server's side at once, in the middle of a flood."""
     gone = asyncio.Event()
 
@@ -458,11 +414,10 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, certifi
         assert len(parts) == seen
         assert client.statistics().open_watches == 0
 
-    talk(script, use, kubeconfig, certificates=certificates if encrypted else None)
+    talk(script, use, kubeconfig, certificates=tls)
 
 
 def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
-    """Nothing waits for a second event, nor for a buffer to be full."""
     step = asyncio.Event()
 
     async def script(writer, _):
@@ -485,11 +440,7 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
     talk(script, use, kubeconfig, certificates=certificates)
 
 
-GZIP = {"disable-compression": False}  # not disabled, even where the server is on this machine
-
-
 def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
-    """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
     head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
@@ -502,29 +453,6 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
     assert bodies == [(plain, True)] * 2
     assert figures.bytes_in == 2 * len(packed)
     assert server.connections == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b"],
-        [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b"],
-    ],
-)
-def test_gzip_with_a_length_is_unpacked_once(kubeconfig, answer):
-    """Not by aiohttp and then once more."""
-    packed = gzip.compress(b"plain")
-    written = answer[0] % ((len(packed), packed) if b"%d" in answer[0] else packed)
-
-    async def script(writer, _):
-        writer.write(written)
-        await writer.drain()
-        writer.close()
-
-    async def use(client):
-        return (await whole(client))[0]
-
-    assert talk(script, use, kubeconfig, **GZIP)[1] == b"plain"
 
 
 @pytest.mark.parametrize(
@@ -595,8 +523,6 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
 
 
 def test_a_session_of_ones_own_is_respected(kubeconfig):
-    """Who gives the official client another class of answers gets them, and lists work all the same."""
-
     class Mine(ClientResponse):
         pass
 

@@ -21,9 +21,7 @@ def item(name):
     return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "5"}}
 
 
-async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, core):
-    """From a kind in a manifest to its events, with the three requests that it takes."""
-
+async def test_a_resource_is_discovered_listed_and_watched(connected, core):
     async def answer(request):
         if request.path == "/api/v1":
             return web.json_response(core)
@@ -34,13 +32,11 @@ async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, 
         await response.write(json.dumps({"type": "DELETED", "object": item("a")}).encode() + b"\n")
         return response
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         pods = client.source(POD, projection=Projection(api_version="v1", kind="Pod"))
         found = await pods.list(ListOptions(limit=500))
         async with contextlib.aclosing(pods.watch(WatchOptions(resource_version="5"))) as events:
             deleted = [event async for batch in events for event in batch]
-        await client.close()
         figures = client.statistics()
     assert [record.key for record in found.records] == ["default/a", "default/b"]
     assert [event.record.key for event in deleted] == ["default/a"]
@@ -48,16 +44,14 @@ async def test_a_resource_is_discovered_listed_and_watched(serving, kubeconfig, 
     assert (figures.open_watches, figures.last_error) == (0, None)
 
 
-async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
-    """Patches, leases and events go through the same gate, each with its content type."""
+async def test_a_request_carries_its_body_and_type(connected):
     seen = []
 
     async def answer(request):
         seen.append((request.method, request.path_qs, request.content_type, await request.json()))
         return web.json_response({"done": True})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         for content_type, body in (
             ("application/merge-patch+json", {"a": 1}),
             ("application/apply-patch+yaml", {"b": 2}),
@@ -67,7 +61,6 @@ async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
                 "patch", "/api/v1/x", params={"fieldManager": "a b"}, body=body, content_type=content_type
             )
             assert answered == {"done": True}
-        await client.close()
     assert seen == [
         ("PATCH", "/api/v1/x?fieldManager=a+b", "application/merge-patch+json", {"a": 1}),
         ("PATCH", "/api/v1/x?fieldManager=a+b", "application/apply-patch+yaml", {"b": 2}),
@@ -80,21 +73,17 @@ async def test_a_request_carries_its_body_and_type(serving, kubeconfig):
     ]
 
 
-async def test_a_refusal_and_a_page_are_errors_of_their_kind(serving, kubeconfig):
-    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
-
+async def test_a_refusal_and_a_page_are_errors_of_their_kind(connected):
     async def answer(request):
         if request.method == "PUT":
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         return web.Response(text="<html>Log in to the WiFi")
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         with pytest.raises(Conflict):
             await client.request_json("PUT", "/x", body={})
         with pytest.raises(MalformedAnswer, match="Log in to the WiFi"):
             await client.version()
-        await client.close()
 
 
 def test_importing_the_room_loads_no_client():
@@ -152,14 +141,12 @@ _VERSION = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "
     ("date", "expected"),
     [("Wed, 21 Oct 2026 07:28:00 GMT", "2026-10-21T07:28:00+00:00"), ("yesterday", None)],
 )
-async def test_the_clock_of_the_server_is_read_from_its_answer(serving, kubeconfig, date, expected):
+async def test_the_clock_of_the_server_is_read_from_its_answer(connected, date, expected):
     """`declctl doctor` compares it with the own clock; an unreadable date is no time."""
 
     async def answer(_):
         return web.json_response({"gitVersion": "v1.36.3"}, headers={"Date": date})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         found = await client.server_time()
-        await client.close()
     assert (found and found.isoformat()) == expected

@@ -17,7 +17,6 @@ class Kept(list):
 
 @given(plain=st.binary(max_size=3000) | st.just(b"pod" * 500_000), sizes=st.lists(st.integers(1, 500)))
 def test_what_is_unpacked_is_what_was_packed(plain, sizes):
-    """However the network cuts it, and however much it becomes."""
     packed = gzip.compress(plain, 1)
     parts = Kept()
     unpacker = Unpacker(parts)
@@ -34,7 +33,6 @@ def test_what_is_unpacked_is_what_was_packed(plain, sizes):
 
 
 def test_what_was_cut_off_is_told():
-    """Half a list in gzip is no list."""
     unpacker = Unpacker(Kept())
     unpacker.feed(memoryview(gzip.compress(b"pod" * 1000)[:-9]))
     while unpacker.unpack():

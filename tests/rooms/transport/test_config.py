@@ -60,51 +60,34 @@ def test_nothing_configured_names_both_ways_out():
 
 
 def test_a_kubeconfig_that_does_not_exist_is_named():
-    """A wrong path is told, instead of another cluster being used."""
     with pytest.raises(UsageError, match="The kubeconfig /no/such/file does not exist"):
         find("/no/such/file")
 
 
 def test_the_identity_says_context_server_user_and_namespace(write):
-    """What `run` says first is what the kubeconfig has."""
     identity = find(write("dev")).identity
     assert (identity.context, identity.server) == ("dev", "https://one")
     assert (identity.user, identity.namespace, identity.in_cluster) == ("dev-user", "dev-space", False)
 
 
-def test_an_explicit_file_comes_before_everything(write, monkeypatch, account):
-    """--kubeconfig is obeyed wherever it is used, also within a pod."""
+def test_a_file_comes_before_the_variable_and_the_pod_before_the_home(write, monkeypatch, account, tmp_path):
+    """--kubeconfig, $KUBECONFIG, the service account, and at last ~/.kube/config."""
+    write("home", path=tmp_path / "home/.kube/config")
     monkeypatch.setenv("KUBECONFIG", write("other"))
     assert find(write("dev")).identity.context == "dev"
-
-
-def test_the_variable_comes_before_the_pod_and_the_home(write, monkeypatch, account, tmp_path):
-    """$KUBECONFIG is what a person has set, and wins over what is merely there."""
-    write("home", path=tmp_path / "home/.kube/config")
-    monkeypatch.setenv("KUBECONFIG", write("dev"))
-    assert find().identity.context == "dev"
-
-
-def test_the_pod_comes_before_the_home(write, account, tmp_path):
-    """In a pod it is the service account that speaks, with the name that RBAC knows."""
-    write("home", path=tmp_path / "home/.kube/config")
-    cluster = find()
-    assert cluster.identity.in_cluster
-    assert cluster.identity.server == "https://10.0.0.1:443"
-    assert cluster.identity.user == "system:serviceaccount:team-a:guard"
-    assert cluster.identity.namespace == "team-a"
+    assert find().identity.context == "other"
+    monkeypatch.delenv("KUBECONFIG")
+    identity = find().identity
+    assert (identity.in_cluster, identity.server) == (True, "https://10.0.0.1:443")
+    assert (identity.user, identity.namespace) == ("system:serviceaccount:team-a:guard", "team-a")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert find().identity.context == "home"
 
 
 def test_a_context_that_was_asked_for_comes_before_the_pod(write, account, tmp_path):
     """--context speaks of a kubeconfig, so the service account of the pod is not taken."""
     write("home", path=tmp_path / "home/.kube/config")
     assert find(context="home").identity.context == "home"
-
-
-def test_the_home_is_the_last_resort(write, tmp_path):
-    """Without anything else it is ~/.kube/config, as with kubectl."""
-    write("home", path=tmp_path / "home/.kube/config")
-    assert find().identity.context == "home"
 
 
 def test_a_pod_without_its_token_is_no_pod(account, monkeypatch):
@@ -147,13 +130,11 @@ def test_of_several_kubeconfigs_the_one_at_fault_is_named(write, monkeypatch):
 
 
 def test_an_unknown_context_names_those_that_exist(write):
-    """A typing error in --context is answered with what could have been meant."""
     with pytest.raises(UsageError, match=r"has no context 'prod'. It has dev\."):
         find(write("dev"), "prod")
 
 
 def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
-    """A kubeconfig without a choice asks for one."""
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig("https://one") | {"current-context": ""}))
     with pytest.raises(UsageError, match=r"choose one with --context. It has dev\."):
@@ -175,7 +156,6 @@ def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
     ],
 )
 def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
-    """Whatever is wrong with the file, the message names the file and what it is."""
     file = tmp_path / "broken.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=said) as caught:
@@ -184,6 +164,5 @@ def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
 
 
 def test_a_certificate_that_is_none_is_told(write):
-    """An authority that holds no certificate ends in a sentence before anything is asked."""
     with pytest.raises(UsageError, match="The certificates for https://one can't be loaded"):
         asyncio.run(Client.connect(kubeconfig=write("dev", **{"certificate-authority-data": "IQ=="})))

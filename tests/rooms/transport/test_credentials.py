@@ -31,10 +31,10 @@ class Counting:
         return self.lasts
 
 
-def made(login):
+async def made(login):
     clock = ManualClock()
     configuration = Configuration()
-    asyncio.run(first_login(login, configuration))
+    await first_login(login, configuration)
     return Credentials(configuration, login=login, clock=clock), clock
 
 
@@ -42,111 +42,81 @@ async def token(credentials):
     return (await credentials.proof()).authorization
 
 
-def test_a_token_is_renewed_when_it_is_due_and_not_before():
-    """A process that runs for a week never shows an expired token."""
+async def test_a_token_is_renewed_when_it_is_due_and_not_before():
     login = Counting()
-    credentials, clock = made(login)
-
-    async def go():
-        assert await token(credentials) == "token-1"
-        clock.set(599)
-        assert await token(credentials) == "token-1"
-        clock.set(1)
-        assert await token(credentials) == "token-2"
-
-    asyncio.run(go())
+    credentials, clock = await made(login)
+    assert await token(credentials) == "token-1"
+    clock.set(599)
+    assert await token(credentials) == "token-1"
+    clock.set(1)
+    assert await token(credentials) == "token-2"
 
 
-def test_many_requests_log_in_once():
+async def test_many_requests_log_in_once():
     """A hundred watches whose token runs out start one login, and not a hundred browsers."""
     login = Counting()
-    credentials, clock = made(login)
-
-    async def go():
-        clock.set(600)
-        return await asyncio.gather(*(token(credentials) for _ in range(20)))
-
-    assert asyncio.run(go()) == ["token-2"] * 20
+    credentials, clock = await made(login)
+    clock.set(600)
+    assert await asyncio.gather(*(token(credentials) for _ in range(20))) == ["token-2"] * 20
     assert login.runs == 2
 
 
-def test_a_refused_token_is_replaced_once_for_everybody():
-    """After a 401 one login serves all the requests that were refused."""
+async def test_a_refused_token_is_replaced_once_for_everybody():
     login = Counting()
-    credentials, _ = made(login)
-
-    async def go():
-        refused = await credentials.proof()
-        return await asyncio.gather(*(credentials.renew(refused) for _ in range(20)))
-
-    assert asyncio.run(go()) == [True] * 20
+    credentials, _ = await made(login)
+    refused = await credentials.proof()
+    assert await asyncio.gather(*(credentials.renew(refused) for _ in range(20))) == [True] * 20
     assert login.runs == 2
 
 
-def test_a_server_that_refuses_everything_is_not_hammered():
+async def test_a_server_that_refuses_everything_is_not_hammered():
     """With a revoked account, the login is not repeated for each 401 but every ten seconds at most."""
     login = Counting()
-    credentials, clock = made(login)
-
-    async def go():
-        assert await credentials.renew(await credentials.proof())
-        assert not await credentials.renew(await credentials.proof())
-        clock.set(9)
-        assert not await credentials.renew(await credentials.proof())
-        clock.set(1)
-        assert await credentials.renew(await credentials.proof())
-
-    asyncio.run(go())
+    credentials, clock = await made(login)
+    assert await credentials.renew(await credentials.proof())
+    assert not await credentials.renew(await credentials.proof())
+    clock.set(9)
+    assert not await credentials.renew(await credentials.proof())
+    clock.set(1)
+    assert await credentials.renew(await credentials.proof())
     assert login.runs == 3
 
 
-def test_a_login_that_changes_nothing_says_so():
-    """A static token that the server refuses ends in its 401, without another try."""
+async def test_a_login_that_changes_nothing_says_so():
     login = Counting(token="always")
-    credentials, _ = made(login)
+    credentials, _ = await made(login)
 
-    async def go():
-        return await credentials.renew(await credentials.proof())
-
-    assert asyncio.run(go()) is False
+    assert await credentials.renew(await credentials.proof()) is False
 
 
-def test_a_renewal_that_fails_keeps_the_token_and_tries_again_later():
+async def test_a_renewal_that_fails_keeps_the_token_and_tries_again_later():
     """A login service that is down for a minute does not stop what still works."""
     login = Counting()
-    credentials, clock = made(login)
-
-    async def go():
-        login.fault = "the login service is down"
-        clock.set(600)
-        assert await token(credentials) == "token-1"
-        assert await token(credentials) == "token-1"
-        assert (login.runs, credentials.fault) == (2, "the login service is down")
-        login.fault = None
-        clock.set(10)
-        assert await token(credentials) == "token-3"
-        assert credentials.fault is None
-
-    asyncio.run(go())
+    credentials, clock = await made(login)
+    login.fault = "the login service is down"
+    clock.set(600)
+    assert await token(credentials) == "token-1"
+    assert await token(credentials) == "token-1"
+    assert (login.runs, credentials.fault) == (2, "the login service is down")
+    login.fault = None
+    clock.set(10)
+    assert await token(credentials) == "token-3"
+    assert credentials.fault is None
 
 
-def test_a_login_that_fails_after_a_refusal_is_the_error():
+async def test_a_login_that_fails_after_a_refusal_is_the_error():
     """The log says why nobody is logged in, and not only that the server answered 401."""
     login = Counting()
-    credentials, _ = made(login)
-
-    async def go():
-        login.fault = "the plugin is gone"
+    credentials, _ = await made(login)
+    login.fault = "the plugin is gone"
+    with pytest.raises(Unauthorized, match="the plugin is gone"):
         await credentials.renew(await credentials.proof())
 
-    with pytest.raises(Unauthorized, match="the plugin is gone"):
-        asyncio.run(go())
 
-
-def test_a_rotated_certificate_file_is_another_proof(tmp_path):
+async def test_a_rotated_certificate_file_is_another_proof(tmp_path):
     """Client certificates and authorities that rotate under their names are noticed."""
     login = Counting(token="always")
-    credentials, clock = made(login)
+    credentials, clock = await made(login)
     credentials.configuration.ssl_ca_cert = str(tmp_path / "ca.crt")
 
     async def proof_after(text):
@@ -154,10 +124,7 @@ def test_a_rotated_certificate_file_is_another_proof(tmp_path):
         clock.set(600)
         return await credentials.proof()
 
-    async def go():
-        assert await proof_after("one") != await proof_after("other")
-
-    asyncio.run(go())
+    assert await proof_after("one") != await proof_after("other")
 
 
 def test_somebody_elses_configuration_refreshes_itself():

@@ -46,62 +46,41 @@ def test_a_kind_has_its_own_subresources_only(core):
 
 
 def test_a_custom_kind_is_asked_for_in_its_group():
-    """Custom resources need nothing that built-in ones don't."""
     server = Server(
         **{"/apis/ex.io/v1": {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}}
     )
     assert str(found(server, GroupVersionKind.of("ex.io/v1", "Foo"))) == "foos.ex.io"
 
 
-def test_a_group_that_is_not_served_is_a_sentence():
-    """A manifest that names a CRD which is not installed says so in `status`."""
+def test_a_group_or_kind_that_is_not_served_is_a_sentence(core):
+    """A manifest that names a CRD which is not installed says so in `status`; a typing error is named."""
     with pytest.raises(NotFound, match=r"https://one does not serve ex.io/v1, and so no Foo"):
         found(Server(), GroupVersionKind.of("ex.io/v1", "Foo"))
-
-
-def test_a_kind_that_is_not_served_gets_a_suggestion(core):
-    """A typing error in a kind is answered with the kind that was meant."""
     with pytest.raises(NotFound, match=r"serves v1, but no Pot in it; did you mean Pod\?"):
         found(Server(**{"/api/v1": core}), GroupVersionKind.of("v1", "Pot"))
 
 
-async def test_what_was_found_is_remembered_until_it_is_forgotten(core):
-    """Discovery costs one request for each kind, not one for each watch."""
-    server = Server(**{"/api/v1": core})
-    discovery = Discovery(server.get, server="https://one")
-    await discovery.find(POD)
-    await discovery.find(POD)
-    assert server.asked == ["/api/v1"]
-    discovery.forget(POD)
-    await discovery.find(POD)
-    assert server.asked == ["/api/v1", "/api/v1"]
-
-
-async def test_a_kind_that_was_missing_is_asked_for_again(core):
-    """A CRD that is installed later is found, without a restart."""
+async def test_what_was_found_is_remembered_until_it_is_forgotten_and_what_was_missing_is_not(core):
     server = Server()
     discovery = Discovery(server.get, server="https://one")
     with pytest.raises(NotFound):
         await discovery.find(POD)
     server.groups["/api/v1"] = core
     assert (await discovery.find(POD)).plural == "pods"
+    await discovery.find(POD)
+    assert server.asked == ["/api/v1"] * 2
+    discovery.forget(POD)
+    await discovery.find(POD)
+    assert server.asked == ["/api/v1"] * 3
 
 
-APPS = {
-    "name": "apps",
-    "versions": [{"version": "v2beta1"}, {"version": "v1"}],
-    "preferredVersion": {"version": "v1"},
-}
+V1 = {"version": "v1"}
+APPS = {"name": "apps", "versions": [{"version": "v2beta1"}, V1], "preferredVersion": V1}
 DEPLOYMENTS = {
     "resources": [
         {"name": "deployments/scale", "kind": "Scale", "namespaced": True},
-        {
-            "name": "deployments",
-            "singularName": "deployment",
-            "shortNames": ["deploy"],
-            "kind": "Deployment",
-            "namespaced": True,
-        },
+        {"name": "deployments", "singularName": "deployment", "shortNames": ["deploy"], "kind": "Deployment"}
+        | {"namespaced": True},
     ]
 }
 SERVED = {"/apis/apps": APPS, "/apis/apps/v1": DEPLOYMENTS, "/apis/apps/v2beta1": DEPLOYMENTS}
@@ -134,7 +113,6 @@ def test_a_resource_is_named_as_people_do(text, group, version, resource):
     "text", ["", " pods", "apps/deployments", "a/b/c/d", "apps/v1/", "/pods", "x/v1/a.b"]
 )
 def test_what_is_no_name_of_a_resource_is_refused(text):
-    """A slip is told at once, with what would have been right."""
     with pytest.raises(UsageError, match=r"deployments\.v1\.apps"):
         ResourceName.parse(text)
 
@@ -149,13 +127,9 @@ def test_a_resource_is_found_by_its_name(name):
     assert (str(found.gvk), found.plural, found.namespaced) == ("apps/v1 Deployment", "deployments", True)
 
 
-def test_a_version_that_is_named_is_taken():
-    """Whoever wants an older form of the objects gets it."""
+def test_another_version_than_the_preferred_one_is_found():
+    """It is named, or the group serves the resource in its second version only."""
     assert called(Server(**SERVED), "apps/v2beta1/deployments").gvk.version == "v2beta1"
-
-
-def test_a_resource_of_another_version_than_the_preferred_one_is_found():
-    """A group may serve a resource in its second version only."""
     served = {**SERVED, "/apis/apps/v1": {"resources": []}}
     assert called(Server(**served), "deployments.apps").gvk.version == "v2beta1"
 

@@ -86,7 +86,6 @@ async def test_a_refusal_shows_that_the_server_is_there():
 
 
 async def test_a_server_is_asked_once_a_second_at_most_however_many_suspect_it():
-    """Faults that come in a flood are one question."""
     clock, server, health = bench()
     for _ in range(100):
         health.suspect()
@@ -131,7 +130,6 @@ async def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
 
 
 async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
-    """A question without an answer is none: it does not keep everybody waiting for ever."""
     clock, server, health = bench()
 
     async def hang():
@@ -148,7 +146,6 @@ async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
 
 
 async def test_closing_leaves_nobody_waiting_and_no_task():
-    """The end of a client is the end of its questions."""
     clock, server, health = bench()
     server.fault = REFUSED
     health.suspect()

@@ -28,7 +28,6 @@ def logged_in(config):
 
 
 def test_each_way_to_log_in_becomes_a_header(kubeconfig, tmp_path):
-    """Tokens, token files and passwords of a kubeconfig all work, whatever white space a file ends with."""
     (tmp_path / "token").write_text("from-file\n")
     assert logged_in(kubeconfig("https://one", {"token": "secret"})) == "Bearer secret"
     assert logged_in(kubeconfig("https://one", {"tokenFile": str(tmp_path / "token")})) == "Bearer from-file"
@@ -37,7 +36,6 @@ def test_each_way_to_log_in_becomes_a_header(kubeconfig, tmp_path):
 
 
 def test_a_context_without_a_user_is_anonymous(kubeconfig):
-    """A kubeconfig that only names a server with TLS is enough to be anonymous there."""
     config = kubeconfig("https://one")
     del config["contexts"][0]["context"]["user"]
     del config["users"]
@@ -47,7 +45,6 @@ def test_a_context_without_a_user_is_anonymous(kubeconfig):
 
 
 def test_files_are_found_beside_the_kubeconfig(tmp_path, kubeconfig, certificates):
-    """Relative paths in a kubeconfig are relative to it, from whatever folder it is used."""
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig("https://one", **{"certificate-authority": "ca.crt"})))
@@ -69,7 +66,7 @@ def exec_login(kubeconfig, user):
 
 
 async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
-    """An exec plugin is not started for every request, and its token is due shortly before it expires."""
+    """Not for every request; its token is due shortly before it expires. A refused token is replaced."""
     user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
     login, configuration = exec_login(kubeconfig, user)
     await login.load(configuration, afresh=False)
@@ -78,19 +75,11 @@ async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
     expiry = datetime(2999, 1, 1, tzinfo=UTC)
     assert login.good_for(expiry - timedelta(hours=1)) == timedelta(minutes=55)
     assert login.good_for(expiry - timedelta(minutes=10)) == timedelta(minutes=8)
-
-
-async def test_a_refused_token_makes_the_plugin_run_again(kubeconfig, plugin):
-    """A token that was revoked before its time is replaced."""
-    user, runs = plugin(TOKEN % ', "expirationTimestamp": "2999-01-01T00:00:00Z"')
-    login, configuration = exec_login(kubeconfig, user)
-    await login.load(configuration, afresh=False)
     await login.load(configuration, afresh=True)
     assert (configuration.api_key["BearerToken"], runs()) == ("Bearer run-2", 2)
 
 
 def test_a_token_without_an_end_is_good_until_it_is_refused(kubeconfig, plugin):
-    """A plugin that names no expiry is not run every minute."""
     user, _ = plugin(TOKEN % "")
     login, configuration = exec_login(kubeconfig, user)
     asyncio.run(login.load(configuration, afresh=False))
@@ -98,7 +87,6 @@ def test_a_token_without_an_end_is_good_until_it_is_refused(kubeconfig, plugin):
 
 
 def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
-    """Plugins that hand out client certificates instead of tokens work too."""
     user, _ = plugin(
         'echo \'{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": '
         '{"clientCertificateData": "CERT", "clientKeyData": "KEY"}}\''
@@ -114,14 +102,10 @@ def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
     [
         ("echo 'no ticket' >&2; exit 3", "no ticket"),
         ("echo hello", "no ExecCredential"),
-        (
-            TOKEN.replace('{"token": "run-$n"%s}', "{}"),
-            "neither a token nor a certificate",
-        ),
+        (TOKEN.replace('{"token": "run-$n"%s}', "{}"), "neither a token nor a certificate"),
     ],
 )
 def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
-    """What the plugin said is in the message, instead of a 401 from being anonymous."""
     user, _ = plugin(body)
     with pytest.raises(UsageError, match=said) as caught:
         logged_in(kubeconfig("https://one", user))
@@ -129,7 +113,6 @@ def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
 
 
 def test_a_plugin_that_is_not_installed_is_named(kubeconfig):
-    """A missing `aws` or `gke-gcloud-auth-plugin` is named."""
     user = {"exec": {"command": "no-such-plugin", "apiVersion": "client.authentication.k8s.io/v1"}}
     with pytest.raises(UsageError, match=r"'no-such-plugin'.*no folder of PATH has it"):
         logged_in(kubeconfig("https://one", user))
@@ -147,7 +130,6 @@ async def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubecon
 
 
 async def test_a_token_file_is_read_again(kubeconfig, tmp_path):
-    """A token that is rotated in its file is noticed within a minute."""
     (tmp_path / "token").write_text("one")
     login, configuration = exec_login(kubeconfig, {"tokenFile": str(tmp_path / "token")})
     await login.load(configuration, afresh=False)
@@ -177,7 +159,6 @@ async def test_an_oidc_user_shows_its_id_token_and_keeps_its_loader(kubeconfig):
 
 
 def test_an_expired_oidc_login_is_told(kubeconfig):
-    """Who has to log in again is told so."""
     config = {"name": "oidc", "config": {"id-token": id_token(1)}}
     with pytest.raises(UsageError, match="cannot refresh without refresh-token"):
         logged_in(kubeconfig("https://one", {"auth-provider": config}))

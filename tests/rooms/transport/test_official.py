@@ -8,7 +8,13 @@ from contextlib import suppress
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration, VersionApi
+from kubernetes.aio.client import ApiClient, ApiException, Configuration, VersionApi
+from kubernetes.aio.stream import WsApiClient
+from kubernetes.client import ApiClient as SyncApiClient
+from kubernetes.client import ApiException as SyncApiException
+from kubernetes.client import Configuration as SyncConfiguration
+from kubernetes.client import CoreV1Api
+from kubernetes.client import VersionApi as SyncVersionApi
 
 from declctl.errors import NotLeader, Unreachable
 from declctl.kit import ManualClock
@@ -41,8 +47,6 @@ def token_file(tmp_path):
 async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeconfig, token_file):
     """A handler that keeps its client for days never shows an expired token, sync or async."""
     server, seen = answering
-    from kubernetes.client import VersionApi as SyncVersionApi
-
     clock = ManualClock()
     async with server() as url:
         client = await Client.from_kubeconfig_dict(
@@ -118,11 +122,6 @@ async def test_an_official_client_that_was_given_stays_its_owners(answering):
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
     """An answer that points elsewhere is an ApiException with its status; nothing is sent to that place."""
-    from kubernetes.aio.client import ApiException
-    from kubernetes.aio.stream import WsApiClient
-    from kubernetes.client import ApiException as SyncApiException
-    from kubernetes.client import VersionApi as SyncVersionApi
-
     asked, strayed = [], []
 
     async def stray(request):
@@ -156,7 +155,7 @@ async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status
 
 
 @pytest.fixture
-def writing(serving, kubeconfig):
+def writing(connected):
     """Sends a GET, a PATCH and two DELETEs by both official clients; what came, and what was refused."""
 
     def run(*, leads: bool, dry_run: bool):
@@ -168,8 +167,7 @@ def writing(serving, kubeconfig):
             return web.json_response({})
 
         async def go():
-            async with serving(answer) as url:
-                client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+            async with connected(answer) as (url, client):
                 client.guard_writes(lambda: leads, dry_run=dry_run)
                 asynchronous, synchronous = client.api_client(), client.sync_api_client()
                 sent = [
@@ -180,20 +178,17 @@ def writing(serving, kubeconfig):
                 ]
                 for method, body in sent:
                     headers = {"Content-Type": "application/json"}
-                    call = (method, f"{url}/a", headers)
-                    try:
-                        await asynchronous.call_api(*call, body=body)
-                    except NotLeader as error:
-                        refused.append(str(error))
-                    try:
-                        await asyncio.to_thread(
-                            synchronous.rest_client.request, *call[:2], headers=headers, body=body
-                        )
-                    except NotLeader as error:
-                        refused.append(str(error))
+                    request = synchronous.rest_client.request
+                    for write in (
+                        asynchronous.call_api(method, f"{url}/a", headers, body=body),
+                        asyncio.to_thread(request, method, f"{url}/a", headers=headers, body=body),
+                    ):
+                        try:
+                            await write
+                        except NotLeader as error:
+                            refused.append(str(error))
                 # The machinery writes its Lease without leading.
                 await client.request_json("PATCH", "/lease", body={})
-                await client.close()
 
         asyncio.run(go())
         return got, refused
@@ -225,7 +220,6 @@ def test_writes_of_official_clients_store_nothing_in_a_dry_run(writing):
 
 
 def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
-    """Nothing is added to what a handler sends."""
     got, _ = writing(leads=True, dry_run=False)
     assert [(method, dry) for method, dry, _ in got[2:8:2]] == [
         ("PATCH", None),
@@ -236,21 +230,15 @@ def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
 
 
 @pytest.mark.parametrize("copies", [lambda configuration: configuration, copy.copy, copy.deepcopy])
-async def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(
-    serving, kubeconfig, copies
-):
+async def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_too(connected, copies):
     """In a dry run it stores nothing, without the lease it writes nothing, and it acts as the same user."""
-    from kubernetes.client import ApiClient as SyncApiClient
-    from kubernetes.client import CoreV1Api
-
     got = []
 
     async def answer(request):
         got.append((request.method, request.query.get("dryRun"), request.headers.get("Impersonate-User")))
         return web.json_response({})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
+    async with connected(answer, {"token": "own", "as": "jane"}) as (_, client):
         leads = [True]
         client.guard_writes(lambda: leads[0], dry_run=True)
 
@@ -262,36 +250,27 @@ async def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_t
                 made.create_namespaced_config_map("a", {})
 
         await asyncio.to_thread(handle)
-        await client.close()
     assert got == [("POST", "All", "jane")]
 
 
-async def test_a_client_of_another_configuration_is_left_alone(serving, kubeconfig):
+async def test_a_client_of_another_configuration_is_left_alone(connected):
     """A program that talks to a second cluster writes there as it likes."""
-    from kubernetes.client import ApiClient as SyncApiClient
-    from kubernetes.client import Configuration as SyncConfiguration
-    from kubernetes.client import CoreV1Api
-
     got = []
 
     async def answer(request):
         got.append(request.query.get("dryRun"))
         return web.json_response({})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+    async with connected(answer) as (url, client):
         client.guard_writes(lambda: False, dry_run=True)
         client.sync_api_client()
         other = CoreV1Api(SyncApiClient(configuration=SyncConfiguration(host=url)))
         await asyncio.to_thread(other.create_namespaced_config_map, "a", {})
-        await client.close()
     assert got == [None]
 
 
 async def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubeconfig):
     """A server says when to send a write again, or has no connection: by then another process may lead."""
-    from kubernetes.client import CoreV1Api
-
     got, leads = [], [True]
 
     async def answer(request):
@@ -317,10 +296,8 @@ async def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubec
     assert got == ["DELETE"]
 
 
-async def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfig):
+async def test_a_write_that_is_sent_again_is_the_same_request(connected):
     """Each attempt of a dry run is one, and acts as the same user."""
-    from kubernetes.client import CoreV1Api
-
     got = []
 
     async def answer(request):
@@ -330,13 +307,11 @@ async def test_a_write_that_is_sent_again_is_the_same_request(serving, kubeconfi
             return web.json_response({}, status=429, headers={"Retry-After": "0"})
         return web.json_response({})
 
-    async with serving(answer) as url:
-        user = {"token": "own", "as": "jane", "as-groups": ["ops", "dev"]}
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+    user = {"token": "own", "as": "jane", "as-groups": ["ops", "dev"]}
+    async with connected(answer, user) as (_, client):
         client.guard_writes(lambda: True, dry_run=True)
         api = CoreV1Api(client.sync_api_client())
         await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-        await client.close()
     assert got == [("dryRun=All", '{"dryRun": ["All"]}', ["ops", "dev"])] * 2
 
 
@@ -361,11 +336,8 @@ class Gate:
         self.passed.append((write.method, write.body, write.status, failure, write.dry_run, began))
 
 
-async def test_each_write_passes_the_gate_once(serving, kubeconfig):
+async def test_each_write_passes_the_gate_once(connected):
     """It counts once for the rate and in the ledger, also if it is sent twice; a read does not count."""
-    from kubernetes.client import CoreV1Api
-    from kubernetes.client.exceptions import ApiException
-
     got, leads, gate = [], [True], Gate()
 
     async def answer(request):
@@ -374,12 +346,11 @@ async def test_each_write_passes_the_gate_once(serving, kubeconfig):
         status = 429 if busy else 403 if request.method == "POST" else 200
         return web.json_response({}, status=status, headers={"Retry-After": "0"} if busy else {})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+    async with connected(answer) as (url, client):
         client.guard_writes(lambda: leads[0], dry_run=True, gate=gate)
         api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
         await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-        with pytest.raises(ApiException):
+        with pytest.raises(SyncApiException):
             await asyncio.to_thread(api.create_namespaced_config_map, "a", {"data": {}})
         await asyncio.to_thread(api.read_namespaced_config_map, "b", "a")
         headers = {"Content-Type": "application/json"}
@@ -390,7 +361,6 @@ async def test_each_write_passes_the_gate_once(serving, kubeconfig):
             await asynchronous.call_api("PATCH", f"{url}/a", headers, body={"a": 1})
         with pytest.raises(NotLeader):
             await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
-        await client.close()
     assert got == ["DELETE", "DELETE", "POST", "GET", "PATCH", "GET"]
     assert gate.waited == 3  # a write that is refused here takes no token
     assert gate.passed == [
@@ -404,13 +374,8 @@ async def test_each_write_passes_the_gate_once(serving, kubeconfig):
 
 @pytest.mark.client_go("Probes & metrics")
 async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
-    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
-
     async def answer(request):
         return web.json_response({}, status=404 if request.path == "/none" else 200)
-
-    from kubernetes.aio.client import ApiException
-    from kubernetes.client import ApiException as SyncApiException
 
     async with serving(answer) as url:
         client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))

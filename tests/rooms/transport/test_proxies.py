@@ -71,7 +71,6 @@ async def ask_with_each_client(client: Client) -> None:
 
 
 def shown(heads: list[str]) -> set[str]:
-    """The credentials of the requests."""
     lines = (line.lower() for head in heads for line in head.splitlines())
     return {line for line in lines if "authorization:" in line}
 

@@ -135,31 +135,24 @@ def test_a_list_is_asked_for_as_client_go_does(options, params):
     assert (gate.requests[0].verb, gate.requests[0].params) == ("LIST", params)
 
 
-def test_namespace_and_selectors_are_the_servers_work():
-    """What the manifest leaves out is never sent over the wire."""
-    gate = Gate(page())
-    listed(
-        gate, ListOptions(), namespace="team-a", label_selector="app=web", field_selector="spec.nodeName=n1"
-    )
-    assert gate.requests[0].path == "/api/v1/namespaces/team-a/pods"
-    assert gate.requests[0].params == {"labelSelector": "app=web", "fieldSelector": "spec.nodeName=n1"}
-
-
 @pytest.mark.client_go(230)
 async def test_selectors_are_sent_with_lists_and_with_watches():
-    """What is not listed is not told later either."""
     gate = Gate(page(), Channel([]))
-    pods = source(gate, label_selector="app=web", field_selector="spec.nodeName=n1")
+    selectors = {"label_selector": "app=web", "field_selector": "spec.nodeName=n1"}
+    pods = source(gate, namespace="team-a", **selectors)
     await pods.list(ListOptions())
     await watched(pods)
-    assert [request.verb for request in gate.requests] == ["LIST", "WATCH"]
+    assert [(each.verb, each.path) for each in gate.requests] == [
+        ("LIST", "/api/v1/namespaces/team-a/pods"),
+        ("WATCH", "/api/v1/namespaces/team-a/pods"),
+    ]
+    assert gate.requests[0].params == {"labelSelector": "app=web", "fieldSelector": "spec.nodeName=n1"}
     for request in gate.requests:
         assert request.params["labelSelector"] == "app=web"
         assert request.params["fieldSelector"] == "spec.nodeName=n1"
 
 
 async def test_what_the_options_select_is_left_of_what_the_source_does():
-    """A tweak narrows what was declared; it never opens it."""
     gate = Gate(page(), Channel([]))
     options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
     pods = source(gate, label_selector="app=web")
@@ -170,18 +163,16 @@ async def test_what_the_options_select_is_left_of_what_the_source_does():
         assert request.params["fieldSelector"] == "metadata.name=x"
 
 
-async def test_what_a_streaming_list_brings_again_is_given_back():
-    """As with a list, unchanged objects that come through a watch make no second copy."""
-    same = event("ADDED", "a", 3)
-    gate = Gate(page(pod("a", 3)), Channel([same]))
-    pods = source(gate)
-    first = (await pods.list()).records[0]
+async def test_what_the_cache_holds_is_given_back():
+    """Unchanged objects of a relist, or of a watch that begins with all, make no second copy."""
+    pods = source(Gate(page(pod("a", 3)), page(pod("a", 3)), Channel([event("ADDED", "a", 3)])))
+    (first,) = (await pods.list()).records
     known = {"team-a/a": first}.get
+    assert (await pods.list(known=known)).records[0] is first
     watch = pods.watch(WatchOptions(send_initial_events=True), known=known)
     async with contextlib.aclosing(watch) as batches:
-        again = [each.record async for batch in batches for each in batch]
-    assert again == [first]
-    assert again[0] is first
+        (again,) = [each.record async for batch in batches for each in batch]
+    assert again is first
 
 
 @pytest.mark.client_go("Metadata factory")
@@ -195,15 +186,6 @@ async def test_metadata_alone_is_asked_for_by_the_accept_header():
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     ]
-
-
-async def test_what_the_cache_holds_is_given_back():
-    """A relist of unchanged objects makes no second copy of them."""
-    gate = Gate(page(pod("a", 3)), page(pod("a", 3)))
-    pods = source(gate)
-    first = (await pods.list(ListOptions())).records[0]
-    again = (await pods.list(ListOptions(), known={"team-a/a": first}.get)).records[0]
-    assert again is first
 
 
 def test_a_watch_asks_for_bookmarks_and_names_its_end():
@@ -286,7 +268,6 @@ async def test_events_before_a_fault_are_delivered_before_it():
     ],
 )
 def test_a_stream_that_breaks_is_closed_and_told(last, kind):
-    """A connection that is cut within an event is an error of the connection, never half an event."""
     channel = Channel([event("ADDED", "a", 2), last])
     with pytest.raises(kind):
         asyncio.run(watched(source(Gate(channel))))

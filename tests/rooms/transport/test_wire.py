@@ -21,7 +21,7 @@ TOKEN = """cat <<EOF
 EOF"""
 
 
-async def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
+async def test_every_request_says_who_asks_and_for_what(connected):
     """Access logs and audit show declctl, and answers are asked for as plain JSON."""
     seen = {}
 
@@ -29,17 +29,14 @@ async def test_every_request_says_who_asks_and_for_what(serving, kubeconfig):
         seen.update(request.headers)
         return web.json_response({"gitVersion": "v1.36.3"})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "secret"}))
+    async with connected(answer, {"token": "secret"}) as (_, client):
         assert await client.version() == "v1.36.3"
-        await client.close()
     assert seen["User-Agent"].startswith("declctl/")
     assert seen["Authorization"] == "Bearer secret"
     assert (seen["Accept"], seen["Accept-Encoding"]) == ("application/json", "identity")
 
 
-async def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kubeconfig, plugin):
-    """A token that the server has revoked is replaced, and nobody above notices."""
+async def test_a_401_runs_the_plugin_again_and_repeats_the_request(connected, plugin):
     user, runs = plugin(TOKEN % "")
 
     async def answer(request):
@@ -47,15 +44,13 @@ async def test_a_401_runs_the_plugin_again_and_repeats_the_request(serving, kube
             return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
         return web.json_response({"gitVersion": "v1"})
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, user))
+    async with connected(answer, user) as (_, client):
         assert await client.version() == "v1"
         assert client.statistics().requests == {("GET", 401): 1, ("GET", 200): 1}
-        await client.close()
     assert runs() == 2
 
 
-async def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig, plugin):
+async def test_a_server_that_always_says_401_is_asked_twice(connected, plugin):
     """An account without rights ends in one error, not in an endless series of logins."""
     user, runs = plugin(TOKEN % "")
     asked = []
@@ -64,17 +59,14 @@ async def test_a_server_that_always_says_401_is_asked_twice(serving, kubeconfig,
         asked.append(1)
         return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=ManualClock())
+    async with connected(answer, user, clock=ManualClock()) as (_, client):
         for _ in range(2):
             with pytest.raises(Unauthorized):
                 await client.version()
-        await client.close()
     assert (len(asked), runs()) == (3, 2)
 
 
-async def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfig, plugin):
-    """With an exec plugin whose tokens last ten minutes, the server never sees an expired one."""
+async def test_a_token_that_expires_is_renewed_before_it_does(connected, plugin):
     user, _ = plugin(TOKEN % ', "expirationTimestamp": "2026-01-01T00:10:00Z"')
     seen = []
 
@@ -83,34 +75,27 @@ async def test_a_token_that_expires_is_renewed_before_it_does(serving, kubeconfi
         return web.json_response({})
 
     clock = ManualClock()
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
+    async with connected(answer, user, clock=clock) as (_, client):
         await client.version()
         clock.set(7 * 60 + 59)
         await client.version()
         clock.set(2)
         await client.version()
-        await client.close()
     assert seen == ["Bearer run-1", "Bearer run-1", "Bearer run-2"]
 
 
-async def test_an_overloaded_server_says_when_to_come_back(serving, kubeconfig):
-    """The Retry-After of a 429 reaches whoever backs off."""
-
+async def test_an_overloaded_server_says_when_to_come_back(connected):
     async def answer(_):
         return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         with pytest.raises(TooManyRequests, match="slow down") as caught:
             await client.version()
-        await client.close()
         assert caught.value.retry_after == 7
         assert "429" in client.statistics().last_error
 
 
 async def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
-    """An API server that accepts connections and says nothing does not hang a list for ever."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
     gone = asyncio.Event()
 
@@ -238,7 +223,7 @@ def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
     watching(serving, kubeconfig, stream, use)
 
 
-async def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
+async def test_a_hundred_and_more_watches_run_at_once(connected):
     """A manifest with many resources is not stalled by the official pool of a hundred connections."""
     done = asyncio.Event()
 
@@ -248,8 +233,7 @@ async def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
         await done.wait()
         return response
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         async with asyncio.timeout(20):
             channels = [
                 await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts()) for _ in range(101)
@@ -258,10 +242,9 @@ async def test_a_hundred_and_more_watches_run_at_once(serving, kubeconfig):
         done.set()
         for channel in channels:
             channel.close()
-        await client.close()
 
 
-async def test_a_rotated_authority_is_used_for_the_next_request(serving, kubeconfig, certificates, tmp_path):
+async def test_a_rotated_authority_is_used_for_the_next_request(connected, certificates, tmp_path):
     """When a mounted CA is replaced, connections are made with the new one, without a restart."""
     ca = tmp_path / "ca.crt"
     ca.write_bytes((certificates / "stranger.crt").read_bytes())
@@ -274,18 +257,15 @@ async def test_a_rotated_authority_is_used_for_the_next_request(serving, kubecon
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of what we refuse
     clock = ManualClock()
     cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
-    async with serving(answer, ssl_context=context) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster), clock=clock)
+    async with connected(answer, **cluster, ssl_context=context, clock=clock) as (_, client):
         with pytest.raises(Unreachable, match="is not accepted"):
             await client.version()
         ca.write_bytes((certificates / "ca.crt").read_bytes())
         clock.set(61)
         assert await client.version() == "v1"
-        await client.close()
 
 
 async def test_a_closed_client_says_so(kubeconfig):
-    """A request after the end is an error with a sentence, and closing twice is harmless."""
     client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1"))
     await client.close()
     await client.close()
@@ -295,7 +275,6 @@ async def test_a_closed_client_says_so(kubeconfig):
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_nothing_is_left_open(serving, kubeconfig):
-    """A client that was closed leaves no connection behind, also after errors."""
     with warnings.catch_warnings(action="ignore"):
         gc.collect()  # what other tests have left is not judged here
 
@@ -337,8 +316,6 @@ async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconf
 
 
 async def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
-    """A cluster that is only reachable through proxy-url is reached through it."""
-
     async def proxy(request):
         return web.json_response({"gitVersion": f"{request.host} through the proxy"})
 

@@ -78,7 +78,6 @@ class FakeServer:
         return answer
 
     def sent(self, *methods: str) -> list[tuple[str, str]]:
-        """Method and path of the requests, of all methods or these."""
         return [(method, path) for method, path, _, _ in self.requests if not methods or method in methods]
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from declctl.errors import Conflict, NotLeader, StatusError
+from declctl.errors import Conflict, NotFound, NotLeader, StatusError
+from declctl.objects import GroupVersionKind
 
 NAME = "example.dev/web"
+WEBAPP = GroupVersionKind.of("example.dev/v1", "WebApp")
 PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 
 
@@ -13,10 +15,7 @@ def _conflict():
 
 
 def _change(scene, scope, obj, *, adds, reads_first=False, seconds=0.0):
-    from declctl.objects import GroupVersionKind
-
-    kind = GroupVersionKind.of("example.dev/v1", "WebApp")
-    work = scene.writer().change_finalizer(kind, NAME, scope(obj), adds=adds, reads_first=reads_first)
+    work = scene.writer().change_finalizer(WEBAPP, NAME, scope(obj), adds=adds, reads_first=reads_first)
     return scene.run(work, seconds=seconds)
 
 
@@ -39,7 +38,6 @@ def test_it_is_added_behind_the_others(scene, scope, view):
 
 
 def test_only_ours_is_removed(scene, scope, view):
-    """The last one leaves no list."""
     obj = view(metadata={"finalizers": ["other.dev/a", NAME, "other.dev/b"], "deletionTimestamp": "now"})
     _change(scene, scope, obj, adds=False)
     assert _sent(scene)[-1]["finalizers"] == ["other.dev/a", "other.dev/b"]
@@ -57,7 +55,6 @@ def test_only_ours_is_removed(scene, scope, view):
     ],
 )
 def test_nothing_is_sent_when_nothing_would_change(scene, scope, view, adds, metadata):
-    """And an object that is being deleted never gets one."""
     assert _change(scene, scope, view(metadata=metadata), adds=adds) is None
     assert scene.server.requests == []
 
@@ -93,7 +90,6 @@ def test_a_removal_ends_when_the_object_lacks_it(scene, scope, view, found):
 
 
 def test_conflicts_have_an_end(scene, scope, view):
-    """After six patches the call fails, and is retried with the back-off of its key."""
     scene.server.answers["PATCH", PATH] = _conflict()
     scene.server.answers["GET", PATH] = _stored()
     with pytest.raises(Conflict):
@@ -103,9 +99,6 @@ def test_conflicts_have_an_end(scene, scope, view):
 
 
 def test_a_gone_object_needs_nothing(scene, scope, view):
-    """The answer to the patch is 404."""
-    from declctl.errors import NotFound
-
     scene.server.answers["PATCH", PATH] = NotFound(404, "NotFound", "gone")
     assert _change(scene, scope, view(), adds=True) is None
 

@@ -21,9 +21,8 @@ def patch(scene, scope):
 
     def run(obj, conditions=(), *, seconds: float = 0.0, **fields):
         where = scope(obj)
-        return scene.run(
-            writer.patch_status(status_change(where, conditions, fields), where), seconds=seconds
-        )
+        work = writer.patch_status(status_change(where, conditions, fields), where)
+        return scene.run(work, seconds=seconds)
 
     return run
 
@@ -42,7 +41,6 @@ def condition(kind: str = "Ready", status: str = "True", **more) -> dict:
 
 
 def bodies(scene) -> list[dict]:
-    """The statuses that were sent."""
     return [body["status"] for method, _, _, body in scene.server.requests if method == "PATCH"]
 
 
@@ -100,7 +98,6 @@ def test_the_time_of_a_transition_moves_with_the_status_alone(scene, patch, view
 
 
 def test_conditions_of_others_stay(scene, patch, view) -> None:
-    """Conditions are merged by type; the list is sent as a whole, with the version that it was made from."""
     others = condition("Synced", lastProbeTime=BEFORE)
     patch(view(status={"conditions": [others]}), [READY])
     assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]
@@ -123,7 +120,6 @@ def test_a_condition_that_was_written_meanwhile_is_not_lost(scene, patch, view) 
 
 
 def test_conflicts_end(scene, patch, view) -> None:
-    """After six patches the handler fails, and is retried with its back-off."""
     scene.server.answers["PATCH", f"{PATH}/status"] = Conflict(409, "Conflict", "modified")
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "77"}}
     times: list[float] = []
@@ -166,7 +162,6 @@ def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) 
 
 
 def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
-    """The status of the old one says nothing about the new one."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
     with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
@@ -175,7 +170,6 @@ def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> 
 
 
 def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
-    """The handler sees the 404."""
     scene.server.errors = [NotFound(404, "NotFound", "gone")]
     with pytest.raises(NotFound):
         patch(view(), [READY])
@@ -196,9 +190,8 @@ def test_an_object_without_a_generation_gets_none(scene, patch, view) -> None:
 
 def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> None:
     """The server would answer 404 as if the object was missing; the definition is looked up again before."""
-    with pytest.raises(
-        NoStatusSubresource, match=r"configmaps have no status subresource: add `subresources"
-    ):
+    why = "configmaps have no status subresource: add `subresources"
+    with pytest.raises(NoStatusSubresource, match=why):
         patch(view(kind="ConfigMap"), [READY])
     assert scene.forgotten == [GroupVersionKind.of("v1", "ConfigMap")]
     assert scene.server.requests == []
@@ -229,7 +222,6 @@ def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> Non
     ],
 )
 def test_a_condition_that_is_none_is_refused_with_advice(scope, given, message) -> None:
-    """The fault is found at the line of the call."""
     with pytest.raises(InvalidWrite) as caught:
         status_change(scope(), [given], {})
     assert message in str(caught.value)
@@ -246,9 +238,8 @@ def test_conditions_may_have_booleans_and_no_type_twice(scope) -> None:
 
 def test_a_call_without_an_object_has_no_status(scene) -> None:
     """A life-cycle hook, or an object that is gone."""
-    with pytest.raises(
-        InvalidWrite, match=r"ctx.patch_status writes the object of the call.*a life-cycle hook"
-    ):
+    why = r"ctx.patch_status writes the object of the call.*a life-cycle hook"
+    with pytest.raises(InvalidWrite, match=why):
         status_change(CallScope(), [READY], {})
     with pytest.raises(InvalidWrite, match="team-a/shop is gone"):
         status_change(CallScope("team-a/shop"), [READY], {})
@@ -328,9 +319,8 @@ def test_a_status_that_is_no_object_is_refused(scene, scope, view, reads_first) 
     scene.server.answers["GET", PATH] = {**_state({}), "kind": "WebApp", "status": "Running"}
     writer = scene.writer(declared=DeclaredWrites(lacks_status=reads_first))
     obj = view() if reads_first else view(status="Running")
-    with pytest.raises(
-        InvalidWrite, match=r"the status of this WebApp is no object.*write it by ctx\.client"
-    ):
+    why = r"the status of this WebApp is no object.*write it by ctx\.client"
+    with pytest.raises(InvalidWrite, match=why):
         scene.run(writer.patch_status(status_change(scope(obj), [READY], {}), scope(obj)))
     # A write of the object itself, such as the mark of a set, is no fault of the status.
     scene.server.answers["PATCH", PATH] = {**_state({}), "status": "Running"}
@@ -364,10 +354,8 @@ def test_the_longest_condition_is_written(scene, patch, view) -> None:
 @pytest.mark.parametrize("declared", [None, True], ids=["not declared", "declared"])
 def test_the_observed_generation_of_another_controller_is_left_alone(scene, scope, view, declared) -> None:
     """Tools wait by this field for the controller of an Argo Rollout: a guard of it must not set it."""
-    writer, obj = (
-        scene.writer(declared=DeclaredWrites(status=declared)),
-        view(status={"observedGeneration": 6}),
-    )
+    writer = scene.writer(declared=DeclaredWrites(status=declared))
+    obj = view(status={"observedGeneration": 6})
     scene.run(writer.patch_status(status_change(scope(obj), [READY], {}), scope(obj)))
     (status,) = bodies(scene)
     assert status.get("observedGeneration") == (7 if declared else None)

@@ -44,7 +44,6 @@ def deployment(scene):
 
 
 def sent(scene) -> list[dict]:
-    """The statuses that were sent."""
     return [body["status"] for method, _, _, body in scene.server.requests if method == "PATCH"]
 
 
