@@ -57,6 +57,7 @@ def test_nobody_there_is_told_with_the_address(declctl, folder, command):
 
 @pytest.mark.parametrize("admin", ["8081", "http://127.0.0.1:8081", "host:99999"])
 def test_a_mistyped_address_is_a_usage_error(declctl, folder, admin):
+    """A wrong --admin says how one is written."""
     assert declctl.refused("status", "--admin", admin).startswith("declctl: --admin: ")
 
 

@@ -94,6 +94,7 @@ STATUS = "status of example.dev/v1 WebApp"
     ],
 )
 def test_a_change_leads_to_handlers_and_what_they_write(graph, kind, expected):
+    """Deliveries, mappings by owner and by index, snapshots, children, and the status."""
     assert edges(graph, kind) == expected
 
 

@@ -66,6 +66,7 @@ def test_what_no_reload_undoes_is_a_warning(declctl, hello, preflight):
 
 
 def test_a_missing_manifest_is_a_located_fault(declctl, folder):
+    """A wrong file name is told as such."""
     assert "nowhere.yaml:1:1: error DCL000" in declctl.refused("validate", "nowhere.yaml", status=1)
 
 

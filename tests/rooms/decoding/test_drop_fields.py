@@ -168,6 +168,7 @@ def test_what_is_no_object_is_left_alone(raw):
 
 
 def test_object_without_the_field_is_given_back_as_it_is():
+    """Nothing is copied where nothing is dropped."""
     raw = compact(pod())
     assert FieldCutter([FieldPath.parse("data"), FieldPath.parse("spec.absent")]).cut(raw) is raw
 

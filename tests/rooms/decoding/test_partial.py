@@ -13,6 +13,7 @@ META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"}
 
 
 def test_metadata_is_read_and_the_rest_is_skipped():
+    """Identity comes from one pass over the bytes."""
     meta, values = PartialDecoder([]).decode(
         compact({"metadata": META | {"labels": {"a": "b"}}, "spec": {"x": [1]}})
     )

@@ -193,12 +193,14 @@ def test_a_hook_of_the_host_is_never_asynchronous(fault, hook):
 
 @pytest.mark.parametrize("option", ["wrapper", "hookwrapper"])
 def test_a_wrapper_is_refused(fault, option):
+    """There is nothing to wrap: each implementation is called by itself."""
     source = f"from declctl import hookimpl\n@hookimpl({option}=True)\ndef §declctl_event(obj):\n    yield\n"
     assert fault({"pods.py": source}, "pods").code == "DCL048"
 
 
 @pytest.mark.parametrize("prefix", ["", "async "])
 def test_a_generator_is_refused(fault, prefix):
+    """Calling it would make a generator and do nothing at all."""
     error = fault({"pods.py": f"{prefix}def §on_pod(obj):\n    yield obj\n"}, "pods:on_pod")
     assert (error.code, error.suggestion) == ("DCL048", "remove the `yield`")
 
@@ -213,6 +215,7 @@ def test_hooks_between_the_wire_and_the_cache_cannot_wait(fault, hook):
 
 
 def test_what_is_refused_is_not_registered(generation):
+    """A second, correct entry point works after a broken one."""
     namespace = generation({"pods.py": "def good(obj): ...\ndef bad(pod): ..."})
     table = PluginRegistry(namespace.bundle)
     with pytest.raises(EntryPointError):

@@ -52,6 +52,7 @@ def siblings(name):
 
 @pytest.mark.guarantee("G5")
 def test_every_form_of_import_finds_the_own_generation(generation):
+    """Absolute, aliased, relative, nested and late; a zombie of a retired generation gets an error."""
     old, new = generation(siblings("old")), generation(siblings("new"))
     assert old.resolve("handlers.pods:early")() == {"old"}
     assert new.resolve("handlers.pods:early")() == {"new"}
@@ -72,6 +73,7 @@ def test_every_form_of_import_finds_the_own_generation(generation):
 
 @pytest.mark.guarantee("G22")
 def test_two_generations_do_not_mix(generation) -> None:
+    """Of one number, each has its own code and package; the end of one leaves the others."""
     one, other = generation({"a.py": "X = 1"}, number=7001), generation({"a.py": "X = 2"}, number=7001)
     assert one.module("a").X == 1
     assert other.module("a").X == 2
@@ -168,6 +170,7 @@ def test_what_has_not_changed_is_not_compiled_again(generation):
 
 @pytest.mark.guarantee("G22")
 def test_a_closed_generation_is_collected(generation):
+    """Modules, classes, functions and loggers; also one whose import failed."""
     namespace = generation(siblings("old") | {"a.py": "import handlers.pods\nclass Thing: ..."})
     alive = [
         weakref.ref(namespace.resolve("a:Thing")),

@@ -146,6 +146,7 @@ def test_a_broken_plugin_gives_its_reason(install, source, reason):
     ],
 )
 def test_a_plugin_for_other_hooks_is_refused_before_its_import(install, wanted, does, advice):
+    """The message names the plugin, its range and the version of the host; nothing of it has run."""
     source = f"declctl_hookspec_version: str = {wanted!r}\nraise OSError('imported')\n"
     install("dc-new", "1.3", {"new": "dc_new"}, dc_new=source)
     error = refused(lambda: load(find("new", None)))
@@ -243,6 +244,7 @@ def test_a_config_that_fits_passes() -> None:
     ],
 )
 def test_a_config_that_does_not_fit_is_told_with_its_place(config, path, message):
+    """The path leads to the line in the manifest; values are not shown, because they may be secret."""
     (fault,) = faults_of(SCHEMA, config)
     assert (fault.path, fault.message) == (path, message)
 

@@ -78,6 +78,7 @@ DISCOVERY = {
 
 @pytest.mark.parametrize("how", DISCOVERY)
 def test_plugins_in_a_folder_are_discovered(load, how):
+    """Each generation has the modules that were there, as its own."""
     front = f"import glob, importlib, os, pkgutil\nFOUND = {DISCOVERY[how]}\n"
     files = {"plugins/__init__.py": front, "plugins/a.py": "X = 1", "plugins/b.py": "X = 2"}
     old = load("plugins", files=files)

@@ -125,6 +125,7 @@ def test_each_type_calls_its_hooks(listening):
 
 
 def test_which_arguments_a_callable_takes(listening):
+    """A parameter with a default is the person's own; ** and builtins take all."""
     source = "def some(obj, color='red', *rest, old): ...\ndef everything(**given): ..."
     _, targets = listening({"pods.py": source}, "pods:some", "pods:everything")
     assert [t.implementations[0].parameters for t in targets] == [
@@ -136,6 +137,7 @@ def test_which_arguments_a_callable_takes(listening):
 
 
 def test_asynchronous_callables_are_recognised(listening):
+    """Coroutine functions, partials of them, and objects whose call is one."""
     source = """
         import functools
         async def one(obj): ...

@@ -18,6 +18,7 @@ def waits(backoff, times, fault=FAULT):
 
 @pytest.mark.client_go("Run loop")
 def test_waits_grow_and_end_at_thirty_seconds():
+    """0.8 s, doubled each time."""
     assert waits(ExponentialBackoff(ManualClock()), 8) == pytest.approx(
         [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
     )

@@ -23,6 +23,8 @@ async def waiting(clock):
 
 
 async def test_an_overall_limit_holds_however_much_is_said(clock):
+    """A list that never ends is given up, too."""
+
     async def body():
         async with Deadline(clock, idle=30, overall=50, what="the streaming list") as deadline:
             while True:

@@ -52,6 +52,7 @@ def client() -> FakeClient:
 
 
 async def test_the_library_example_of_the_contract_runs(client):
+    """What the documentation shows for library users works as written."""
     added: list[str] = []
     async with SharedInformerFactory(client, resync_period=600) as factory:
         pods = factory.informer("v1", "Pod", namespace="team-a")
@@ -148,6 +149,7 @@ async def test_informers_start_when_they_are_asked_for_or_by_hand(client, clock)
 
 @pytest.mark.client_go("Shutdown")
 async def test_the_end_of_the_block_ends_every_watch(client, clock):
+    """When the block is left nothing watches any longer, also if it is left with an error."""
     with pytest.raises(ValueError, match="own fault"):
         async with SharedInformerFactory(client, clock=clock) as factory:
             pods = factory.informer("v1", "Pod")
@@ -203,6 +205,8 @@ async def test_an_informer_lingers_for_whoever_comes_back(client, clock):
 
 @pytest.mark.client_go("Options")
 def test_what_is_asked_for_can_be_tweaked(client, clock):
+    """The tweak sees every selection, with its kind, and what it makes of it is asked of the server."""
+
     def only_ours(asked: Selection) -> Selection:
         if asked.gvk.kind == "Secret":
             return asked
@@ -309,6 +313,7 @@ async def test_metadata_alone_is_another_watch(client, clock, streams):
 
 @pytest.mark.client_go("Missing in all")
 async def test_an_exclusive_informer_is_shared_with_nobody(client, clock):
+    """It has a cache and a watch of its own, and ends when its one user releases it."""
     async with SharedInformerFactory(client, clock=clock) as factory:
         shared = factory.informer("v1", "Pod")
         own = factory.informer("v1", "Pod", exclusive=True)

@@ -96,6 +96,7 @@ async def test_initial_events_end_with_a_bookmark():
 
 
 async def test_it_misbehaves_when_it_is_told_to():
+    """Faults, streams that are not done, silence, cuts."""
     made = source("a")
     made.fail_next(Unreachable("no"), verb="list")
     with pytest.raises(Unreachable):

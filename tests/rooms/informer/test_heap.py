@@ -50,6 +50,7 @@ async def test_whoever_waits_gets_the_smallest_of_what_comes():
 
 @pytest.mark.client_go(73, "Heap")
 async def test_closing_an_empty_heap_releases_everybody_who_waits():
+    """Nobody hangs; neither does who comes later."""
     queue = heap()
     waiting = [asyncio.create_task(queue.pop()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -62,6 +63,7 @@ async def test_closing_an_empty_heap_releases_everybody_who_waits():
 
 @pytest.mark.client_go(78, "Heap")
 def test_nothing_can_be_added_after_closing():
+    """Every way of adding says so, and leaves what is there."""
     queue = heap(("b", 2))
     queue.close()
     assert queue.is_closed

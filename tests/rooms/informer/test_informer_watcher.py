@@ -80,6 +80,7 @@ async def test_it_ends_with_events_that_nobody_reads(source, clock):
 
 
 async def test_stopping_ends_whoever_waits_for_an_event(source, clock):
+    """The reader's loop ends as if there were no more events."""
     async with watching(source, clock) as watcher:
         reader = asyncio.create_task(_all(watcher))
         await rest(clock)

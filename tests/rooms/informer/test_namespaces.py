@@ -243,6 +243,7 @@ async def test_a_namespace_that_is_made_again_keeps_its_watch():
 
 
 async def test_the_store_is_at_the_version_of_the_namespace_that_lags():
+    """A reader of a version finds all changes up to it, in every namespace."""
     world = World("a", "b")
     for _ in range(5):
         world.server("a").advance()
@@ -435,5 +436,6 @@ def test_the_lowest_and_the_newest_version_are_those_of_all_namespaces(steps):
 
 
 def test_a_controller_needs_something_that_fills_its_queue():
+    """Neither a source nor a reflector: refused where it is made."""
     with pytest.raises(TypeError, match="maps needs a source or a reflector"):
         Controller(Config(queue=RealFIFO(), source=None, process=lambda _: None, name="maps"))

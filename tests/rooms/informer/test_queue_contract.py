@@ -43,6 +43,7 @@ async def test_closing_releases_everybody_who_waits(queue):
 
 @pytest.mark.client_go("DeltaFIFO close", "FIFO")
 async def test_what_is_left_is_handed_out_after_closing(queue):
+    """Closing loses nothing; then every pop says that it is closed."""
     queue.add(record("a"))
     queue.add(record("b"))
     queue.close()

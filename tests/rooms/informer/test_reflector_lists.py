@@ -186,6 +186,7 @@ async def test_a_long_list_lives_as_long_as_it_goes_on_coming():
 @pytest.mark.client_go("Stop during list")
 @pytest.mark.parametrize("when", ["at once", "later"])
 async def test_stopping_during_a_list_discards_it(when):
+    """It ends at once, without a fault, and nothing of the list is told."""
     async with bench(streams=False, begin=False) as b:
         answer = asyncio.Event()
 

@@ -161,6 +161,7 @@ async def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
     "fault", [Forbidden(403, "Forbidden", "no"), Unauthorized(401, "Unauthorized", "who?")]
 )
 async def test_who_may_not_watch_is_told_so(source, clock, fault):
+    """It ends with the error, instead of asking for ever."""
     source.fail_next(fault, times=100)
     async with RetryWatcher(source, "1", clock=clock) as watcher:
         with pytest.raises(type(fault)):

@@ -30,6 +30,7 @@ def lister(*stores, filled_by=()):
 
 
 def test_every_read_is_of_the_moment_at_which_it_was_taken():
+    """Whatever is added, changed or deleted after it."""
     team = store(record("a", namespace="team", node="n1"), record("b", namespace="team", node="n1"))
     other = store(record("c", namespace="other", node="n2", labels={"app": "web"}))
     reads = lister(team, other)

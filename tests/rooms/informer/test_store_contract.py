@@ -70,6 +70,7 @@ def held(store: Any) -> dict[str, str]:
 
 @pytest.mark.client_go(87, 88, "Store / Indexer")
 def test_what_was_added_can_be_had_until_it_is_deleted(store):
+    """Add, update and delete, read back by key and as a list."""
     store.add(record("a", 1))
     store.add(record("b", 2))
     store.update(record("a", 3))

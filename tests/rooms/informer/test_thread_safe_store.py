@@ -150,6 +150,7 @@ def test_a_transaction_makes_every_change_in_order():
 
 @pytest.mark.client_go(92)
 def test_a_change_without_a_record_is_named_and_the_others_are_made():
+    """There is nothing to put; the rest of the transaction does not suffer for it."""
     made = store(a="n1")
     with pytest.raises(TransactionError, match="1 of 3 changes failed; the first: there is nothing to put"):
         made.transaction([put("b", 2), Delta(DeltaType.UPDATED, "demo/c", None), gone("a", 3)])

@@ -130,6 +130,7 @@ async def test_a_cache_that_does_not_sync_says_why(source, clock):
 
 
 async def test_whoever_is_cancelled_leaves_nothing_behind(source, clock):
+    """A program that ends while it waits closes its watch."""
     before = asyncio.all_tasks()
     waiting = asyncio.create_task(until("1", source, deleted, timeout=5, clock=clock))
     await rest(clock)

@@ -23,6 +23,7 @@ async def begun(waiting: Mapping[str, Latch], clock: ManualClock, **more) -> asy
 
 @pytest.mark.client_go(203, "Waiting helpers")
 async def test_it_returns_with_the_last_of_them(clock):
+    """Three that sync after 0, 5 and 10 seconds: true after 10 seconds and not before."""
     waiting = latches("first", "second", "third")
     waiting["first"].open()
     task = await begun(waiting, clock, timeout=60)
@@ -38,6 +39,7 @@ async def test_it_returns_with_the_last_of_them(clock):
 
 @pytest.mark.client_go(203, "Waiting helpers")
 async def test_what_never_syncs_is_named_with_its_reason(clock, caplog):
+    """After the time is over: exactly what is missing and why, in the result and in the log."""
     with caplog.at_level(logging.WARNING, "declctl.informer"):
         waiting = latches("pods", "nodes", "services")
         waiting["nodes"].open()

@@ -21,6 +21,7 @@ def handler(name: str, resource: str, *applies: str, watches: str = "") -> str:
 
 
 def test_two_handlers_that_write_each_others_objects_are_a_cycle(only_fault) -> None:
+    """At the first write of it, with every step; a warning, as both may come to an agreement."""
     fault = only_fault(
         f"{RESOURCES}handlers:\n"
         + handler("a", "apps", MAPS, f"§{DEPLOYMENTS}")

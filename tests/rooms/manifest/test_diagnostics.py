@@ -33,6 +33,7 @@ def test_text_has_the_line_a_caret_and_help():
 
 
 def test_text_without_source_line_and_suggestion():
+    """What isn't known isn't shown."""
     assert render_text([replace(FAULT, source_line=None, suggestion=None)]).count("\n") == 1
 
 

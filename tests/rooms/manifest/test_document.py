@@ -28,6 +28,7 @@ def read(text: str):
 
 @given(DATA)
 def test_what_yaml_writes_is_read_back(data):
+    """Any JSON-like value that PyYAML writes means the same here."""
     text = yaml.safe_dump({"value": data}, allow_unicode=True)
     assert read(text.replace("${", "$${")) == yaml.safe_load(text)
 
@@ -59,6 +60,7 @@ def test_a_sign_before_a_point_makes_a_number(text, number):
 
 
 def test_anchors_aliases_and_merge_keys():
+    """What stands in the mapping itself wins, then the nearest; an anchor may be used again."""
     text = """
 base: &base {a: 1, b: {c: 2}}
 more: &more {d: 4}
@@ -82,6 +84,7 @@ def test_dates_stay_text():
 
 @pytest.mark.parametrize("opening", ["- ", "[", "{a: ", "? "])
 def test_bottomless_nesting_is_refused(opening):
+    """A text that nests for ever must not exhaust the stack."""
     with pytest.raises(UnreadableYaml) as caught:
         list(parse_documents(SourceText("m.yaml", opening * 100_000)))
     assert caught.value.diagnostic.code == "DCL004"
@@ -99,12 +102,14 @@ def test_aliases_that_multiply_are_refused():
 
 @pytest.mark.parametrize(("text", "column"), [("a: &a [*a]", 8), ("a: &a {b: [*a]}", 12)])
 def test_an_alias_to_its_own_parent_is_refused(text, column):
+    """A value can't contain itself."""
     with pytest.raises(UnreadableYaml) as caught:
         list(parse_documents(SourceText("m.yaml", text)))
     assert (caught.value.diagnostic.code, caught.value.diagnostic.column) == ("DCL004", column)
 
 
 def test_several_documents_have_roots_of_their_own():
+    """Anchors don't reach over the border of a document."""
     source = SourceText("m.yaml", "a: &x 1\n---\nb: 2\n")
     assert [root.start.line for root in parse_documents(source)] == [1, 3]
     with pytest.raises(UnreadableYaml):

@@ -684,6 +684,7 @@ def test_what_is_fine_is_not_told(faults, row):
     ],
 )
 def test_a_broken_declaration_is_not_an_unknown_reference_too(faults, resources):
+    """One cause gives one diagnostic: references to names that are not known are not judged."""
     assert len(faults(f"{resources}\nhandlers: [{{{CALLS}}}]")) == 1
 
 

@@ -132,6 +132,7 @@ def test_control_characters_are_shown_where_they_stand(diagnose):
 
 
 def test_bytes_that_are_not_utf_8_are_shown_where_they_stand():
+    """A file in another encoding says which byte."""
     with pytest.raises(ManifestErrors) as caught:
         load(ManifestSource("m.yaml", b"kind: Controller\nname: caf\xe9\n"))
     (fault,) = caught.value.diagnostics
@@ -181,6 +182,7 @@ def test_a_document_without_apiversion_and_kind_is_told_to_have_them(diagnose):
 
 
 def test_other_documents_beside_a_controller_are_left_alone(loaded):
+    """Tests, ConfigMaps and whatever else stands in the file are nobody's business here."""
     found = loaded(f"apiVersion: v1\nkind: ConfigMap\n---\n{MINIMAL % 'c'}---\n{TEST}---\n[on: 1]\n---\n")
     assert found.controller.name == "c"
 
@@ -220,6 +222,7 @@ class TestFiles:
         )
 
     def test_a_missing_file(self):
+        """A wrong path is a located fault like any other."""
         (fault,) = refused("no-such-file.yaml")
         assert (fault.code, fault.file) == ("DCL000", "no-such-file.yaml")
         assert fault.message == "the manifest can't be read: no such file or directory"
@@ -271,12 +274,14 @@ class TestFiles:
         assert load(source).controller.name == "b"
 
     def test_a_file_that_is_no_manifest_by_its_size(self):
+        """An object dump isn't parsed for minutes."""
         with pytest.raises(ManifestErrors) as caught:
             load(ManifestSource("dump.yaml", b"a" * 5_000_000))
         assert caught.value.diagnostics[0].code == "DCL000"
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch):
+    """Without being told otherwise, variables are those of the process."""
     monkeypatch.setenv("DECLCTL_TEST_NAME", "from-outside")
     found = load(ManifestSource("m.yaml", (MINIMAL % "'${env:DECLCTL_TEST_NAME}'").encode()))
     assert found.controller.name == "from-outside"

@@ -86,6 +86,7 @@ spec:
 
 
 def test_the_whole_example(loaded):
+    """Every field that this version does arrives as a value."""
     found = loaded(FULL).controller
     assert found.name == "pod-guard"
     assert found.resources == (
@@ -178,6 +179,7 @@ def test_the_rest_of_the_example(loaded):
 
 
 def test_paths_lead_back_to_the_document(loaded):
+    """Every spec knows where it stands."""
     found = loaded(FULL)
     controller = found.controller
     specs = [*controller.resources, *controller.handlers, *controller.plugins, *controller.lifecycle.startup]
@@ -192,6 +194,7 @@ def test_paths_lead_back_to_the_document(loaded):
 
 
 def test_where_it_stands_makes_no_difference(loaded):
+    """Moving text around, or commenting it, leaves an equal controller."""
     moved = "# a comment\n" + FULL.replace("  admin:", "  # another\n  admin:")
     assert loaded(moved).controller == loaded(FULL).controller
     assert hash(loaded(moved).controller) == hash(loaded(FULL).controller)
@@ -257,6 +260,7 @@ def test_resync_zero_is_never(loaded):
 
 
 def test_selectors_are_canonical(loaded):
+    """However a selector is written, the same one is the same text."""
     resource = "{name: %s, apiVersion: v1, kind: Pod, labelSelector: %s}"
     forms = ["'b=2, a=1'", "{matchLabels: {b: '2', a: '1'}}", "'a==1,b in (2)'"]
     text = ", ".join(resource % (f"r{number}", form) for number, form in enumerate(forms))
@@ -325,6 +329,7 @@ def test_config_is_frozen_and_not_shown():
 
 @pytest.mark.client_go(329, 338)
 def test_values_are_frozen(loaded):
+    """Nobody changes a manifest after it was read."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded(FULL).controller.name = "other"
 

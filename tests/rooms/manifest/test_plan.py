@@ -108,6 +108,7 @@ def test_objects_kept_in_two_ways_are_two_watches():
 
 
 def test_equal_manifests_have_equal_plans(loaded):
+    """Spelling, order of keys and place make no difference to what runs."""
     one = "resources: [{name: pods, apiVersion: v1, kind: Pod, resyncPeriod: 60s, labelSelector: 'a=1,b=2'}]"
     two = """
     # the same

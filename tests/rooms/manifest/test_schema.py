@@ -87,6 +87,7 @@ def test_the_command_prints_the_published_copy():
 
 
 def test_it_is_a_schema():
+    """JSON Schema 2020-12 itself finds no fault in it."""
     for kind in (None, "Controller", "ControllerTest"):
         Draft202012Validator.check_schema(schema(kind))
 
@@ -133,6 +134,7 @@ def test_callers_can_not_change_the_schema():
 
 
 def test_explain_tells_all_about_a_field():
+    """Type, default, choices, example, and how a change takes effect."""
     found = explain("spec.handlers.retry")
     assert (found.path, found.type, found.live) == ("spec.handlers.retry", "mapping", "live")
     assert found.supported
@@ -207,6 +209,7 @@ def test_explain_the_other_kind():
     ],
 )
 def test_explain_a_field_that_there_is_not(path, message):
+    """A wrong path is answered with the right ones."""
     with pytest.raises(UsageError) as caught:
         explain(path)
     assert str(caught.value).removesuffix(".") == message.removesuffix(".")

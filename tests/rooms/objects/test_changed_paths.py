@@ -109,6 +109,7 @@ def test_labels_are_compared_without_a_look_at_the_text():
 
 
 def test_what_is_the_same_is_not_looked_at():
+    """The same record, and the same frame: nothing can have changed."""
     codec = _Counted()
     reader = projection(codec=codec)
     before, again = reader.record(compact(pod())), reader.record(compact(pod()))

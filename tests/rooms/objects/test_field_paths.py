@@ -47,6 +47,7 @@ OBJECT = {
     ],
 )
 def test_path_reads_the_scalars_there(text, values):
+    """Scalars come as strings, lists are read through, and what is absent is nothing."""
     assert FieldPath.parse(text).values(OBJECT) == values
 
 
@@ -70,6 +71,7 @@ def test_path_reads_the_scalars_there(text, values):
     ],
 )
 def test_fault_is_pointed_at(text, column):
+    """A mistyped path says at which column it stops being one."""
     with pytest.raises(FieldPathError) as caught:
         FieldPath.parse(text)
     assert caught.value.column == column
@@ -84,6 +86,7 @@ STEP = NAME | QUOTED | st.integers(0, 99) | st.just(ALL)
 
 @given(st.lists(STEP, min_size=1, max_size=6).map(tuple))
 def test_printed_path_is_read_back_as_itself(steps):
+    """Paths in `plan` and in messages can be pasted into a manifest."""
     path = FieldPath(steps)
     assert FieldPath.parse(str(path)) == path
 
@@ -101,6 +104,7 @@ def test_printed_path_is_read_back_as_itself(steps):
     ],
 )
 def test_dropped_field_is_gone_and_nothing_else(text, left):
+    """`dropFields` removes what it names and is silent about what is absent."""
     obj = {"a": {"b": 0, "c": 1}, "l": [{"x": 1}, {"x": 2}]}
     FieldPath.parse(text).remove_from(obj)
     assert obj == left

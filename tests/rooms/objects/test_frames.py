@@ -28,6 +28,7 @@ def train(codec: FrameCodec) -> list[tuple[bytes, bytes]]:
 
 
 def test_every_object_is_given_back_before_and_after_learning():
+    """What was cached early stays readable, and later objects are smaller."""
     codec = FrameCodec()
     pairs = train(codec)
     assert all(codec.decode(frame) == plain for plain, frame in pairs)
@@ -40,6 +41,7 @@ def test_every_object_is_given_back_before_and_after_learning():
     space=st.sampled_from(["", " ", "\n", "\t", " " * 300]),
 )
 def test_any_object_is_given_back_with_or_without_a_dictionary(objects, space):
+    """Small, large, odd or with a blank before it: reading gives what was written."""
     fresh = FrameCodec()
     for obj in objects:
         plain = (space + json.dumps(obj)).encode()
@@ -64,11 +66,13 @@ def hard(source: random.Random) -> Iterator[bytes]:
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000, 600_000, 2_000_000])
 @pytest.mark.parametrize("codec", [FrameCodec(), TRAINED], ids=["untrained", "trained"])
 def test_object_of_any_size_is_given_back(codec, size):
+    """From the empty one to what no API server would store."""
     plain = compact({"data": noise(random.Random(size), size // 2)})
     assert codec.decode(codec.encode(plain)) == plain
 
 
 def test_what_cannot_be_made_smaller_is_kept_as_it_is():
+    """No object costs more than its own size."""
     plain = next(hard(random.Random(1)))
     assert FrameCodec().encode(plain) is plain
     assert FrameCodec().encode(b'{"a":1}') == b'{"a":1}'
@@ -176,6 +180,7 @@ def test_dictionaries_are_few_whatever_comes():
 
 
 def test_ratio_is_told_from_the_first_object_on():
+    """How small frames are; 0 while there are none."""
     codec = FrameCodec()
     assert codec.statistics().ratio == 0
     (pair,) = feed(codec, rollout(1), 1)

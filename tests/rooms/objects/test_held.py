@@ -38,6 +38,7 @@ def test_a_private_copy_is_made_from_what_nobody_can_change():
 
 @pytest.mark.parametrize("plain", [b'{"metadata":{"name":"a"},"spec":1e999}', b"{" * 3000])
 def test_what_cannot_be_decoded_is_kept_all_the_same(plain):
+    """Its bytes are there for whoever can make something of them."""
     made = codec()
     held = made.encode(plain)
     assert held.body is None

@@ -14,6 +14,7 @@ from tests.rooms.objects.made_objects import pod, record
     ("namespace", "name", "text"), [("team-a", "web", "team-a/web"), ("", "n1", "n1"), (None, "n1", "n1")]
 )
 def test_key_prints_as_kubectl_names_it(namespace, name, text):
+    """A namespaced object is `namespace/name`, a cluster-scoped one `name`."""
     key = ObjectKey.of(namespace, name)
     assert (str(key), key.namespace, key.name) == (text, namespace or None, name)
     assert key == key_of(namespace, name)
@@ -28,6 +29,7 @@ def test_parsed_key_is_the_same_key(text):
 @pytest.mark.client_go("Key functions")
 @pytest.mark.parametrize("text", ["", "/", "a/", "/b", "a/b/c"])
 def test_nonsense_is_no_key(text):
+    """A mistyped key is refused with a sentence that shows the two forms."""
     with pytest.raises(ValueError, match="a key is namespace/name, or name"):
         ObjectKey.parse(text)
 
@@ -89,6 +91,7 @@ def test_what_has_no_key_is_told_with_what_it_is_and_why(obj, cause):
 
 
 def test_kind_prints_and_parses_its_api_version():
+    """Core kinds have no group, others do."""
     assert str(GroupVersionKind.of("v1", "Pod")) == "v1 Pod"
     assert GroupVersionKind.of("apps/v1", "Deployment") == GroupVersionKind("apps", "v1", "Deployment")
     assert GroupVersionKind("apps", "v1", "Deployment").api_version == "apps/v1"

@@ -42,6 +42,7 @@ def test_modified_twice_is_modified_from_the_first_old_to_the_last_new():
 
 @pytest.mark.parametrize("attempted", [False, True])
 def test_modified_and_deleted_is_deleted(attempted):
+    """Only the end counts; how it was at first is kept for filters."""
     (merged,) = merge(MODIFIED, DELETED, attempted)
     assert merged == msgspec.structs.replace(DELETED, old=V1)
 
@@ -53,6 +54,7 @@ def test_added_and_deleted_is_nothing_unless_the_handler_has_seen_it():
 
 
 def test_deleted_and_added_are_both_told_in_order():
+    """An object made anew is another object."""
     assert merge(DELETED, ADDED_AGAIN, False) == [DELETED, ADDED_AGAIN]
 
 
@@ -63,6 +65,7 @@ def test_resync_gives_way_to_anything(other):
 
 
 def test_tombstone_replaces_an_earlier_deletion():
+    """The newest known state of what is gone is told."""
     assert merge(Notification(ChangeType.DELETED, V1), DELETED, False) == [DELETED]
 
 

@@ -76,6 +76,7 @@ def test_what_was_put_right_is_not_told_again():
 
 
 def test_many_differences_are_few_words():
+    """Three are told and the others counted; long values are cut."""
     detector, [one] = held(pod(spec={f"f{n}": "x" * 200 for n in range(10)}))
     one.body["spec"].clear()
     (found,) = detector.look_at_all()
@@ -93,6 +94,7 @@ def test_true_in_the_place_of_one_is_a_change():
 
 
 def test_keys_in_another_order_are_no_change():
+    """A reader that takes a field out and puts it back has changed nothing."""
     detector, [one] = held(pod())
     one.body["kind"] = one.body.pop("kind")
     assert detector.look_at_all() == []

@@ -91,6 +91,7 @@ def test_what_kubectl_refuses_is_refused(text):
 
 
 def test_selectors_that_mean_the_same_are_equal():
+    """Two manifests that write one selector differently share one watch."""
     one = LabelSelector.parse("b in (y, x), a==1")
     assert (
         one
@@ -163,6 +164,7 @@ REQUIREMENTS = st.one_of(
 
 @given(st.lists(REQUIREMENTS, max_size=4))
 def test_printed_selector_is_read_back_as_itself(requirements):
+    """`declctl plan` prints selectors that can be pasted into a manifest."""
     text = ",".join(str(requirement) for requirement in requirements)
     selector = LabelSelector.parse(text)
     assert set(selector.requirements) == set(requirements)

@@ -17,6 +17,7 @@ VALUES = st.recursive(
 
 @given(items=st.lists(VALUES, max_size=6), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
 def test_elements_are_what_a_decoder_finds(items, indent, ascii_only):
+    """Whatever stands in strings, and however it is spaced."""
     raw = json.dumps(items, indent=indent, ensure_ascii=ascii_only).encode()
     assert [json.loads(part) for part in elements(raw)] == items
 

@@ -138,6 +138,7 @@ def test_what_a_reader_changes_nobody_else_sees():
 
 
 def test_view_itself_is_read_only():
+    """Labels, annotations and fields can't be set by mistake."""
     view = ObjectView(record(pod()))
     for mapping in (view, view.labels, view.annotations):
         with pytest.raises(TypeError):
@@ -258,6 +259,7 @@ def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_valu
 
 
 def test_what_is_inside_an_object_reads_as_dictionaries_and_lists_do():
+    """isinstance, comparisons, loops, `in`, unpacking, slices, sums, and what is missing."""
     plain, view = pod()["spec"], ObjectView(record(pod()))
     spec, default = view["spec"], {}
     containers, plain_containers = spec["containers"], plain["containers"]
@@ -285,6 +287,7 @@ def test_what_is_inside_an_object_reads_as_dictionaries_and_lists_do():
 
 @pytest.mark.parametrize("metadata", [{"name": "a"}, {"name": "a", "annotations": None, "labels": None}])
 def test_object_without_labels_and_annotations_has_empty_ones(metadata):
+    """No handler has to look whether there are any."""
     view = ObjectView(record({"metadata": metadata}))
     assert (dict(view.labels), dict(view.annotations), view.namespace) == ({}, {}, None)
 

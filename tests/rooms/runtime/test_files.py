@@ -92,6 +92,7 @@ async def test_polls_are_a_second_apart() -> None:
 
 
 async def test_a_folder_that_is_gone_is_polled_for(tmp_path: Path) -> None:
+    """The folder is not there yet: it is found when it comes."""
     path = tmp_path / "inner" / "h.py"
     clock = _Script(lambda: BundleDir(path.parent, {"h.py": "two"}))
     assert await _collect(path, [lambda: None], clock=clock) == [_digest_of(path)()]

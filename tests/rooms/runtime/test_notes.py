@@ -65,6 +65,7 @@ def test_objects_that_a_transform_fails_on_are_told(clock):
 
 
 async def test_an_index_that_fails_is_told_by_the_name_that_the_manifest_has(clock):
+    """The line says which index, how often, and what its function raised."""
     source = FakeControllerSource()
     source.add(pod("a"))
     indexers = {"byOwner@handlers#1234": lambda obj: [obj["nothing"]]}

@@ -35,6 +35,7 @@ def test_apply_creates_and_owns_and_a_second_time_changes_nothing(cluster):
 
 
 def test_what_is_no_longer_applied_goes(cluster):
+    """A field that the manager leaves out is removed; fields of others stay."""
     apply(cluster, config_map("a", x="1", y="2"))
     apply(cluster, config_map("a", z="3"), "two")
     assert apply(cluster, config_map("a", x="1"))["data"] == {"x": "1", "z": "3"}
@@ -62,6 +63,7 @@ def test_force_takes_over(cluster):
 
 
 def test_the_same_value_is_shared(cluster):
+    """Two managers that want the same value are no conflict; the field goes when both have left it out."""
     apply(cluster, config_map("a", x="1"))
     apply(cluster, config_map("a", x="1"), "two")
     assert apply(cluster, config_map("a"))["data"] == {"x": "1"}
@@ -69,6 +71,7 @@ def test_the_same_value_is_shared(cluster):
 
 
 def test_containers_are_owned_by_name(cluster):
+    """Two managers can each have a container, and removing one leaves the other."""
     both = pod("a")
     sidecar = copy.deepcopy(both)
     sidecar["spec"]["containers"] = [{"name": "sidecar", "image": "x"}]
@@ -107,6 +110,7 @@ def test_kubectl_may_move_to_the_server_side(cluster):
 
 
 def test_custom_lists_merge_as_their_schema_says(cluster):
+    """A list of type map in a definition merges by its keys."""
     cluster.create(definition())
     apply(cluster, widget("w", parts=[{"id": "a", "n": 1}]))
     merged = apply(cluster, widget("w", parts=[{"id": "b", "n": 2}]), "two")

@@ -67,6 +67,7 @@ def test_special_values_in_protobuf():
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_an_object_or_a_sentence(data):
+    """Broken protobuf never breaks the server."""
     for body in (data, b"k8s\x00" + data, message(b"Pod", b"v1", data[:60])):
         with suppress(ValueError):
             assert isinstance(protobuf.decode(body), dict)
@@ -77,6 +78,7 @@ def test_any_bytes_are_an_object_or_a_sentence(data):
     [(b"{}", "is no Kubernetes protobuf"), (message(b"Widget", b"example.com/v1", b""), "send it as JSON")],
 )
 def test_what_is_no_protobuf_says_so(body, words):
+    """A body that isn't what its media type says is refused with a sentence."""
     with pytest.raises(ValueError, match=words):
         protobuf.decode(body)
 
@@ -87,6 +89,7 @@ def test_yaml_times_stay_text():
 
 @pytest.mark.parametrize("text", ["a: [", "a: b: c", "\ttab: 1", "a: !!python/object:os.system x"])
 def test_broken_yaml_is_located(text):
+    """A fault in YAML names file, line and column."""
     with pytest.raises(SandboxError, match=r"^pods\.yaml:\d+:\d+: the YAML can't be read: "):
         read_documents(text, name="pods.yaml")
 

@@ -33,6 +33,7 @@ def test_a_life_looks_real():
 
 
 def test_it_settles_at_its_size():
+    """The cluster neither dies out nor grows without end."""
     cluster, _ = live(400)
     assert 5 <= len(cluster.objects("Pod")) <= 11
 
@@ -43,6 +44,7 @@ def test_a_seed_repeats_a_life():
 
 
 def test_pods_that_others_delete_are_replaced(cluster):
+    """Deleting everything in the middle, even the namespace, doesn't disturb it."""
     churn = Churn(cluster, clock=ManualClock(), chance=random.Random(1))
     churn.begin()
     for _ in range(50):

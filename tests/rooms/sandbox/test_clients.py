@@ -44,6 +44,7 @@ def api(sandbox):
 
 
 def test_the_official_client_writes(api):
+    """Create, read, patch, replace, list and delete with typed objects."""
     api.create_namespaced_pod("default", pod("a"))
     assert api.read_namespaced_pod("a", "default").spec.containers[0].image == "nginx"
     patched = api.patch_namespaced_pod("a", "default", {"metadata": {"labels": {"x": "y"}}})
@@ -72,6 +73,7 @@ def test_the_official_client_pages(api, sandbox):
 
 
 def test_the_official_client_watches(api, sandbox):
+    """Its Watch yields typed events, from a list's version on."""
     sandbox.create(pod("a"))
     version = api.list_namespaced_pod("default").metadata.resource_version
     sandbox.patch("Pod", "a", {"status": {"phase": "Running"}})
@@ -84,6 +86,7 @@ def test_the_official_client_watches(api, sandbox):
 
 
 def test_the_official_client_sees_faults(api, sandbox):
+    """An ordered 403 arrives as the client's ApiException with the Status inside."""
     sandbox.faults.refuse(403, Match(verb="list", resource="pods"), message="not today")
     with pytest.raises(ApiException) as refused:
         api.list_namespaced_pod("default")
@@ -92,6 +95,7 @@ def test_the_official_client_sees_faults(api, sandbox):
 
 @pytest.mark.client_go(341, "envtest")
 def test_custom_objects(api, sandbox):
+    """The CustomObjectsApi works on a kind that was defined a moment ago."""
     sandbox.create(definition())
     custom = client.CustomObjectsApi(api.api_client)
     where = ("example.com", "v1", "default", "widgets")
@@ -102,6 +106,7 @@ def test_custom_objects(api, sandbox):
 
 
 def test_the_dynamic_client(api, sandbox, tmp_path):
+    """The dynamic client discovers kinds and applies on the server side."""
     sandbox.create(definition())
     found = dynamic.DynamicClient(api.api_client, cache_file=str(tmp_path / "discovery.json"))
     widgets = found.resources.get(api_version="example.com/v1", kind="Widget")
@@ -121,6 +126,7 @@ def test_the_thread_is_a_clear_boundary():
 
 
 def test_the_thread_stops_and_starts(sandbox):
+    """It comes back under the same URL, with its objects and its faults."""
     sandbox.create(pod("kept"))
     url = sandbox.url
     sandbox.stop()

@@ -14,6 +14,7 @@ def faults():
 
 
 def test_a_rule_meets_what_it_matches():
+    """A refusal for lists of pods in one namespace touches nothing else."""
     given = faults()
     given.refuse(500, Match(verb="list", resource="pods", namespace="team"))
     assert given.meet("list", "pods", "other") == (0.0, None)
@@ -22,6 +23,7 @@ def test_a_rule_meets_what_it_matches():
 
 
 def test_a_rule_is_used_up():
+    """With `times` it meets so many requests and is gone."""
     given = faults()
     rule = given.refuse(503, times=2)
     codes = [refusal.code if (refusal := given.meet("get", "pods", "")[1]) else 200 for _ in range(4)]
@@ -30,11 +32,13 @@ def test_a_rule_is_used_up():
 
 
 def test_too_many_requests_says_when_to_come_back():
+    """A 429 has a Retry-After of a second, or of as long as told."""
     assert faults().refuse(429).refusal.retry_after == 1
     assert faults().refuse(429, retry_after=7).refusal.document()["details"]["retryAfterSeconds"] == 7
 
 
 def test_latency_adds_up():
+    """Delays of several rules are added, and a refusal can be late."""
     given = faults()
     given.delay(0.5)
     given.delay(0.25, Match(resource="pods"))
@@ -81,6 +85,7 @@ def test_silence_and_speech():
 
 
 def test_clear_is_a_good_day():
+    """After clear nothing is left of any fault."""
     given = faults()
     fresh = given.document()
     given.refuse(500)
@@ -122,6 +127,7 @@ def test_compaction_on_demand(cluster):
     ids=lambda given: given["fault"],
 )
 def test_every_fault_can_be_ordered_over_http(given):
+    """A POST does what the method does, and tells what is in force."""
     asked = []
     assert rules.order(faults(), given, asked.append)["fault"] == given["fault"]
     assert asked == ([3.0] if given["fault"] == "outage" else [])
@@ -139,6 +145,7 @@ def test_every_fault_can_be_ordered_over_http(given):
     ],
 )
 def test_a_wrong_order_says_what_is_wrong(given, words):
+    """An unknown fault, or a field that doesn't fit, is 400 with a sentence."""
     with pytest.raises(Refusal, match=words) as refused:
         rules.order(faults(), given, lambda seconds: None)
     assert refused.value.code == 400
@@ -154,6 +161,7 @@ def test_reviews_know_the_faults():
 
 
 def test_the_ledger_counts():
+    """Requests are counted by verb, resource and namespace, and forgotten on demand."""
     ledger = Ledger()
     for verb, namespace in (("list", "a"), ("list", "b"), ("watch", "a")):
         ledger.record(LedgerEntry(verb, "pods", namespace, "", {}, 0.0, 1, "test"))

@@ -19,6 +19,7 @@ def names(snapshot):
 
 
 def test_each_write_has_a_version_of_its_own():
+    """Every write, in whatever collection, gets the next version, and the object carries it."""
     history = EtcdHistory()
     first = history.put(PODS, obj("x"))
     second = history.put(("", "nodes"), {"metadata": {"name": "n"}})
@@ -27,6 +28,7 @@ def test_each_write_has_a_version_of_its_own():
 
 
 def test_the_past_can_be_listed():
+    """A list at an older version shows what was there then: neither what came nor what went since."""
     history = EtcdHistory()
     history.put(PODS, obj("gone"))
     then = history.put(PODS, obj("changed", x=1)).version
@@ -48,6 +50,7 @@ def test_a_deletion_has_a_version():
 
 
 def test_compaction_forgets():
+    """After a compaction every older version is 410 with reason Expired, the present one is not."""
     history = EtcdHistory()
     old = history.put(PODS, obj("x")).version
     history.put(PODS, obj("y"))
@@ -68,6 +71,7 @@ def test_a_collection_that_is_not_used_yet_is_compacted_too():
 
 
 def test_memory_is_bounded():
+    """Only so many changes are remembered, as by a watch cache; what is older is Expired."""
     history = EtcdHistory(remembered=10)
     for turn in range(30):
         history.put(PODS, obj("x", turn=turn))
@@ -88,6 +92,7 @@ def test_lists_are_in_the_order_of_etcd():
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
 def test_every_version_can_be_reconstructed(writes):
+    """Whatever happened, the list at each version is what was there at that version."""
     history = EtcdHistory()
     seen = {}
     for name, delete in writes:

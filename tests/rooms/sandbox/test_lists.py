@@ -28,6 +28,7 @@ def filled(count):
 
 
 def test_pages_are_one_snapshot():
+    """All pages show the cluster at the version of the first one, whatever happens in between."""
     cluster = filled(5)
     first = page(cluster, limit=2)
     cluster.delete("ConfigMap", "c3")
@@ -54,6 +55,7 @@ def test_pages_lose_nothing_and_repeat_nothing(count, limit):
 
 
 def test_an_expired_token_offers_another():
+    """After a compaction the next page is 410 Expired, with a token that goes on with the present state."""
     cluster = filled(3)
     first = page(cluster, limit=1)
     cluster.delete("ConfigMap", "c1")
@@ -102,6 +104,7 @@ def test_a_compacted_version_can_not_be_listed_exactly():
 
 @pytest.mark.parametrize("match", ["", "NotOlderThan", "Exact"])
 def test_a_version_of_the_future_is_too_large(match):
+    """A version that the server has not reached is 504 with the cause that clients look for."""
     with pytest.raises(Refusal) as refused:
         page(filled(1), resourceVersion=9999, resourceVersionMatch=match)
     document = refused.value.document()
@@ -110,6 +113,7 @@ def test_a_version_of_the_future_is_too_large(match):
 
 
 def test_selectors_select(cluster):
+    """Labels, names and fields narrow a list down; what remains is not counted then."""
     cluster.create(pod("a", node="n1", labels={"app": "web"}))
     cluster.create(pod("b", node="n2", labels={"app": "web"}))
     cluster.create(pod("c", node="n1", labels={"app": "db"}, phase="Running"))

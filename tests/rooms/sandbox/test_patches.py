@@ -35,6 +35,7 @@ def test_merge_patch_follows_its_standard(target, patch, expected):
 
 @given(st.dictionaries(st.text(max_size=2), JSON), st.dictionaries(st.text(max_size=2), JSON))
 def test_merge_patch_twice_is_once(target, patch):
+    """Applying a merge patch again changes nothing, and the given object is never touched."""
     before = copy.deepcopy(target)
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
@@ -81,6 +82,7 @@ def test_json_patch_follows_its_standard(target, operations, expected):
     ],
 )
 def test_a_json_patch_that_can_not_be_applied_is_refused(operations, code):
+    """What doesn't fit the object is 422, what is no patch is 400."""
     with pytest.raises(Refusal) as refused:
         json_patch({"a": 1, "list": []}, operations)
     assert refused.value.code == code

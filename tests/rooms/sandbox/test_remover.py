@@ -18,6 +18,7 @@ def recorded(cluster):
 
 
 def test_a_plain_object_goes_at_once(cluster):
+    """Deleting a config map is one DELETED event."""
     cluster.create(config_map("a"))
     seen = recorded(cluster)
     cluster.delete("ConfigMap", "a")
@@ -36,6 +37,7 @@ def test_a_finalizer_holds_an_object(cluster):
 
 
 def test_deleting_again_changes_nothing(cluster):
+    """An object that waits for its finalizers is not marked twice."""
     cluster.create(pod("a", finalizers=["example.com/x"]))
     first = cluster.delete("Pod", "a")
     assert cluster.delete("Pod", "a") == first
@@ -56,6 +58,7 @@ def test_a_pod_on_a_node_ends_gracefully(cluster):
 
 
 def test_force_skips_the_grace(cluster):
+    """A gracePeriodSeconds of 0 deletes a running pod in one step."""
     cluster.create(pod("a", node="n"))
     seen = recorded(cluster)
     cluster.remover.delete(Target(cluster.kind("Pod"), "default", "a"), Deletion(grace=0))
@@ -63,6 +66,7 @@ def test_force_skips_the_grace(cluster):
 
 
 def test_a_namespace_takes_its_objects_along(cluster):
+    """First it is Terminating, then its objects go, then the namespace."""
     cluster.load([pod("a", "team"), config_map("b", "team"), config_map("other")])
     seen = recorded(cluster)
     cluster.delete("Namespace", "team")
@@ -76,6 +80,7 @@ def test_a_namespace_takes_its_objects_along(cluster):
 
 
 def test_an_object_with_a_finalizer_holds_its_namespace(cluster):
+    """The namespace stays Terminating, takes nothing new in, and goes with its last object."""
     cluster.load([pod("a", "team", finalizers=["example.com/x"])])
     cluster.delete("Namespace", "team")
     assert cluster.get("Namespace", "team")["status"]["phase"] == "Terminating"
@@ -87,6 +92,7 @@ def test_an_object_with_a_finalizer_holds_its_namespace(cluster):
 
 @pytest.mark.client_go(341, "envtest")
 def test_a_definition_takes_its_kind_along(cluster):
+    """Deleting a definition deletes its objects and unserves the kind; making it again starts empty."""
     cluster.load([definition(), widget("one")])
     seen = recorded(cluster)
     cluster.delete("crd", "widgets.example.com")
@@ -102,6 +108,7 @@ def test_a_definition_takes_its_kind_along(cluster):
 
 @pytest.mark.parametrize("deletion", [Deletion(uid="another"), Deletion(version="1")])
 def test_preconditions_protect(cluster, deletion):
+    """A delete that is meant for another uid or version is refused with 409, and nothing is deleted."""
     cluster.create(config_map("a"))
     with pytest.raises(Refusal) as refused:
         cluster.remover.delete(Target(cluster.kind("cm"), "default", "a"), deletion)

@@ -40,10 +40,12 @@ def call(method, path, **query):
     ],
 )  # fmt: skip
 def test_urls_are_read_as_kubernetes_reads_them(method, path, expected):
+    """Method and path give verb, resource, namespace and name."""
     assert call(method, path) == expected
 
 
 def test_a_list_with_watch_is_a_watch():
+    """watch=true or 1 makes a LIST a WATCH, watch=false doesn't."""
     assert call("GET", PODS, watch="true")[0] == "watch"
     assert call("GET", PODS, watch="1")[0] == "watch"
     assert call("GET", PODS, watch="false")[0] == "list"
@@ -65,6 +67,7 @@ def test_a_list_with_watch_is_a_watch():
     ],
 )
 def test_what_is_not_served_is_refused(method, path, code):
+    """Unknown resources are 404, verbs that they don't have are 405."""
     with pytest.raises(Refusal) as refused:
         call(method, path)
     assert refused.value.code == code
@@ -82,6 +85,7 @@ def with_widgets():
 
 
 def test_discovery_tells_every_kind():
+    """Groups, versions and resources of built-in and custom kinds are listed, with their subresources."""
     assert page("/api")["versions"] == ["v1"]
     groups = {group["name"]: group for group in page("/apis", registry=with_widgets())["groups"]}
     assert {"apps", "batch", "example.com", "authorization.k8s.io"} <= groups.keys()

@@ -38,6 +38,7 @@ async def answer(session, method, path, **options):
 
 
 async def test_objects_are_written_and_read():
+    """Create, get, list, replace, patch and delete work over HTTP with the right codes."""
     async with running() as (_, session):
         code, created = await answer(session, "POST", PODS, json=pod("a"))
         assert (code, created["metadata"]["name"]) == (201, "a")
@@ -82,6 +83,7 @@ async def test_items_of_custom_lists_say_what_they_are():
 
 
 async def test_scale_reads_and_writes_replicas():
+    """/scale of a Deployment and of a custom kind shows and changes the replicas."""
     async with running() as (sandbox, session):
         deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
         deployment["spec"] = {"replicas": 2}
@@ -99,6 +101,7 @@ async def test_scale_reads_and_writes_replicas():
 
 
 async def test_tables_and_metadata_on_demand():
+    """The Accept header decides whether a list is objects, a table, or metadata only."""
     async with running() as (sandbox, session):
         sandbox.load([pod("a", phase="Running")])
         table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -111,6 +114,7 @@ async def test_tables_and_metadata_on_demand():
 
 
 async def test_a_watch_streams_lines():
+    """Changes come as they happen, one JSON object per line; the request is in the ledger once."""
     async with running() as (sandbox, session):
         async with session.get(PODS, params={"watch": "1"}) as response:
             sandbox.store.create(pod("a"))
@@ -125,6 +129,7 @@ async def test_a_watch_streams_lines():
 
 
 async def test_a_watch_list_streams_and_goes_on():
+    """Initial events, their end, then the live changes, all on one request."""
     async with running() as (sandbox, session):
         sandbox.store.create(pod("a"))
         async with session.get(PODS, params=WATCH_LIST) as response:
@@ -144,6 +149,7 @@ async def test_a_watch_ends_after_its_timeout():
 
 
 async def test_bookmarks_come_by_themselves():
+    """Every interval, each watch that allows them gets a bookmark."""
     async with running(bookmark_interval=10) as (sandbox, session):
         clock = sandbox.clock
         async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
@@ -172,6 +178,7 @@ async def test_watches_can_be_cut(order, ends_cleanly):
 
 
 async def test_a_silent_watch_says_nothing_until_it_speaks():
+    """Nothing comes through, not even a bookmark; then everything that was held back."""
     async with running() as (sandbox, session):
         sandbox.faults.silence("pods")
         async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
@@ -226,6 +233,7 @@ async def test_a_compacted_watch_is_an_error_event():
 
 
 async def test_broken_and_huge_lines():
+    """A line that is no JSON, and one of a megabyte, arrive as they are ordered."""
     async with (
         running() as (sandbox, session),
         session.get(PODS, params={"watch": "1"}, read_bufsize=4 << 20) as response,
@@ -239,6 +247,7 @@ async def test_broken_and_huge_lines():
 
 
 async def test_refusals_reach_the_client():
+    """A 429 has its Retry-After header, and only the matching requests are refused."""
     async with running() as (sandbox, session):
         sandbox.faults.refuse(429, Match(verb="list"), times=1, retry_after=3)
         async with session.get(PODS) as response:
@@ -260,6 +269,7 @@ async def test_latency_delays_the_answer():
 
 
 async def test_faults_and_ledger_over_http():
+    """Another process can order faults and read the ledger."""
     async with running() as (_, session):
         order = {"fault": "refuse", "status": 503, "verb": "list", "resource": "pods"}
         assert (await answer(session, "POST", "/sandbox/faults", json=order))[1]["rules"][0]["status"] == 503
@@ -273,6 +283,7 @@ async def test_faults_and_ledger_over_http():
 
 
 async def test_it_comes_back_on_the_same_port_with_its_objects():
+    """Stopped, it refuses connections; started again, it has the same URL and the same objects."""
     async with running() as (sandbox, session):
         sandbox.store.create(pod("a"))
         url = sandbox.url
@@ -288,6 +299,7 @@ async def test_it_comes_back_on_the_same_port_with_its_objects():
 
 
 async def test_an_outage_ends_by_itself():
+    """Ordered over HTTP, the server goes away and comes back after so many seconds."""
     async with running() as (sandbox, session):
         await answer(session, "POST", "/sandbox/faults", json={"fault": "outage", "seconds": 5})
         while sandbox.is_listening:
@@ -312,6 +324,7 @@ async def test_a_taken_port_is_a_sentence():
 
 
 async def test_churn_keeps_its_rate():
+    """A churn of 10 makes ten changes a second by the clock."""
     async with running() as (sandbox, _):
         living = asyncio.create_task(sandbox.churn(10))
         await sandbox.clock.settle()

@@ -59,6 +59,7 @@ def test_a_call_that_waits_while_the_controller_ends_says_so(controller: Control
 def test_a_call_as_the_loop_closes_says_so(
     controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch, is_late: bool, said: str
 ) -> None:
+    """The loop closes just before the call reaches it: no word of event loops, no coroutine left over."""
     schedule = asyncio.run_coroutine_threadsafe
 
     def closing(*call: Any) -> Future[str]:

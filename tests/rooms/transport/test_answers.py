@@ -52,6 +52,7 @@ def status(code, reason, message="it did not work", **details):
     ],
 )
 def test_a_status_is_told_with_its_reason_and_message(code, reason, kind):
+    """What the server wrote about the fault is what the log shows, under an error of its own kind."""
     error = answer_error(code, {}, status(code, reason), now=NOW)
     assert type(error) is kind
     assert (error.code, error.reason, error.message) == (code, reason, "it did not work")
@@ -79,6 +80,7 @@ def test_a_page_of_a_proxy_is_told_by_its_code_and_its_beginning(code, kind):
 
 
 def test_a_status_without_a_code_has_that_of_the_answer():
+    """Aggregated API servers that leave the code out of their Status are understood by the HTTP status."""
     error = answer_error(403, {}, b'{"kind": "Status", "message": "no"}', now=NOW)
     assert (type(error), error.code, error.message) == (Forbidden, 403, "no")
 
@@ -107,6 +109,7 @@ def test_the_header_says_when_to_come_back():
     ],
 )
 def test_retry_after_is_a_number_or_a_date(value, seconds):
+    """Both forms of the header are understood, and nonsense makes nobody wait."""
     assert retry_after(value, now=NOW) == seconds
 
 

@@ -123,6 +123,8 @@ def writing(*pieces):
 
 
 def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeconfig, tls):
+    """Two hundred pages are one connection, and none of them goes through aiohttp's reader."""
+
     async def use(client):
         return [await whole(client) for _ in range(3)], client.statistics()
 
@@ -134,6 +136,7 @@ def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeco
 
 
 def test_a_long_body_comes_unchanged(kubeconfig, tls):
+    """Ten megabytes in chunks of all sizes, faster than they are read."""
     content = bytes(range(256)) * 40_000
     pieces, at, size = [HEAD], 0, 1
     while at < len(content):
@@ -157,12 +160,14 @@ def test_a_long_body_comes_unchanged(kubeconfig, tls):
     ],
 )
 def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer):
+    """Proxies and old servers write heads in pieces and bodies with a length."""
     server, bodies = talk(writing(*answer), twice, kubeconfig)
     assert bodies == [b"abc", b"abc"]
     assert server.connections == 1
 
 
 def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
+    """What comes of it is decoded part by part, and everything else goes on in between."""
     content = bytes(range(256)) * 20_000
 
     async def use(client):
@@ -229,6 +234,8 @@ def test_events_before_a_broken_connection_are_given(kubeconfig, tls):
 
 
 def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
+    """Bytes that are no chunk end the watch with a sentence; what came before them is given."""
+
     async def use(client):
         parts = Parts()
         channel = await client.wire.open(WATCH, parts)
@@ -264,6 +271,7 @@ def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
 
 @pytest.mark.parametrize("head", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
 def test_a_server_that_falls_silent_within_an_answer_is_given_up(kubeconfig, monkeypatch, head):
+    """A list of which half has come, and then nothing, fails in a time that is known."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
 
     async def use(client):
@@ -331,6 +339,8 @@ def taken(use):
 
 
 def test_a_server_that_is_only_slow_is_not_given_up():
+    """The time that counts is since the last byte, and not since the first."""
+
     async def use(loop, _, feed, intake):
         for _ in range(5):
             await loop.wait(29)
@@ -418,6 +428,7 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, tls):
 
 
 def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
+    """Nothing waits for a second event, nor for a buffer to be full."""
     step = asyncio.Event()
 
     async def script(writer, _):
@@ -441,6 +452,7 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
 
 
 def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
+    """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
     head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
@@ -523,6 +535,8 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
 
 
 def test_a_session_of_ones_own_is_respected(kubeconfig):
+    """Who gives the official client another class of answers gets them, and lists work all the same."""
+
     class Mine(ClientResponse):
         pass
 

@@ -34,6 +34,7 @@ def read(body, sizes):
     end=st.sampled_from([b"0\r\n\r\n", b"000;x\r\nTrailer: 1\r\n\r\n", b"0\r\n\r\nHTTP/1.1 200 OK\r\n"]),
 )
 def test_a_body_does_not_depend_on_how_it_was_read(chunks, sizes, end):
+    """Whatever sizes chunks have, and wherever the network cuts them, the body is the same."""
     body = b"".join((header % len(content)) + b"\r\n" + content + b"\r\n" for header, content in chunks)
     decoder, parts, rest = read(body + end, sizes)
     assert b"".join(parts) == b"".join(content for _, content in chunks)
@@ -45,6 +46,7 @@ def test_a_body_does_not_depend_on_how_it_was_read(chunks, sizes, end):
 
 
 def test_chunks_that_are_there_come_one_by_one():
+    """An event that was written as one chunk is not cut, nor joined with another one."""
     decoder, parts, rest = read(b"4\r\none\n\r\n4\r\ntwo\n\r\n5\r\nth", [])
     assert parts == [b"one\n", b"two\n", b"th"]
     assert not decoder.ended
@@ -53,6 +55,7 @@ def test_chunks_that_are_there_come_one_by_one():
 
 @given(st.integers(0, 40))
 def test_what_is_here_is_given_at_once(size):
+    """Nobody waits for the end of a chunk whose begin can be used."""
     body = b"20\r\n" + b"x" * 32 + b"\r\n"
     _, parts, _ = read(body[:size], [])
     assert b"".join(parts) == b"x" * min(max(size - 4, 0), 32)
@@ -79,5 +82,6 @@ def test_what_is_here_is_given_at_once(size):
 )
 @pytest.mark.parametrize("sizes", [[], [1] * 6000])
 def test_what_is_no_chunk_is_told(body, sizes):
+    """A server that loses its place is not read on as if nothing had happened."""
     with pytest.raises(BrokenBody, match="a chunk begins with"):
         read(body + b"\r\n1\r\nx\r\n", sizes)

@@ -22,6 +22,8 @@ def item(name):
 
 
 async def test_a_resource_is_discovered_listed_and_watched(connected, core):
+    """From a kind in a manifest to its events, with the three requests that it takes."""
+
     async def answer(request):
         if request.path == "/api/v1":
             return web.json_response(core)
@@ -45,6 +47,7 @@ async def test_a_resource_is_discovered_listed_and_watched(connected, core):
 
 
 async def test_a_request_carries_its_body_and_type(connected):
+    """Patches, leases and events go through the same gate, each with its content type."""
     seen = []
 
     async def answer(request):
@@ -74,6 +77,8 @@ async def test_a_request_carries_its_body_and_type(connected):
 
 
 async def test_a_refusal_and_a_page_are_errors_of_their_kind(connected):
+    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
+
     async def answer(request):
         if request.method == "PUT":
             return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)

@@ -17,6 +17,7 @@ class Kept(list):
 
 @given(plain=st.binary(max_size=3000) | st.just(b"pod" * 500_000), sizes=st.lists(st.integers(1, 500)))
 def test_what_is_unpacked_is_what_was_packed(plain, sizes):
+    """However the network cuts it, and however much it becomes."""
     packed = gzip.compress(plain, 1)
     parts = Kept()
     unpacker = Unpacker(parts)

@@ -60,6 +60,7 @@ def test_nothing_configured_names_both_ways_out():
 
 
 def test_a_kubeconfig_that_does_not_exist_is_named():
+    """A wrong path is told, instead of another cluster being used."""
     with pytest.raises(UsageError, match="The kubeconfig /no/such/file does not exist"):
         find("/no/such/file")
 
@@ -130,6 +131,7 @@ def test_of_several_kubeconfigs_the_one_at_fault_is_named(write, monkeypatch):
 
 
 def test_an_unknown_context_names_those_that_exist(write):
+    """A typing error in --context is answered with what could have been meant."""
     with pytest.raises(UsageError, match=r"has no context 'prod'. It has dev\."):
         find(write("dev"), "prod")
 
@@ -164,5 +166,6 @@ def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
 
 
 def test_a_certificate_that_is_none_is_told(write):
+    """An authority that holds no certificate ends in a sentence before anything is asked."""
     with pytest.raises(UsageError, match="The certificates for https://one can't be loaded"):
         asyncio.run(Client.connect(kubeconfig=write("dev", **{"certificate-authority-data": "IQ=="})))

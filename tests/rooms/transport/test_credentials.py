@@ -43,6 +43,7 @@ async def token(credentials):
 
 
 async def test_a_token_is_renewed_when_it_is_due_and_not_before():
+    """A process that runs for a week never shows an expired token."""
     login = Counting()
     credentials, clock = await made(login)
     assert await token(credentials) == "token-1"
@@ -62,6 +63,7 @@ async def test_many_requests_log_in_once():
 
 
 async def test_a_refused_token_is_replaced_once_for_everybody():
+    """After a 401 one login serves all the requests that were refused."""
     login = Counting()
     credentials, _ = await made(login)
     refused = await credentials.proof()
@@ -83,6 +85,7 @@ async def test_a_server_that_refuses_everything_is_not_hammered():
 
 
 async def test_a_login_that_changes_nothing_says_so():
+    """A static token that the server refuses ends in its 401, without another try."""
     login = Counting(token="always")
     credentials, _ = await made(login)
 

@@ -46,6 +46,7 @@ def test_a_kind_has_its_own_subresources_only(core):
 
 
 def test_a_custom_kind_is_asked_for_in_its_group():
+    """Custom resources need nothing that built-in ones don't."""
     server = Server(
         **{"/apis/ex.io/v1": {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}}
     )
@@ -113,6 +114,7 @@ def test_a_resource_is_named_as_people_do(text, group, version, resource):
     "text", ["", " pods", "apps/deployments", "a/b/c/d", "apps/v1/", "/pods", "x/v1/a.b"]
 )
 def test_what_is_no_name_of_a_resource_is_refused(text):
+    """A slip is told at once, with what would have been right."""
     with pytest.raises(UsageError, match=r"deployments\.v1\.apps"):
         ResourceName.parse(text)
 

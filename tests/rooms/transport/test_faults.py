@@ -104,6 +104,8 @@ async def test_what_a_certificate_is_checked_against(serving, certificates, kube
 
 
 async def test_https_to_a_server_without_tls_is_told(serving, kubeconfig):
+    """A server address with https for a plain port is reported as a TLS fault."""
+
     async def answer(_):
         return web.json_response({})
 

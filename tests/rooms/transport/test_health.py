@@ -130,6 +130,7 @@ async def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
 
 
 async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
+    """A question without an answer is none: it does not keep everybody waiting for ever."""
     clock, server, health = bench()
 
     async def hang():

@@ -23,4 +23,5 @@ NO_SUBJECT = [f"h.{encoded(claims)}.t" for claims in ([], {"sub": 3}, {})]
 
 @pytest.mark.parametrize("token", ["", "opaque", "a.b.c", "h.\xff.t", *NO_SUBJECT])
 def test_a_token_that_is_no_jwt_has_no_name(token):
+    """Opaque tokens are fine: there is just no name to show."""
     assert token_subject(token) is None

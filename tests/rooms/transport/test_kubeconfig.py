@@ -28,6 +28,7 @@ def logged_in(config):
 
 
 def test_each_way_to_log_in_becomes_a_header(kubeconfig, tmp_path):
+    """Tokens, token files and passwords of a kubeconfig all work, whatever white space a file ends with."""
     (tmp_path / "token").write_text("from-file\n")
     assert logged_in(kubeconfig("https://one", {"token": "secret"})) == "Bearer secret"
     assert logged_in(kubeconfig("https://one", {"tokenFile": str(tmp_path / "token")})) == "Bearer from-file"
@@ -36,6 +37,7 @@ def test_each_way_to_log_in_becomes_a_header(kubeconfig, tmp_path):
 
 
 def test_a_context_without_a_user_is_anonymous(kubeconfig):
+    """A kubeconfig that only names a server with TLS is enough to be anonymous there."""
     config = kubeconfig("https://one")
     del config["contexts"][0]["context"]["user"]
     del config["users"]
@@ -45,6 +47,7 @@ def test_a_context_without_a_user_is_anonymous(kubeconfig):
 
 
 def test_files_are_found_beside_the_kubeconfig(tmp_path, kubeconfig, certificates):
+    """Relative paths in a kubeconfig are relative to it, from whatever folder it is used."""
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig("https://one", **{"certificate-authority": "ca.crt"})))
@@ -80,6 +83,7 @@ async def test_a_plugin_is_run_once_while_its_token_lasts(kubeconfig, plugin):
 
 
 def test_a_token_without_an_end_is_good_until_it_is_refused(kubeconfig, plugin):
+    """A plugin that names no expiry is not run every minute."""
     user, _ = plugin(TOKEN % "")
     login, configuration = exec_login(kubeconfig, user)
     asyncio.run(login.load(configuration, afresh=False))
@@ -87,6 +91,7 @@ def test_a_token_without_an_end_is_good_until_it_is_refused(kubeconfig, plugin):
 
 
 def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
+    """Plugins that hand out client certificates instead of tokens work too."""
     user, _ = plugin(
         'echo \'{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": '
         '{"clientCertificateData": "CERT", "clientKeyData": "KEY"}}\''
@@ -106,6 +111,7 @@ def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
     ],
 )
 def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
+    """What the plugin said is in the message, instead of a 401 from being anonymous."""
     user, _ = plugin(body)
     with pytest.raises(UsageError, match=said) as caught:
         logged_in(kubeconfig("https://one", user))
@@ -113,6 +119,7 @@ def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
 
 
 def test_a_plugin_that_is_not_installed_is_named(kubeconfig):
+    """A missing `aws` or `gke-gcloud-auth-plugin` is named."""
     user = {"exec": {"command": "no-such-plugin", "apiVersion": "client.authentication.k8s.io/v1"}}
     with pytest.raises(UsageError, match=r"'no-such-plugin'.*no folder of PATH has it"):
         logged_in(kubeconfig("https://one", user))

@@ -10,6 +10,7 @@ from declctl.transport import LineSplitter
 
 @given(st.lists(st.binary(max_size=12)), st.lists(st.integers(1, 9)))
 def test_lines_do_not_depend_on_how_the_bytes_were_cut(contents, sizes):
+    """Whatever the network does with packets, the same events come out."""
     lines = [content.replace(b"\n", b"") for content in contents]
     body = b"".join(line + b"\n" for line in lines)
     splitter = LineSplitter()
@@ -25,6 +26,7 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(contents, sizes):
 
 @given(st.binary(min_size=1, max_size=30).filter(lambda text: b"\n" not in text))
 def test_a_cut_line_is_a_fault_and_no_event(text):
+    """A connection that breaks within an object never delivers half of it."""
     splitter = LineSplitter()
     splitter.feed(memoryview(b"whole\n" + text))
     assert splitter.take() == [b"whole"]
@@ -54,6 +56,7 @@ def test_a_long_line_that_ends_is_given_up_too():
 
 
 def test_memory_that_is_used_again_does_not_change_a_line():
+    """The buffer of a socket is written over while its lines still wait to be decoded."""
     buffer = bytearray(b"one\ntw")
     splitter = LineSplitter()
     splitter.feed(memoryview(buffer))

@@ -374,6 +374,8 @@ async def test_each_write_passes_the_gate_once(connected):
 
 @pytest.mark.client_go("Probes & metrics")
 async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
+    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
+
     async def answer(request):
         return web.json_response({}, status=404 if request.path == "/none" else 200)
 

@@ -12,6 +12,7 @@ READS = st.lists(
 
 @given(READS)
 def test_what_was_read_and_not_used_is_kept(reads):
+    """Growing, shrinking and using a part of it lose no byte and change none."""
     buffer = ReadBuffer()
     expected = b""
     for number, (known, most, left) in enumerate(reads):

@@ -9,6 +9,7 @@ from declctl.transport.config import ServiceAccount
 
 
 def test_a_rotated_token_is_read(tmp_path, monkeypatch, certificates):
+    """When the kubelet swaps the projected token, the next reading has the new one, within a minute."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())

@@ -153,6 +153,7 @@ async def test_selectors_are_sent_with_lists_and_with_watches():
 
 
 async def test_what_the_options_select_is_left_of_what_the_source_does():
+    """A tweak narrows what was declared; it never opens it."""
     gate = Gate(page(), Channel([]))
     options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
     pods = source(gate, label_selector="app=web")
@@ -268,6 +269,7 @@ async def test_events_before_a_fault_are_delivered_before_it():
     ],
 )
 def test_a_stream_that_breaks_is_closed_and_told(last, kind):
+    """A connection that is cut within an event is an error of the connection, never half an event."""
     channel = Channel([event("ADDED", "a", 2), last])
     with pytest.raises(kind):
         asyncio.run(watched(source(Gate(channel))))

@@ -37,6 +37,7 @@ async def test_every_request_says_who_asks_and_for_what(connected):
 
 
 async def test_a_401_runs_the_plugin_again_and_repeats_the_request(connected, plugin):
+    """A token that the server has revoked is replaced, and nobody above notices."""
     user, runs = plugin(TOKEN % "")
 
     async def answer(request):
@@ -67,6 +68,7 @@ async def test_a_server_that_always_says_401_is_asked_twice(connected, plugin):
 
 
 async def test_a_token_that_expires_is_renewed_before_it_does(connected, plugin):
+    """With an exec plugin whose tokens last ten minutes, the server never sees an expired one."""
     user, _ = plugin(TOKEN % ', "expirationTimestamp": "2026-01-01T00:10:00Z"')
     seen = []
 
@@ -85,6 +87,8 @@ async def test_a_token_that_expires_is_renewed_before_it_does(connected, plugin)
 
 
 async def test_an_overloaded_server_says_when_to_come_back(connected):
+    """The Retry-After of a 429 reaches whoever backs off."""
+
     async def answer(_):
         return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
 
@@ -96,6 +100,7 @@ async def test_an_overloaded_server_says_when_to_come_back(connected):
 
 
 async def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
+    """An API server that accepts connections and says nothing does not hang a list for ever."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
     gone = asyncio.Event()
 
@@ -266,6 +271,7 @@ async def test_a_rotated_authority_is_used_for_the_next_request(connected, certi
 
 
 async def test_a_closed_client_says_so(kubeconfig):
+    """A request after the end is an error with a sentence, and closing twice is harmless."""
     client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1"))
     await client.close()
     await client.close()
@@ -275,6 +281,7 @@ async def test_a_closed_client_says_so(kubeconfig):
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_nothing_is_left_open(serving, kubeconfig):
+    """A client that was closed leaves no connection behind, also after errors."""
     with warnings.catch_warnings(action="ignore"):
         gc.collect()  # what other tests have left is not judged here
 
@@ -316,6 +323,8 @@ async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconf
 
 
 async def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
+    """A cluster that is only reachable through proxy-url is reached through it."""
+
     async def proxy(request):
         return web.json_response({"gitVersion": f"{request.host} through the proxy"})
 

@@ -235,6 +235,7 @@ def test_another_leader_is_noticed(scene, scope, view) -> None:
 
 
 def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
+    """A child that could not be applied may replace one that would be deleted."""
     scene.server.answers["GET", MAPS] = {"items": [member("old")]}
     scene.server.answers["PATCH", f"{MAPS}/a"] = Forbidden(403, "Forbidden", "no")
     with pytest.raises(Forbidden):

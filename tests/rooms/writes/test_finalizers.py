@@ -55,6 +55,7 @@ def test_only_ours_is_removed(scene, scope, view):
     ],
 )
 def test_nothing_is_sent_when_nothing_would_change(scene, scope, view, adds, metadata):
+    """And an object that is being deleted never gets one."""
     assert _change(scene, scope, view(metadata=metadata), adds=adds) is None
     assert scene.server.requests == []
 
@@ -90,6 +91,7 @@ def test_a_removal_ends_when_the_object_lacks_it(scene, scope, view, found):
 
 
 def test_conflicts_have_an_end(scene, scope, view):
+    """After six patches the call fails, and is retried with the back-off of its key."""
     scene.server.answers["PATCH", PATH] = _conflict()
     scene.server.answers["GET", PATH] = _stored()
     with pytest.raises(Conflict):

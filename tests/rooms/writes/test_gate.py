@@ -106,6 +106,7 @@ def test_a_lease_that_is_lost_while_a_write_waits_stops_the_write(scene, apply) 
 
 
 def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope) -> None:
+    """`--dry-run` shows what would be; nothing is stored, so nothing waits for it to come back."""
     writer = scene.factory(dry_run=True).writer("web", 1)
     written = scene.run(writer.apply(document_of(MAP), scope()))
     ((_, _, params, _),) = scene.server.requests
@@ -145,6 +146,7 @@ def test_what_is_tried_again_is_not_tried_for_ever(scene, apply, answers, reques
 
 
 def test_a_conflict_of_an_apply_is_repeated(scene, apply) -> None:
+    """Two writers met in the server; with force the result is the same in any order."""
     scene.server.errors = [conflict(), conflict()]
     apply(seconds=1)
     assert len(scene.server.requests) == 3

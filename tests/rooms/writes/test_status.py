@@ -98,6 +98,7 @@ def test_the_time_of_a_transition_moves_with_the_status_alone(scene, patch, view
 
 
 def test_conditions_of_others_stay(scene, patch, view) -> None:
+    """Conditions are merged by type; the list is sent as a whole, with the version that it was made from."""
     others = condition("Synced", lastProbeTime=BEFORE)
     patch(view(status={"conditions": [others]}), [READY])
     assert bodies(scene)[0]["conditions"] == [others, condition(lastTransitionTime=NOW)]
@@ -120,6 +121,7 @@ def test_a_condition_that_was_written_meanwhile_is_not_lost(scene, patch, view) 
 
 
 def test_conflicts_end(scene, patch, view) -> None:
+    """After six patches the handler fails, and is retried with its back-off."""
     scene.server.answers["PATCH", f"{PATH}/status"] = Conflict(409, "Conflict", "modified")
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "77"}}
     times: list[float] = []
@@ -162,6 +164,7 @@ def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) 
 
 
 def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
+    """The status of the old one says nothing about the new one."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
     with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
