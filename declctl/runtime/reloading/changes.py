@@ -45,7 +45,7 @@ RETRIED = frozenset(
         EXHAUSTED,
     }
 )
-_SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
+SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
 _NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
 
 
@@ -380,7 +380,7 @@ class ImportSeconds(NamedTuple):
     @property
     def are_slow(self) -> bool:
         """Whether the imports explain a slow reload."""
-        return self.in_preflight + self.here > _SLOW_IMPORTS
+        return self.in_preflight + self.here > SLOW_IMPORTS
 
     def __str__(self) -> str:
         """`imports took 20 s in the pre-flight and 20 s here`."""

@@ -53,7 +53,7 @@ class Greet:
 @pytest.fixture(autouse=True)
 def _imports_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a busy machine; a test of a slow import says that it took 20 s."""
-    monkeypatch.setattr("declctl.runtime.reloading.changes._SLOW_IMPORTS", 20.0)
+    monkeypatch.setattr("declctl.runtime.reloading.changes.SLOW_IMPORTS", 20.0)
 
 
 @pytest.fixture(name="guard")
