@@ -83,6 +83,7 @@ async def test_cache_and_listener_have_synced_with_the_first_list(queue, names):
 
 
 @pytest.mark.client_go(171, "isInInitialList", "Tombstones", "410 while watching")
+@pytest.mark.client_go("An expired version", "A delete that is missed across 410")
 @QUEUES
 async def test_a_missed_change_is_found_and_a_missed_delete_is_a_tombstone(queue):
     """After a gap only what differs is told, each kind of difference in its form (client-go 17, 179)."""

@@ -100,3 +100,20 @@ async def test_a_failure_that_lasts_is_met_with_patience_and_survived(failure, s
         await b.advance(150)
         assert b.agrees()
         assert (b.figures.state, b.figures.error, b.source.open_watches) == ("Watching", None, 1)
+
+
+@pytest.mark.client_go("Watch answers 403 or 500 for a while")
+@pytest.mark.parametrize("fault", ["403", "500"])
+async def test_a_watch_that_is_refused_for_an_hour_costs_two_requests_a_minute(fault):
+    """Back-off ends at half a minute: the server is left alone, and its recovery is noticed soon."""
+    async with bench() as b:
+        at_watches(FAULTS[fault])(b.source)
+        b.source.cut()
+        b.source.requests.clear()
+        await b.advance(3600)
+        assert 120 <= len(b.source.requests) <= 360  # a list that succeeds may be among them
+        assert b.agrees()
+        b.source.calm()
+        b.source.add(pod("c"))
+        await b.advance(30)
+        assert b.agrees()

@@ -49,7 +49,7 @@ async def test_a_stream_without_an_end_is_given_up_for_a_list(caplog):
         assert (b.figures.streams_given_up, given_up()) == (2, f"{silent} from now on")
 
 
-@pytest.mark.client_go("WatchList fallback")
+@pytest.mark.client_go("WatchList fallback", "An end bookmark that never comes")
 async def test_a_stream_that_never_ends_is_given_up_for_a_list():
     """Also when it keeps talking."""
     async with bench(begin=False) as b:

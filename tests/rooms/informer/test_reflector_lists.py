@@ -114,7 +114,7 @@ def test_one_object_of_a_page_does_not_hold_the_page(compressed):
         tracemalloc.stop()
 
 
-@pytest.mark.client_go(136)
+@pytest.mark.client_go(136, "More than 500 objects, with an expired continue token")
 async def test_pages_that_expire_are_followed_by_one_whole_list():
     """At the version asked for first, without a limit."""
     async with bench(streams=False, objects=["p0"], page_size=4) as b:

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.decoding import Projection
+from declctl.errors import Unreachable
 from declctl.informer import FakeControllerSource, supports_watch_list
 from declctl.objects import WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
@@ -51,6 +52,23 @@ async def test_nothing_is_stored_before_everything_is_there():
         assert b.names == []
         assert b.reflector.last_sync_resource_version == ""
         assert not b.store.last_store_sync_resource_version
+
+
+@pytest.mark.client_go("An initial stream that is cut before its end")
+@pytest.mark.parametrize("fault", [None, Unreachable("reset by peer")])
+async def test_a_stream_that_is_cut_before_its_end_is_begun_again(fault):
+    """Nobody sees half a cache, then all that is there by now."""
+    async with bench(begin=False) as b:
+        b.source.ends_initial_events = False
+        await b.begin()
+        b.source.delete("demo/a")
+        await b.settle()
+        assert b.names == []
+        b.source.ends_initial_events = True
+        b.source.cut(fault)
+        await b.advance(5)
+        assert b.names == ["b"]
+        assert b.source.lists() == []
 
 
 @pytest.mark.client_go(148, 160, "WatchList opt-out")
