@@ -42,44 +42,6 @@ def drain(queue):
     return delivered
 
 
-def test_a_change_is_merged_as_long_as_no_handler_has_seen_it():
-    """Also one whose turn had come.
-
-    A handler that failed on Added has to hear of Deleted, and of what is made anew.
-    """
-    queue = queue_of()
-    queue.add("k", "Modified")
-    failing = queue.take()
-    queue.add("k", "Deleted")
-    queue.add("k", "Added")
-    queue.retry(failing, 0.0)
-    assert drain(queue) == [("Deleted", 1), ("Added", 0)]
-    queue = queue_of()
-    queue.add("k", "Modified")
-    running = queue.take()
-    queue.add("k", "Added")
-    assert queue.take() is None
-    queue.done(running)
-    queue.add("k", "Deleted")
-    assert queue.idle
-    queue.add("k", "Modified")
-    assert drain(queue) == [("Modified", 0)]
-    assert queue.statistics().merged == 2
-    clock = ManualClock()
-    queue = queue_of(clock)
-    queue.add("k", "Added")
-    queue.retry(queue.take(), 1.0)
-    queue.add("k", "Deleted")
-    assert queue.statistics().merged == 0
-    clock.set(1.0)
-    assert drain(queue) == [("Added", 1), ("Deleted", 0)]
-    queue = queue_of(keyed=False, merge_above=6)
-    for value in ("one", "two", "three", "four"):
-        queue.add("k", value)
-    assert drain(queue) == [("one", 0), ("four", 0)]
-    assert queue.statistics().merged == 2
-
-
 def test_values_live_no_longer_than_their_delivery():
     """Ten thousand short-lived objects behind a stuck handler leave neither turns nor values behind."""
     queue = queue_of()
@@ -105,32 +67,6 @@ def test_values_live_no_longer_than_their_delivery():
     queue.done(queue.take())
     assert watched() is None
     assert drain(queue) == [("two", 0)]
-
-
-@pytest.mark.guarantee("G4")
-def test_backlog_keeps_its_epoch_until_it_is_handed_over():
-    """What waits is the old code's until it is handed over; what backs off is the new code's (G10)."""
-    clock = ManualClock()
-    queue = queue_of(clock, keyed=False)
-    for key in "abc":
-        queue.add(key, "value")
-    failing, running = queue.take(), queue.take()
-    ended = queue.cut()
-    queue.retry(failing, 5.0)
-    assert queue.outstanding(ended) == 2
-    assert queue.epoch_of(failing) == queue.epoch
-    waiting = queue.take()
-    assert queue.epoch_of(waiting) == ended
-    assert not queue.handed_over(ended)
-    queue.hand_over(ended)
-    assert queue.handed_over(ended)
-    assert queue.epoch_of(waiting) == queue.epoch
-    clock.set(5.0)
-    again = queue.take()
-    assert (again is failing, again.attempts) == (True, 1)
-    for item in (running, waiting, again):
-        queue.done(item)
-    assert queue.idle
 
 
 @pytest.mark.guarantee("G2", "G3")
@@ -164,32 +100,6 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
         worker.join(30.0)
     assert not faults
     assert seen == {f"k{k}": [n for n in range(2000) if n % 7 == k] for k in range(7)}
-
-
-@pytest.mark.guarantee("G10")
-def test_a_retry_belongs_to_the_epoch_in_which_a_worker_takes_it():
-    """A failing change keeps its moment and its attempts over a cut, and keeps no old epoch alive (G10)."""
-    clock = ManualClock()
-    queue = queue_of(clock, keyed=False)
-    queue.add("k", "value")
-    queue.retry(queue.take(), 5.0)
-    ended = queue.cut()
-    assert (queue.outstanding(ended), queue.idle, queue.next_due()) == (0, False, 5.0)
-    assert queue.take() is None
-    clock.set(5.0)
-    item = queue.take()
-    assert (queue.epoch_of(item), item.attempts) == (queue.epoch, 1)
-    assert queue.epoch == ended + 1
-    clock = ManualClock()
-    queue = queue_of(clock, keyed=False)
-    for key in "abc":
-        queue.add(key, "value")
-        queue.retry(queue.take(), 5.0)
-    clock.set(5.0)
-    taken = queue.take()
-    ended = queue.cut()
-    assert (queue.epoch_of(taken), queue.outstanding(ended)) == (ended, 1)
-    assert [queue.epoch_of(queue.take()) for _ in range(2)] == [ended + 1, ended + 1]
 
 
 @pytest.mark.guarantee("G10")
@@ -336,87 +246,6 @@ def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock)
     assert max(later - earlier for earlier, later in pairwise(moments)) <= LONGEST_REST + 0.5
 
 
-def test_what_can_be_one_change_is_and_the_rest_stays_in_order(queue: Queue, clock: ManualClock) -> None:
-    """Added + Deleted is nothing, and both count as merged.
-
-    Deleted + Added can't be one, also at one moment.
-    """
-    queue.add("a", "+")
-    queue.add("a", "-")
-    clock.set(20.0)
-    assert taken(queue) == []
-    assert (queue.statistics().merged, queue.statistics().waiting) == (2, 0)
-    assert queue.idle
-    assert queue.next_due() is None
-    queue.add("a", "-")
-    queue.add("a", "+")
-    queue.add("a", "1")
-    clock.set(0.5)
-    queue.add("a", "2")
-    clock.set(0.5)
-    assert taken(queue) == [("a", "-")]
-    clock.set(0.5)
-    assert taken(queue) == [("a", "+12")]
-
-
-def test_a_running_or_failed_change_keeps_its_key(queue: Queue, clock: ManualClock) -> None:
-    """What came meanwhile rests, and comes after the call, or after the retry.
-
-    Whose delay is the back-off.
-    """
-    queue.add("a", "1")
-    clock.set(1.0)
-    item = queue.take()
-    assert item is not None
-    queue.add("a", "2")
-    clock.set(0.5)
-    queue.add("a", "3")
-    queue.done(item)
-    assert taken(queue) == []
-    clock.set(1.0)
-    assert taken(queue) == [("a", "23")]
-    queue.add("a", "1")
-    clock.set(1.0)
-    item = queue.take()
-    assert item is not None
-    queue.retry(item, 5.0)
-    queue.add("a", "2")
-    clock.set(2.0)
-    assert taken(queue) == []
-    clock.set(3.0)
-    assert taken(queue) == [("a", "1"), ("a", "2")]
-
-
-def test_what_rests_belongs_to_the_code_that_runs_when_it_is_quiet(queue: Queue, clock: ManualClock) -> None:
-    """A reload in between: nothing is lost, changes before and after it are one, and no drain waits."""
-    queue.add("a", "1")
-    old = queue.cut()
-    assert queue.outstanding(old) == 0
-    queue.add("a", "2")
-    clock.set(1.0)
-    item = queue.take()
-    assert item is not None
-    assert (item.value, queue.epoch_of(item)) == ("12", old + 1)
-
-
-def test_another_debounce_does_not_change_the_order_of_a_key(queue: Queue, clock: ManualClock) -> None:
-    """A rest that has begun keeps its time, and what comes behind it rests as long; zero ends all rests."""
-    queue.add("a", "-")
-    queue.add("a", "+")
-    queue.debounce = 0.0
-    assert queue.next_due() == 0.0
-    queue.add("a", "1")
-    assert taken(queue) == [("a", "-"), ("a", "+"), ("a", "1")]
-    queue.debounce = 10.0
-    queue.add("a", "-")
-    queue.debounce = 1.0
-    queue.add("a", "+")
-    clock.set(2.0)
-    assert taken(queue) == []
-    clock.set(8.0)
-    assert taken(queue) == [("a", "-"), ("a", "+")]
-
-
 def test_no_change_rests_while_the_buffer_is_full(clock: ManualClock) -> None:
     """`bufferBytes` bounds what rests: beyond it, the handler gets its work at once."""
     queue: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=10)
@@ -466,25 +295,6 @@ def test_at_the_end_of_the_process_what_rests_is_kept_and_nothing_else(
     assert taken(queue) == [("a", "2"), ("runs", "passed"), ("a", "3"), ("runs", "rests")]
     assert queue.idle
     assert queue.statistics().dropped == 1
-
-
-def test_what_rests_is_dropped_with_all_that_waits(queue: Queue) -> None:
-    """`clear` counts it, and leaves nothing behind.
-
-    Without a rest, the end of the process drops nothing itself.
-    """
-    queue.add("a", "1")
-    queue.add("b", "1")
-    assert queue.clear() == 2
-    assert queue.idle
-    assert queue.next_due() is None
-    queue.add("a", "2")
-    assert queue.statistics().waiting == 1
-    queue.clear()
-    queue.debounce = 0.0
-    queue.add("a", "1")
-    assert queue.keep_resting() == (False, 0)
-    assert queue.clear() == 1
 
 
 def test_keys_that_come_and_go_leave_no_memory(clock: ManualClock) -> None:
