@@ -127,12 +127,12 @@ async def test_a_hundred_and_more_watches_run_at_once(connected):
             channel.close()
 
 
-async def test_a_rotated_authority_is_used_for_the_next_request(connected, certificates, tmp_path):
+async def test_a_rotated_authority_is_used_for_the_next_request(
+    connected, certificates, server_tls, tmp_path
+):
     """When a mounted CA is replaced, connections are made with the new one, without a restart."""
     ca = tmp_path / "ca.crt"
     ca.write_bytes((certificates / "stranger.crt").read_bytes())
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
 
     async def answer(_):
         return web.json_response({"gitVersion": "v1"})
@@ -140,7 +140,7 @@ async def test_a_rotated_authority_is_used_for_the_next_request(connected, certi
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of what we refuse
     clock = ManualClock()
     cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
-    async with connected(answer, **cluster, ssl_context=context, clock=clock) as (_, client):
+    async with connected(answer, **cluster, ssl_context=server_tls, clock=clock) as (_, client):
         with pytest.raises(Unreachable, match="is not accepted"):
             await client.version()
         ca.write_bytes((certificates / "ca.crt").read_bytes())
@@ -172,11 +172,10 @@ async def test_nothing_is_left_open(connected):
     gc.collect()
 
 
-async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates):
+async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates, server_tls):
     """Certificates given as base64 in the kubeconfig log in, as the admin's of most clusters do."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.crt")
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
-    context.verify_mode = ssl.CERT_REQUIRED
+    server_tls.load_verify_locations(certificates / "ca.crt")
+    server_tls.verify_mode = ssl.CERT_REQUIRED
 
     def data(name):
         return base64.b64encode((certificates / name).read_bytes()).decode()
@@ -188,7 +187,7 @@ async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconf
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of a refusal
     cluster = {"certificate-authority-data": data("ca.crt"), "tls-server-name": "localhost"}
     user = {"client-certificate-data": data("server.crt"), "client-key-data": data("server.key")}
-    async with serving(answer, ssl_context=context) as url:
+    async with serving(answer, ssl_context=server_tls) as url:
         client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster))
         assert await client.version() == "localhost"
         await client.close()
