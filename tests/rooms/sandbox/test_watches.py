@@ -59,16 +59,6 @@ def test_a_watch_resumes(bench):
     assert seen(bench.watch(resourceVersion=version)) == [("DELETED", "a")]
 
 
-def test_a_watch_from_too_long_ago_is_expired(bench):
-    """A version from before the compaction is 410 with reason Expired."""
-    bench.cluster.create(pod("a"))
-    bench.cluster.create(pod("b"))
-    bench.cluster.history.compact()
-    with pytest.raises(Refusal) as refused:
-        bench.watch(resourceVersion=2)
-    assert (refused.value.code, refused.value.reason) == (410, "Expired")
-
-
 def test_who_stops_matching_is_deleted(bench):
     """Leaving a selector is DELETED with the old content under the new version; entering it is ADDED."""
     watcher = bench.watch(labelSelector="app=web")
