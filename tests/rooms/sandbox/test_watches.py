@@ -171,31 +171,6 @@ def test_large_answers_come_in_pieces(bench):
     assert b"".join(pieces).count(b'"ADDED"') == 20
 
 
-@pytest.mark.parametrize(
-    ("params", "code", "words"),
-    [
-        ({"resourceVersion": "abc"}, 500, "strconv.ParseUint"),
-        (
-            {"resourceVersionMatch": "NotOlderThan"},
-            422,
-            "forbidden for watch unless sendInitialEvents is provided",
-        ),
-        ({"sendInitialEvents": "true"}, 422, "requires setting resourceVersionMatch to NotOlderThan"),
-        (
-            {"sendInitialEvents": "true", "resourceVersionMatch": "Exact"},
-            422,
-            'supported values: "NotOlderThan"',
-        ),
-    ],
-)
-def test_wrong_options_are_refused(params, code, words):
-    """Options of a watch that contradict each other are refused as the real server refuses them."""
-    with pytest.raises(Refusal) as refused:
-        read_options(params, "", watch=True)
-    assert refused.value.code == code
-    assert words in refused.value.message
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from("abc"), st.sampled_from(["create", "web", "db", "delete", "watch"])),
     max_size=30,
