@@ -27,7 +27,7 @@ def test_each_write_has_a_version_of_its_own():
 
 
 def test_compaction_forgets():
-    """After a compaction every older version is 410 with reason Expired, also of an empty kind."""
+    """Every older version is 410 with reason Expired, also of an empty kind; the present one is not."""
     history = EtcdHistory()
     old = history.put(PODS, obj("x")).version
     history.put(PODS, obj("y"))
