@@ -20,6 +20,12 @@ def bundle_of(files: dict[str, str], root: str = "app") -> Bundle:
     return Bundle(root, {name: dedent(text).lstrip("\n").encode() for name, text in files.items()})
 
 
+def without_mark(marked: str) -> tuple[str, tuple[int, int]]:
+    """The text without its mark; and the line and the column of the mark."""
+    before, _, behind = marked.partition(MARK)
+    return before + behind, (before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
+
+
 @pytest.fixture(name="generation")
 def _generation():
     """Makes namespaces of files, and closes them in the end."""
@@ -55,11 +61,9 @@ def _fault(generation):
     def of(files, text):
         plain, place = {}, None
         for name, marked in files.items():
-            clean = dedent(marked).lstrip("\n")
-            if MARK in clean:
-                before = clean[: clean.index(MARK)]
-                place = (f"app/{name}", before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-            plain[name] = clean.replace(MARK, "")
+            plain[name], found = without_mark(dedent(marked).lstrip("\n"))
+            if MARK in marked:
+                place = (f"app/{name}", *found)
         namespace = generation(plain)
         table = PluginRegistry(namespace.bundle)
         with pytest.raises(EntryPointError) as caught:

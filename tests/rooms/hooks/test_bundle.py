@@ -19,24 +19,63 @@ def _folder(tmp_path):
     return make
 
 
-def test_only_what_entry_points_reach_is_read(folder):
-    """Also by late imports, in circles, and by a relative import of a neighbour.
+PACKAGE = {
+    "h/__init__.py": "",
+    "h/a.py": "from .deep import b",
+    "h/c.py": "",
+    "h/deep/b.py": "from .. import c",
+}
+BESIDE = dict.fromkeys(["h/scratch.py", "h/deep/other.py", "h/tests/test_a.py"], "import h.a")
+# A module that only a computed name reaches has its imports in memory, too, and its packages whole.
+WHOLE = {
+    "a.py": "import h, other.x\n__import__(h.NAME)",
+    "h/__init__.py": "",
+    "h/late.py": "import rules",
+    "other/x.py": "",
+    "other/y.py": "",
+    "rules.py": "",
+}
 
-    Nothing else of the folder.
-    """
-    root = folder({"pods.py": "import rules", "rules.py": "", "unrelated.py": "", "notes.txt": ""})
-    assert list(closure(root, ["pods"]).files) == ["pods.py", "rules.py"]
-    root = folder({"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"})
-    assert list(closure(root, ["a"]).files) == ["a.py", "b.py", "c/d.py"]
-    assert list(closure(folder({"a.py": "from . import b", "b.py": ""}), ["a"]).files) == ["a.py", "b.py"]
+# The entry points, the files that are read, and other files of the folder.
+READ = {
+    "what an import names": ("pods", {"pods.py": "import rules", "rules.py": ""}, {"unrelated.py": ""}),
+    "sources only": ("pods", {"pods.py": ""}, {"notes.txt": ""}),
+    "late imports, in circles": (
+        *("a", {"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"}, {}),
+    ),
+    "a relative import of a neighbour": ("a", {"a.py": "from . import b", "b.py": ""}, {}),
+    # A module of a package that nothing imports, such as its tests, causes no reload.
+    "of a package what is imported": ("h.a", PACKAGE, BESIDE),
+    "what a package imports that is read whole": ("a", WHOLE, {"unrelated.py": ""}),
+    # An entry point that is one letter off: those that are there can be named in the advice.
+    "the neighbours of what is not there": ("h.pod", {"h/__init__.py": "", "h/pods.py": ""}, {}),
+    # They are told when they are imported, with their place.
+    "what is no Python": ("a", {"a.py": "import b", "b.py": "def f(:"}, {}),
+    "zero bytes": ("a", {"a.py": "import b", "b.py": "x = 1\0"}, {}),
+    "nesting without end": ("a", {"a.py": "import b", "b.py": "(" * 5000 + ")" * 5000}, {}),
+    # An installed package, `__main__` and `sys` are nobody's handler files. A mere folder does not hide them.
+    "nothing of an installed package": ("installed.package", {}, {}),
+    "no folder of an installed package": ("pods", {"pods.py": "import yaml"}, {"yaml/script.py": ""}),
+    "no folder of a module of Python": (
+        *("a", {"a.py": "import __main__, sys"}, {"__main__/x.py": "", "sys/x.py": ""}),
+    ),
+    # As Python has it; a folder without a front does not come before the module.
+    "a package before a module of its name": ("a", {"a/__init__.py": ""}, {"a.py": ""}),
+    "a module before a folder of its name": ("b", {"b.py": ""}, {"b/c.py": ""}),
+    "a module of its package before one beside it": (
+        *("pk", {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": ""}),
+        {"json.py": ""},
+    ),
+    "a sibling of the package if an import climbs out": (
+        *("pk.pods", {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}, {}),
+    ),
+}
 
 
-def test_of_a_package_what_is_imported_is_read(folder):
-    """A module of a package that nothing imports, such as its tests, causes no reload."""
-    files = {"h/__init__.py": "", "h/a.py": "from .deep import b", "h/deep/b.py": "from .. import c"}
-    others = dict.fromkeys(["h/scratch.py", "h/deep/other.py", "h/tests/test_a.py"], "import h.a")
-    root = folder(files | others | {"h/c.py": ""})
-    assert list(closure(root, ["h.a"]).files) == ["h/__init__.py", "h/a.py", "h/c.py", "h/deep/b.py"]
+@pytest.mark.parametrize("what", READ)
+def test_only_what_entry_points_reach_is_read(folder, what):
+    entry, files, others = READ[what]
+    assert list(closure(folder(files | others), [entry]).files) == sorted(files)
 
 
 @pytest.mark.parametrize(
@@ -59,49 +98,6 @@ def test_a_package_that_imports_by_computed_names_is_read_whole(folder, source):
     names = ["h/a.py", "h/deep/b.py", "h/.hidden/c.py", "h/__pycache__/d.py", "h/data.json"]
     root = folder({"h/__init__.py": source, **dict.fromkeys(names, "")})
     assert list(closure(root, ["h.a"]).files) == ["h/__init__.py", "h/a.py", "h/deep/b.py"]
-
-
-def test_what_a_package_read_whole_imports_is_read(folder):
-    """A module that only a computed name reaches has its imports in memory, too, and its packages whole."""
-    files = {
-        "a.py": "import h, other.x\n__import__(h.NAME)",
-        "h/__init__.py": "",
-        "h/late.py": "import rules",
-    }
-    root = folder({**files, "rules.py": "", "other/x.py": "", "other/y.py": "", "unrelated.py": ""})
-    found = ["a.py", "h/__init__.py", "h/late.py", "other/x.py", "other/y.py", "rules.py"]
-    assert list(closure(root, ["a"]).files) == found
-
-
-def test_a_module_that_is_not_there_has_its_neighbours_read(folder):
-    """An entry point that is one letter off: those that are there can be named in the advice."""
-    root = folder({"h/__init__.py": "", "h/pods.py": ""})
-    assert list(closure(root, ["h.pod"]).files) == ["h/__init__.py", "h/pods.py"]
-
-
-@pytest.mark.parametrize("broken", ["def f(:", "x = 1\0", "(" * 5000 + ")" * 5000])
-def test_broken_files_are_read_all_the_same(folder, broken):
-    """They are told when they are imported, with their place."""
-    root = folder({"a.py": "import b", "b.py": broken})
-    assert list(closure(root, ["a"]).files) == ["a.py", "b.py"]
-
-
-def test_modules_that_are_elsewhere_are_left_to_python(folder):
-    """An installed package, `__main__` and `sys` are nobody's handler files.
-
-    A mere folder does not hide them.
-    """
-    assert closure(folder({}), ["installed.package"]).files == {}
-    files = {"pods.py": "import yaml", "yaml/script.py": ""}
-    assert list(closure(folder(files), ["pods"]).files) == ["pods.py"]
-    root = folder({"a.py": "import __main__, sys", "__main__/x.py": "", "sys/x.py": ""})
-    assert list(closure(root, ["a"]).files) == ["a.py"]
-
-
-def test_a_package_comes_before_a_module_of_its_name(folder):
-    """As Python has it; a folder without a front does not."""
-    root = folder({"a.py": "", "a/__init__.py": "", "b.py": "", "b/c.py": ""})
-    assert list(closure(root, ["a", "b"]).files) == ["a/__init__.py", "b.py"]
 
 
 def test_files_are_known_by_the_folder_that_people_gave(folder):
@@ -127,14 +123,6 @@ def test_a_source_is_found_without_a_look_at_the_others(root):
     bundle = Bundle(root, Files({"p/a.py": b"x"}))
     assert bundle.source(bundle.display("p/a.py")) == "x"
     assert bundle.source(bundle.display("p/b.py")) is None
-
-
-def test_a_relative_import_finds_what_python_finds(folder):
-    """The one in its package, or a sibling of the package if it climbs out."""
-    files = {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": "", "json.py": ""}
-    assert list(closure(folder(files), ["pk"]).files) == ["pk/__init__.py", "pk/json.py"]
-    files = {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}
-    assert list(closure(folder(files), ["pk.pods"]).files) == ["pk/__init__.py", "pk/pods.py", "rules.py"]
 
 
 def test_what_has_not_changed_is_not_parsed_again(folder, monkeypatch):

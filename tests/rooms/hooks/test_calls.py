@@ -4,13 +4,12 @@ import asyncio
 import contextvars
 import gc
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from declctl.errors import HandlerFailed
 from declctl.hooks.calls import Implementation, begin_async, call, call_async, readable_traceback
-from declctl.hooks.registry import PluginRegistry
 
 GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
 
@@ -48,21 +47,8 @@ def test_only_a_persons_ctrl_c_passes():
 
     with pytest.raises(KeyboardInterrupt):
         call(implementation(pressed), GIVEN)
-    raised = []
-
-    def interrupting():
-        raise KeyboardInterrupt
-
-    def work():
-        try:
-            call(implementation(interrupting), GIVEN)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert isinstance(raised[0], HandlerFailed)
+    with ThreadPoolExecutor(1) as workers, pytest.raises(HandlerFailed):
+        workers.submit(call, implementation(pressed), GIVEN).result()
 
 
 def test_a_call_that_can_not_be_told_or_awaited_is_a_failure():
@@ -210,28 +196,25 @@ async def test_a_cancellation_from_outside_passes(called):
         await task
 
 
-def test_a_traceback_begins_with_the_persons_own_code(generation):
+def test_a_traceback_begins_with_the_persons_own_code(listening):
     """No line of the host stands above what the person wrote; the same for `async def`."""
     source = "def inner():\n    raise ValueError('no')\n\ndef on_pod(obj):\n    inner()\n"
-    text = readable_traceback(_failure(generation, {"pods.py": source}))
-    files = [
-        line for line in text.splitlines() if line.startswith("  File ")
-    ]  # versions underline differently
+    text = readable_traceback(_failure(listening, {"pods.py": source}))
+    # Versions underline differently.
+    files = [line for line in text.splitlines() if line.startswith("  File ")]
     assert files == ['  File "app/pods.py", line 5, in on_pod', '  File "app/pods.py", line 2, in inner']
     assert "    raise ValueError('no')" in text
     assert "calling.py" not in text
     assert text.endswith("ValueError: no\n")
-    namespace = generation({"pods.py": "async def on_pod(obj):\n    1 / 0\n"})
-    table = PluginRegistry(namespace.bundle)
-    target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
+    _, (target,) = listening({"pods.py": "async def on_pod(obj):\n    1 / 0\n"}, "pods:on_pod")
     with pytest.raises(HandlerFailed) as caught:
         asyncio.run(call_async(target.implementations[0], GIVEN))
     assert readable_traceback(caught.value).splitlines()[1] == '  File "app/pods.py", line 2, in on_pod'
 
 
-def test_a_traceback_shows_the_lines_that_were_run_with_their_causes(generation):
+def test_a_traceback_shows_the_lines_that_were_run_with_their_causes(generation, listening):
     """Code of an old generation as it was; `raise … from …` and groups; a raise in the call itself, too."""
-    failure = _failure(generation, {"pods.py": "def on_pod(obj):\n    old_code()\n"})
+    failure = _failure(listening, {"pods.py": "def on_pod(obj):\n    old_code()\n"})
     generation({"pods.py": "def on_pod(obj):\n    brand_new()\n"}).module("pods")
     assert "    old_code()" in readable_traceback(failure)
     source = """
@@ -241,7 +224,7 @@ def test_a_traceback_shows_the_lines_that_were_run_with_their_causes(generation)
             except KeyError as error:
                 raise ExceptionGroup("two", [ValueError("one")]) from error
     """
-    text = readable_traceback(_failure(generation, {"pods.py": source}))
+    text = readable_traceback(_failure(listening, {"pods.py": source}))
     assert '{}["x"]' in text
     assert "ValueError: one" in text
     with pytest.raises(HandlerFailed) as caught:
@@ -267,10 +250,8 @@ def test_the_gate_costs_next_to_nothing():
     assert len(passed) <= 5, passed
 
 
-def _failure(generation, files):
-    namespace = generation(files)
-    table = PluginRegistry(namespace.bundle)
-    target = table.target(table.add_entry("pods:on_pod", namespace.resolve("pods:on_pod")))
+def _failure(listening, files):
+    _, (target,) = listening(files, "pods:on_pod")
     with pytest.raises(HandlerFailed) as caught:
         call(target.implementations[0], GIVEN)
     return caught.value

@@ -184,34 +184,28 @@ def test_a_raise_inside_a_library_is_shown_where_the_file_called_it(fault):
     assert "JSONDecodeError" in error.message
 
 
-@pytest.mark.parametrize("hook", ["declctl_commands", "declctl_metrics"])
-def test_a_hook_of_the_host_is_never_asynchronous(fault, hook):
-    """There is no loop where it is called."""
-    error = fault({"pods.py": f"from declctl import hookimpl\n@hookimpl\nasync def §{hook}(): ...\n"}, "pods")
-    assert (error.code, error.suggestion) == ("DCL048", "write `def` instead of `async def`")
+MARKED = "from declctl import hookimpl\n@hookimpl"
+# There is no loop where the first two are called; a coroutine of the others would be nobody's object.
+NEVER_ASYNC = ["commands", "metrics", "indexers", "transform", "config_schema", "rbac"]
+UNFIT = [
+    *(
+        ("pods", f"{MARKED}\nasync def §declctl_{name}(): ...", "write `def` instead of `async def`")
+        for name in NEVER_ASYNC
+    ),
+    # There is nothing to wrap: each implementation is called by itself.
+    ("pods", f"{MARKED}(wrapper=True)\ndef §declctl_event(obj):\n    yield", "remove"),
+    ("pods", f"{MARKED}(hookwrapper=True)\ndef §declctl_event(obj):\n    yield", "remove"),
+    # Calling it would make a generator and do nothing at all.
+    ("pods:on_pod", "def §on_pod(obj):\n    yield obj", "remove the `yield`"),
+    ("pods:on_pod", "async def §on_pod(obj):\n    yield obj", "remove the `yield`"),
+]
 
 
-@pytest.mark.parametrize("option", ["wrapper", "hookwrapper"])
-def test_a_wrapper_is_refused(fault, option):
-    """There is nothing to wrap: each implementation is called by itself."""
-    source = f"from declctl import hookimpl\n@hookimpl({option}=True)\ndef §declctl_event(obj):\n    yield\n"
-    assert fault({"pods.py": source}, "pods").code == "DCL048"
-
-
-@pytest.mark.parametrize("prefix", ["", "async "])
-def test_a_generator_is_refused(fault, prefix):
-    """Calling it would make a generator and do nothing at all."""
-    error = fault({"pods.py": f"{prefix}def §on_pod(obj):\n    yield obj\n"}, "pods:on_pod")
-    assert (error.code, error.suggestion) == ("DCL048", "remove the `yield`")
-
-
-@pytest.mark.parametrize(
-    "hook", ["declctl_indexers", "declctl_transform", "declctl_config_schema", "declctl_rbac"]
-)
-def test_hooks_between_the_wire_and_the_cache_cannot_wait(fault, hook):
-    """A coroutine in the cache would be nobody's object."""
-    source = f"from declctl import hookimpl\n@hookimpl\nasync def §{hook}(): ...\n"
-    assert fault({"pods.py": source}, "pods").code == "DCL048"
+@pytest.mark.parametrize(("entry", "source", "suggestion"), UNFIT)
+def test_what_could_not_be_called_is_refused(fault, entry, source, suggestion):
+    error = fault({"pods.py": source}, entry)
+    assert error.code == "DCL048"
+    assert error.suggestion.startswith(suggestion)
 
 
 def test_what_is_refused_is_not_registered(generation):

@@ -9,7 +9,7 @@ from declctl.hooks.lint import lint, ordinary_modules
 from declctl.hooks.loader import GenerationNamespace
 from declctl.hooks.usage import methods_used
 from declctl.testing import BundleDir
-from tests.rooms.hooks.conftest import MARK, bundle_of
+from tests.rooms.hooks.conftest import bundle_of, without_mark
 
 HEAD = """\
 import atexit, logging, os, signal, socket, sys, threading
@@ -92,9 +92,8 @@ FINE = {
 def test_what_is_looked_up_past_the_bundle_is_found(what):
     """At import or later: it fails then, or its edits are not noticed."""
     text, code = LOOKED_UP[what]
-    (found,) = lint(bundle_of({"handlers.py": f"import sys\n{text.replace(MARK, '')}", "helper.py": ""}))
-    before = f"import sys\n{text}".partition(MARK)[0]
-    place = (before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+    source, place = without_mark(f"import sys\n{text}")
+    (found,) = lint(bundle_of({"handlers.py": source, "helper.py": ""}))
     assert (found.code, found.line, found.column) == (code, *place)
 
 
@@ -102,10 +101,8 @@ def test_what_is_looked_up_past_the_bundle_is_found(what):
 def test_an_import_that_no_reload_undoes_is_found(what):
     """With file, line, column, and what to do."""
     text, code = FOUND[what]
-    text = HEAD + text
-    before = text[: text.index(MARK)]
-    place = (before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-    (found,) = lint(bundle_of({"handlers.py": text.replace(MARK, "")}))
+    source, place = without_mark(HEAD + text)
+    (found,) = lint(bundle_of({"handlers.py": source}))
     assert (found.file, found.line, found.column, found.code) == ("app/handlers.py", *place, code)
     assert found.message.startswith("at import, this ")
     assert found.suggestion

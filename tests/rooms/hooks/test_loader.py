@@ -57,9 +57,7 @@ def test_every_form_of_import_finds_the_own_generation(generation):
     assert old.resolve("handlers.pods:early")() == {"old"}
     assert new.resolve("handlers.pods:early")() == {"new"}
     assert old.resolve("handlers.pods:early")() == {"old"}
-    old = generation(siblings("old"))
     late = old.resolve("handlers.pods:late")
-    new = generation(siblings("new"))
     assert new.resolve("handlers.pods:late")() == "new"
     assert late() == "old"
     old = generation(siblings("old"))

@@ -9,6 +9,7 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import Finding, lint
 from declctl.runtime.checking.check import check
 from declctl.testing import BundleDir
+from tests.rooms.hooks.conftest import without_mark
 
 HOOK = "import declctl\n@declctl.hookimpl\n"
 
@@ -141,11 +142,11 @@ def found(source: str, entry: str = "handlers:hook") -> list[Finding]:
 def test_a_write_that_goes_wrong_whenever_it_runs_is_found(what: str) -> None:
     """At the call, with the form that is right; one that raises is an error."""
     text, code = FOUND[what]
-    before = text.partition("§")[0]
-    (finding,) = found(text.replace("§", ""))
+    source, place = without_mark(text)
+    (finding,) = found(source)
     assert finding.code == code
     assert finding.severity == ("error" if code == "DCL097" else "warning")
-    assert (finding.line, finding.column) == (before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
+    assert (finding.line, finding.column) == place
     assert finding.suggestion
 
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from declctl.manifest.diagnostics import SourceText
+from declctl.manifest.diagnostics import Diagnostic, SourceText
 from declctl.manifest.document import MAX_DEPTH, UnreadableYaml, parse_documents, read_document, substitute
 from declctl.manifest.values import BadValue
 
@@ -24,6 +24,13 @@ def read(text: str):
     document = read_document(source, root, {})
     assert document.faults == []
     return document.data
+
+
+def refused(text: str) -> Diagnostic:
+    """What is said of a text that can't be read."""
+    with pytest.raises(UnreadableYaml) as caught:
+        list(parse_documents(SourceText("m.yaml", text)))
+    return caught.value.diagnostic
 
 
 @given(DATA)
@@ -85,35 +92,30 @@ def test_dates_stay_text():
 @pytest.mark.parametrize("opening", ["- ", "[", "{a: ", "? "])
 def test_bottomless_nesting_is_refused(opening):
     """A text that nests for ever must not exhaust the stack."""
-    with pytest.raises(UnreadableYaml) as caught:
-        list(parse_documents(SourceText("m.yaml", opening * 100_000)))
-    assert caught.value.diagnostic.code == "DCL004"
-    assert f"more than {MAX_DEPTH} levels" in caught.value.diagnostic.message
+    fault = refused(opening * 100_000)
+    assert fault.code == "DCL004"
+    assert f"more than {MAX_DEPTH} levels" in fault.message
 
 
 def test_aliases_that_multiply_are_refused():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    with pytest.raises(UnreadableYaml) as caught:
-        list(parse_documents(SourceText("m.yaml", "\n".join(lines))))
-    assert caught.value.diagnostic.code == "DCL004"
-    assert caught.value.diagnostic.line == 5
+    fault = refused("\n".join(lines))
+    assert (fault.code, fault.line) == ("DCL004", 5)
 
 
 @pytest.mark.parametrize(("text", "column"), [("a: &a [*a]", 8), ("a: &a {b: [*a]}", 12)])
 def test_an_alias_to_its_own_parent_is_refused(text, column):
     """A value can't contain itself."""
-    with pytest.raises(UnreadableYaml) as caught:
-        list(parse_documents(SourceText("m.yaml", text)))
-    assert (caught.value.diagnostic.code, caught.value.diagnostic.column) == ("DCL004", column)
+    fault = refused(text)
+    assert (fault.code, fault.column) == ("DCL004", column)
 
 
 def test_several_documents_have_roots_of_their_own():
     """Anchors don't reach over the border of a document."""
     source = SourceText("m.yaml", "a: &x 1\n---\nb: 2\n")
     assert [root.start.line for root in parse_documents(source)] == [1, 3]
-    with pytest.raises(UnreadableYaml):
-        list(parse_documents(SourceText("m.yaml", "a: &x 1\n---\nb: *x\n")))
+    assert refused("a: &x 1\n---\nb: *x\n")
 
 
 TEXT = """\

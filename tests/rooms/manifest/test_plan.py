@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from declctl.manifest import plan
 from declctl.manifest.model import CacheMode, ControllerSpec, HandlerSpec, QueueSpec, ResourceSpec
-from declctl.manifest.plan import TransformId, WatchKey
+from declctl.manifest.plan import Plan, TransformId, WatchKey
 
 DROP = TransformId(("metadata.managedFields",))
 
@@ -14,10 +14,14 @@ def resource(name: str = "pods", **fields) -> ResourceSpec:
     return ResourceSpec(name=name, api_version="v1", kind="Pod", **fields)
 
 
+def planned(*resources: ResourceSpec, handlers: tuple[HandlerSpec, ...] = ()) -> Plan:
+    return plan(ControllerSpec("c", resources, handlers))
+
+
 def test_one_watch_for_each_namespace_and_name():
     """The API server takes one namespace and one name in a watch."""
     spec = resource(namespaces=("a", "b"), names=("x", "y"), label_selector="app=web")
-    keys = plan(ControllerSpec("c", (spec,))).resources[0].watches
+    keys = planned(spec).resources[0].watches
     assert [(key.namespace, key.field_selector) for key in keys] == [
         ("a", "metadata.name=x"),
         ("a", "metadata.name=y"),
@@ -31,27 +35,22 @@ def test_names_join_the_field_selector_in_canonical_order():
     """The same conditions are the same key, whichever way they came."""
     by_names = resource(names=("x",), field_selector="status.phase=Running")
     by_selector = resource("other", field_selector="metadata.name=x,status.phase=Running")
-    found = plan(ControllerSpec("c", (by_names, by_selector)))
+    found = planned(by_names, by_selector)
     assert len(found.watches) == 1
     assert found.watches[0].resources == ("pods", "other")
 
 
 def test_all_namespaces_is_one_watch():
-    (watch,) = plan(ControllerSpec("c", (resource(),))).watches
+    (watch,) = planned(resource()).watches
     assert watch.key == WatchKey("v1", "Pod", transform=DROP)
 
 
 def test_resources_with_the_same_key_share_a_watch():
     """Resources that differ in resync or name cost one list; the stricter idle timeout counts."""
-    found = plan(
-        ControllerSpec(
-            "c",
-            (
-                resource("fast", resync_period=1.0, idle_timeout=30.0),
-                resource("slow", resync_period=9.0),
-                resource("part", label_selector="a=b"),
-            ),
-        )
+    found = planned(
+        resource("fast", resync_period=1.0, idle_timeout=30.0),
+        resource("slow", resync_period=9.0),
+        resource("part", label_selector="a=b"),
     )
     assert [(watch.resources, watch.idle_timeout) for watch in found.watches] == [
         (("fast", "slow"), 30.0),
@@ -65,14 +64,14 @@ def test_a_handler_hears_at_its_own_period_or_its_resources():
         HandlerSpec(name, "pods", resync_period=period)
         for name, period in (("a", None), ("b", 5.0), ("c", 0.0))
     )
-    found = plan(ControllerSpec("c", (resource(resync_period=60.0),), handlers))
+    found = planned(resource(resync_period=60.0), handlers=handlers)
     assert [handler.resync_period for handler in found.handlers] == [60.0, 5.0, 0.0]
 
 
 def test_a_cluster_scoped_kind_leaves_inherited_namespaces():
     """Who learns that nodes have no namespaces gets one watch out of two."""
     spec = resource(namespaces=("a", "b"), namespaces_inherited=True)
-    found = plan(ControllerSpec("c", (spec,))).resources[0]
+    found = planned(spec).resources[0]
     assert len(found.watches) == 2
     assert found.without_namespaces().watches == (WatchKey("v1", "Pod", transform=DROP),)
     assert found.without_namespaces().namespaces is None
@@ -81,7 +80,7 @@ def test_a_cluster_scoped_kind_leaves_inherited_namespaces():
 def test_a_selector_of_namespaces_is_one_watch_for_each_name():
     """How many namespaces match is not known here, and changes."""
     spec = resource(namespace_selector="team=web", names=("x", "y"), namespaces_inherited=True)
-    found = plan(ControllerSpec("c", (spec,))).resources[0]
+    found = planned(spec).resources[0]
     assert [str(key) for key in found.watches] == [
         f"v1 Pod in namespaces with team=web [metadata.name={name}]" for name in ("x", "y")
     ]
@@ -101,10 +100,7 @@ def test_keys_are_readable():
 def test_objects_kept_in_two_ways_are_two_watches():
     """What one resource keeps as frames another can't read as objects."""
     held, framed = resource("held", cache=CacheMode.OBJECTS), resource("framed")
-    assert [watch.resources for watch in plan(ControllerSpec("c", (held, framed))).watches] == [
-        ("held",),
-        ("framed",),
-    ]
+    assert [watch.resources for watch in planned(held, framed).watches] == [("held",), ("framed",)]
 
 
 def test_equal_manifests_have_equal_plans(loaded):
@@ -138,14 +134,14 @@ SPECS = st.builds(
 
 @given(st.lists(SPECS, unique_by=lambda spec: spec.name, max_size=5))
 def test_every_resource_has_its_watches_and_no_watch_is_double(specs):
-    found = plan(ControllerSpec("c", tuple(specs)))
+    found = planned(*specs)
     keys = [watch.key for watch in found.watches]
     assert len(keys) == len(set(keys))
-    for spec, planned in zip(specs, found.resources, strict=True):
-        assert len(planned.watches) == max(len(spec.namespaces or ()), 1) * max(len(spec.names), 1)
-        assert set(planned.watches) <= set(keys)
+    for spec, made in zip(specs, found.resources, strict=True):
+        assert len(made.watches) == max(len(spec.namespaces or ()), 1) * max(len(spec.names), 1)
+        assert set(made.watches) <= set(keys)
     assert {(name, key) for watch in found.watches for name in watch.resources for key in [watch.key]} == {
-        (planned.name, key) for planned in found.resources for key in planned.watches
+        (made.name, key) for made in found.resources for key in made.watches
     }
 
 
@@ -155,5 +151,5 @@ def test_handlers_that_share_a_queue_have_its_workers() -> None:
     handlers = tuple(
         HandlerSpec(name=f"h{n}", resource="pods", queue=queue) for n, queue in enumerate(queues)
     )
-    found = plan(ControllerSpec("c", (resource(),), handlers)).handlers
+    found = planned(resource(), handlers=handlers).handlers
     assert [handler.queue.concurrency for handler in found] == [3, 3, 1, 5]

@@ -174,12 +174,6 @@ def test_a_kind_that_is_not_known_is_left_out():
     assert [right.resource for right in known] == ["pods"]
 
 
-def test_tokens_of_kubernetes_need_the_right_to_ask_for_reviews() -> None:
-    """With `admin.authorization: Kubernetes`; without it nobody is reviewed."""
-    reviews = {(None, "tokenreviews", "create"), (None, "subjectaccessreviews", "create")}
-    assert granted(PODS + "  admin: {authorization: Kubernetes}\n") - granted(PODS) == reviews
-
-
 def test_a_secret_of_a_config_may_be_read_alone_in_the_namespace_of_the_process():
     """No other Secret, nor those of the namespaces that are watched."""
     sources = "[{name: a, env: A}, {name: b, secretKeyRef: {name: chat, key: b}}]"

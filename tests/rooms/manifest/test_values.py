@@ -101,27 +101,21 @@ def test_entry_points_read_and_print(text):
     assert parse_entry_point("a:b") == EntryPoint("a", "b")
 
 
-@pytest.mark.parametrize("text", [">=1.2,<2", "==1.2.*", "~=1.4.2", "!=1.0rc1", "> 1, <= 2.0.post1"])
-def test_version_ranges_are_pythons(text):
-    check_version_range(text)
-
-
-@pytest.mark.parametrize("text", ["default", "a", "0", "a-b", "a" * 63])
-def test_good_labels(text):
-    """What Kubernetes takes as a namespace."""
-    values.check_label(text)
-
-
-@pytest.mark.parametrize("text", ["v1", "v2beta1", "apps/v1", "example.com/v1alpha1", "acme.io/stable"])
-def test_api_versions(text):
-    """Also those of custom resources, whose version may be any label."""
-    values.check_api_version(text)
-
-
-@pytest.mark.parametrize("text", ["web-0", "system:node", "My.Role_1"])
-def test_object_names(text):
-    """Names of roles are not DNS names."""
-    values.check_object_name(text)
+@pytest.mark.parametrize(
+    ("check", "texts"),
+    [
+        (check_version_range, [">=1.2,<2", "==1.2.*", "~=1.4.2", "!=1.0rc1", "> 1, <= 2.0.post1"]),
+        # What Kubernetes takes as a namespace.
+        (values.check_label, ["default", "a", "0", "a-b", "a" * 63]),
+        # Also those of custom resources, whose version may be any label.
+        (values.check_api_version, ["v1", "v2beta1", "apps/v1", "example.com/v1alpha1", "acme.io/stable"]),
+        # Names of roles are not DNS names.
+        (values.check_object_name, ["web-0", "system:node", "My.Role_1"]),
+    ],
+)
+def test_what_python_and_kubernetes_take_is_taken(check, texts):
+    for text in texts:
+        check(text)
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])

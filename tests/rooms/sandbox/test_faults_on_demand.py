@@ -6,7 +6,7 @@ from declctl.sandbox import faults as rules
 from declctl.sandbox import requests
 from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match, WatchOrders
 from declctl.sandbox.status import Refusal
-from tests.rooms.sandbox.shapes import pod, store
+from tests.rooms.sandbox.shapes import store
 
 
 def faults():
@@ -95,14 +95,6 @@ def test_clear_is_a_good_day():
     given.withhold_initial_events_end = True
     given.clear()
     assert given.document() == fresh
-
-
-def test_compaction_on_demand(cluster):
-    cluster.create(pod("a"))
-    cluster.create(pod("b"))
-    Faults(cluster.history, lambda resource: 0).compact()
-    with pytest.raises(Refusal):
-        cluster.history.collection(("", "pods")).since(1)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import config_map, pod, store
 
 MAPS = ("", "configmaps")
+WATCH = {"watch": "true"}
 
 
 def page(cluster, resource=MAPS, namespace="", **params):
@@ -146,11 +147,23 @@ def test_selectors_select(cluster):
         ),
         ({"sendInitialEvents": "true"}, 422, "sendInitialEvents is forbidden for list"),
         ({"continue": "x", "resourceVersion": "5"}, 400, "not allowed when using continue"),
+        ({**WATCH, "resourceVersion": "abc"}, 500, "strconv.ParseUint"),
+        ({**WATCH, "resourceVersionMatch": "NotOlderThan"}, 422, "unless sendInitialEvents is provided"),
+        (
+            {**WATCH, "sendInitialEvents": "true"},
+            422,
+            "setting resourceVersionMatch to NotOlderThan",
+        ),
+        (
+            {**WATCH, "sendInitialEvents": "true", "resourceVersionMatch": "Exact"},
+            422,
+            'supported values: "NotOlderThan"',
+        ),
     ],
 )
 def test_wrong_options_are_refused(params, code, words):
     """Query parameters that contradict each other are refused as the real server refuses them."""
     with pytest.raises(Refusal) as refused:
-        read_options(params, "", watch=False)
+        read_options(params, "", watch="watch" in params)
     assert refused.value.code == code
     assert words in refused.value.message

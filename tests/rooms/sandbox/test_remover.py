@@ -17,52 +17,33 @@ def recorded(cluster):
     return seen
 
 
-def test_a_plain_object_goes_at_once(cluster):
-    """Deleting a config map is one DELETED event."""
-    cluster.create(config_map("a"))
-    seen = recorded(cluster)
-    cluster.delete("ConfigMap", "a")
-    assert seen == [("DELETED", "configmaps", "a")]
-
-
 def test_a_finalizer_holds_an_object(cluster):
-    """With finalizers it is marked; it goes when the last one is taken away, without another MODIFIED."""
+    """With finalizers it is marked, once; it goes with the last of them, without another MODIFIED."""
     cluster.create(pod("a", finalizers=["example.com/x"]))
     seen = recorded(cluster)
     marked = cluster.delete("Pod", "a")
     assert marked["metadata"]["deletionTimestamp"]
+    assert cluster.delete("Pod", "a") == marked
     assert cluster.get("Pod", "a")["metadata"]["finalizers"]
     cluster.patch("Pod", "a", {"metadata": {"finalizers": None}})
     assert seen == [("MODIFIED", "pods", "a"), ("DELETED", "pods", "a")]
 
 
-def test_deleting_again_changes_nothing(cluster):
-    """An object that waits for its finalizers is not marked twice."""
-    cluster.create(pod("a", finalizers=["example.com/x"]))
-    first = cluster.delete("Pod", "a")
-    assert cluster.delete("Pod", "a") == first
-
-
 def test_a_pod_on_a_node_ends_gracefully(cluster):
-    """Its watchers see it Terminating, then gone; a pod that no node has goes at once."""
-    cluster.create(pod("waiting"))
-    cluster.create(pod("running", node="n"))
+    """Its watchers see it Terminating, then gone; with a grace of 0, or on no node, it goes in one step."""
+    cluster.load([config_map("plain"), pod("waiting"), pod("running", node="n"), pod("forced", node="n")])
     seen = recorded(cluster)
+    cluster.delete("ConfigMap", "plain")
     cluster.delete("Pod", "waiting")
     cluster.delete("Pod", "running")
-    assert [(event, name) for event, _, name in seen] == [
-        ("DELETED", "waiting"),
-        ("MODIFIED", "running"),
-        ("DELETED", "running"),
+    cluster.remover.delete(Target(cluster.kind("Pod"), "default", "forced"), Deletion(grace=0))
+    assert seen == [
+        ("DELETED", "configmaps", "plain"),
+        ("DELETED", "pods", "waiting"),
+        ("MODIFIED", "pods", "running"),
+        ("DELETED", "pods", "running"),
+        ("DELETED", "pods", "forced"),
     ]
-
-
-def test_force_skips_the_grace(cluster):
-    """A gracePeriodSeconds of 0 deletes a running pod in one step."""
-    cluster.create(pod("a", node="n"))
-    seen = recorded(cluster)
-    cluster.remover.delete(Target(cluster.kind("Pod"), "default", "a"), Deletion(grace=0))
-    assert seen == [("DELETED", "pods", "a")]
 
 
 def test_a_namespace_takes_its_objects_along(cluster):

@@ -140,21 +140,19 @@ async def test_a_watch_list_streams_and_goes_on():
             assert (await event(response))["object"]["metadata"]["name"] == "b"
 
 
-async def test_a_watch_ends_after_its_timeout():
-    async with running() as (sandbox, session):
-        clock = sandbox.clock
-        async with session.get(PODS, params={"watch": "1", "timeoutSeconds": "5"}) as response:
-            await clock.advance(5)
-            assert await response.content.read() == b""
-
-
-async def test_bookmarks_come_by_themselves():
-    """Every interval, each watch that allows them gets a bookmark."""
-    async with running(bookmark_interval=10) as (sandbox, session):
-        clock = sandbox.clock
-        async with session.get(PODS, params={"watch": "1", "allowWatchBookmarks": "true"}) as response:
-            await clock.advance(10)
+async def test_bookmarks_come_by_themselves_until_the_timeout():
+    """Each watch that allows them gets one every interval and one before its end, which is in time."""
+    params = {"watch": "1", "timeoutSeconds": "15"}
+    async with (
+        running(bookmark_interval=10) as (sandbox, session),
+        session.get(PODS, params=params) as other,
+        session.get(PODS, params={**params, "allowWatchBookmarks": "true"}) as response,
+    ):
+        for seconds in (10, 5):
+            await sandbox.clock.advance(seconds)
             assert (await event(response))["type"] == "BOOKMARK"
+        assert await response.content.read() == b""
+        assert await other.content.read() == b""
 
 
 @pytest.mark.parametrize(

@@ -1,96 +1,83 @@
 """Strategic merge patch, as kubectl apply, edit, label and set image send it."""
 
+from typing import Any
+
 import pytest
 
 from declctl.sandbox.patches import strategic_merge
 from declctl.sandbox.status import Refusal
 
 
-def containers(*names):
-    return {"spec": {"containers": [{"name": name, "image": f"{name}:1"} for name in names]}}
+def containers(*images: str, **more: Any) -> dict[str, Any]:
+    """A spec with a container for each `name:tag`, called by its name."""
+    return {"spec": {"containers": [{"name": each[0], "image": each} for each in images], **more}}
 
 
-def test_containers_merge_by_name():
-    """A new image for one container leaves the others, and the order, alone."""
-    patch = {"spec": {"containers": [{"name": "b", "image": "b:2"}]}}
-    merged = strategic_merge(containers("a", "b"), patch)
-    assert [c["image"] for c in merged["spec"]["containers"]] == ["a:1", "b:2"]
+def ports(name: str, *found: dict[str, Any]) -> dict[str, Any]:
+    return {"containers": [{"name": name, "ports": list(found)}]}
 
 
-def test_an_element_can_be_deleted():
-    """`$patch: delete` takes the container of that name away."""
-    merged = strategic_merge(
-        containers("a", "b"), {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}
-    )
-    assert [c["name"] for c in merged["spec"]["containers"]] == ["b"]
+@pytest.mark.parametrize(
+    ("target", "patch", "merged"),
+    [
+        (containers("a:1", "b:1"), containers("b:2"), containers("a:1", "b:2")),
+        (
+            containers("a:1", "b:1"),
+            {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}},
+            containers("b:1"),
+        ),
+        (
+            containers("a:1", "b:1"),
+            {"spec": {"containers": [{"$patch": "replace"}, {"name": "c"}]}},
+            {"spec": {"containers": [{"name": "c"}]}},
+        ),
+        ({"strategy": {"y": 2}}, {"strategy": {"$patch": "replace", "x": 1}}, {"strategy": {"x": 1}}),
+        # As kubectl does for a changed update strategy.
+        (
+            {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
+            {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}},
+            {"strategy": {"type": "Recreate"}},
+        ),
+        (
+            {"metadata": {"finalizers": ["a", "b"]}},
+            {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}},
+            {"metadata": {"finalizers": ["b", "c"]}},
+        ),
+        # What it doesn't name stays behind its neighbour.
+        (
+            containers("a:1", "x:1", "b:1"),
+            containers("b:1", **{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
+            containers("b:1", "a:1", "x:1"),
+        ),
+        # Ports of a container are told apart by containerPort, those of a service by port.
+        (
+            ports("c", {"containerPort": 80}, {"containerPort": 81}),
+            ports("c", {"containerPort": 81, "name": "x"}),
+            ports("c", {"containerPort": 80}, {"containerPort": 81, "name": "x"}),
+        ),
+        (
+            {"type": "ClusterIP", "ports": [{"port": 80}]},
+            {"ports": [{"port": 81}]},
+            {"type": "ClusterIP", "ports": [{"port": 80}, {"port": 81}]},
+        ),
+        # Lists without a key are replaced as a whole.
+        ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),
+        ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, {"tolerations": [{"key": "b"}]}),
+        ({"labels": {"a": "1", "b": "2"}}, {"labels": {"a": None}}, {"labels": {"b": "2"}}),
+    ],
+)
+def test_a_patch_is_merged_as_the_directives_say(target, patch, merged):
+    """Containers by name; `$patch`, `$retainKeys`, `$deleteFromPrimitiveList` and `$setElementOrder`."""
+    assert strategic_merge(target, patch) == merged
 
 
-def test_a_list_or_map_can_be_replaced():
-    """`$patch: replace` takes nothing over from what was there."""
-    patch = {
-        "spec": {
-            "containers": [{"$patch": "replace"}, {"name": "c"}],
-            "strategy": {"$patch": "replace", "x": 1},
-        }
-    }
-    target = {"spec": {**containers("a")["spec"], "strategy": {"y": 2}}}
-    assert strategic_merge(target, patch) == {"spec": {"containers": [{"name": "c"}], "strategy": {"x": 1}}}
-
-
-def test_retain_keys_drops_the_others():
-    """`$retainKeys` keeps only the fields that it names, as kubectl does for a changed update strategy."""
-    target = {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}
-    patch = {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}
-    assert strategic_merge(target, patch) == {"strategy": {"type": "Recreate"}}
-
-
-def test_values_can_be_deleted_from_a_set():
-    """`$deleteFromPrimitiveList` removes one finalizer, and new ones are added to those that are there."""
-    target = {"metadata": {"finalizers": ["a", "b"]}}
-    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}}
-    assert strategic_merge(target, patch) == {"metadata": {"finalizers": ["b", "c"]}}
-
-
-def test_the_order_of_elements_can_be_set():
-    """`$setElementOrder` orders what it names; what it doesn't name stays behind its neighbour."""
-    patch = {
-        "spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "b"}]}
-    }
-    merged = strategic_merge(containers("a", "x", "b"), patch)
-    assert [c["name"] for c in merged["spec"]["containers"]] == ["b", "a", "x"]
-
-
-def test_container_ports_merge_by_port():
-    """Ports of a container are told apart by containerPort, those of a service by port."""
-    target = {"containers": [{"name": "c", "ports": [{"containerPort": 80}, {"containerPort": 81}]}]}
-    patch = {"containers": [{"name": "c", "ports": [{"containerPort": 81, "name": "x"}]}]}
-    ports = strategic_merge(target, patch)["containers"][0]["ports"]
-    assert ports == [{"containerPort": 80}, {"containerPort": 81, "name": "x"}]
-    service = {"type": "ClusterIP", "ports": [{"port": 80}]}
-    assert strategic_merge(service, {"ports": [{"port": 81}]})["ports"] == [{"port": 80}, {"port": 81}]
-
-
-def test_lists_without_a_key_are_replaced():
-    """Arguments and tolerations are replaced as a whole."""
-    assert strategic_merge({"args": ["a"]}, {"args": ["b"]}) == {"args": ["b"]}
-    target = {"tolerations": [{"key": "a"}]}
-    assert strategic_merge(target, {"tolerations": [{"key": "b"}]}) == {"tolerations": [{"key": "b"}]}
-
-
-def test_null_deletes():
-    """A null takes a label away."""
-    assert strategic_merge({"labels": {"a": "1", "b": "2"}}, {"labels": {"a": None}}) == {
-        "labels": {"b": "2"}
-    }
-
-
-def test_an_element_needs_its_key():
-    """An element without its merge key is refused with 400 and the name of the key."""
-    with pytest.raises(Refusal, match="does not contain declared merge key: name"):
-        strategic_merge(containers("a"), {"spec": {"containers": [{"image": "x"}]}})
-
-
-def test_a_directive_must_be_one():
-    """An unknown directive is refused with 400."""
-    with pytest.raises(Refusal, match="unknown patch type found: dance"):
-        strategic_merge({}, {"$patch": "dance"})
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"spec": {"containers": [{"image": "x"}]}}, "does not contain declared merge key: name"),
+        ({"$patch": "dance"}, "unknown patch type found: dance"),
+    ],
+)
+def test_an_element_without_its_key_and_an_unknown_directive_are_refused(patch, said):
+    with pytest.raises(Refusal, match=said):
+        strategic_merge(containers("a:1"), patch)

@@ -59,16 +59,6 @@ def test_a_watch_resumes(bench):
     assert seen(bench.watch(resourceVersion=version)) == [("DELETED", "a")]
 
 
-def test_a_watch_from_too_long_ago_is_expired(bench):
-    """A version from before the compaction is 410 with reason Expired."""
-    bench.cluster.create(pod("a"))
-    bench.cluster.create(pod("b"))
-    bench.cluster.history.compact()
-    with pytest.raises(Refusal) as refused:
-        bench.watch(resourceVersion=2)
-    assert (refused.value.code, refused.value.reason) == (410, "Expired")
-
-
 def test_who_stops_matching_is_deleted(bench):
     """Leaving a selector is DELETED with the old content under the new version; entering it is ADDED."""
     watcher = bench.watch(labelSelector="app=web")
@@ -179,31 +169,6 @@ def test_large_answers_come_in_pieces(bench):
         pieces.append(piece)
     assert len(pieces) > 5
     assert b"".join(pieces).count(b'"ADDED"') == 20
-
-
-@pytest.mark.parametrize(
-    ("params", "code", "words"),
-    [
-        ({"resourceVersion": "abc"}, 500, "strconv.ParseUint"),
-        (
-            {"resourceVersionMatch": "NotOlderThan"},
-            422,
-            "forbidden for watch unless sendInitialEvents is provided",
-        ),
-        ({"sendInitialEvents": "true"}, 422, "requires setting resourceVersionMatch to NotOlderThan"),
-        (
-            {"sendInitialEvents": "true", "resourceVersionMatch": "Exact"},
-            422,
-            'supported values: "NotOlderThan"',
-        ),
-    ],
-)
-def test_wrong_options_are_refused(params, code, words):
-    """Options of a watch that contradict each other are refused as the real server refuses them."""
-    with pytest.raises(Refusal) as refused:
-        read_options(params, "", watch=True)
-    assert refused.value.code == code
-    assert words in refused.value.message
 
 
 STEPS = st.lists(

@@ -118,24 +118,6 @@ def test_a_dry_run_leaves_no_trace(cluster):
     assert cluster.version == before
 
 
-def test_what_only_the_server_writes_stays(cluster):
-    """The uid and creation time of an object can't be changed by a replace."""
-    created = create(cluster, config_map("a"))
-    given = config_map("a", x="1")
-    given["metadata"]["creationTimestamp"] = "1999-01-01T00:00:00Z"
-    replaced = replace(cluster, given)
-    assert replaced["metadata"]["uid"] == created["metadata"]["uid"]
-    assert replaced["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]
-
-
-def test_another_uid_is_another_object(cluster):
-    """A replace that names the uid of an earlier object of the same name is a conflict."""
-    create(cluster, config_map("a"))
-    given = config_map("a")
-    given["metadata"]["uid"] = "another"
-    assert refused(lambda: replace(cluster, given)).code == 409
-
-
 def test_custom_objects_are_replaced_by_version_only(cluster):
     """A replace of a custom object must name the version that it replaces, unlike that of a config map."""
     cluster.load([definition(), widget("w")])
@@ -215,11 +197,17 @@ def test_an_object_that_a_file_replaces_keeps_its_uid(cluster):
     assert (after["uid"], after["labels"]["team"]) == (before["uid"], "a")
 
 
-def test_a_client_does_not_choose_a_uid():
-    """As in a real API server, whatever it sends."""
-    given = config_map("a")
-    given["metadata"]["uid"] = "1"
-    assert create(store(), given)["metadata"]["uid"] != "1"
+def test_what_only_the_server_writes_stays(cluster):
+    """No client chooses a uid or a time of creation; a replace that names another uid is a conflict."""
+    given = config_map("a", x="1")
+    given["metadata"]["uid"] = "another"
+    created = create(cluster, given)["metadata"]
+    assert created["uid"] != "another"
+    assert refused(lambda: replace(cluster, given)).code == 409
+    given["metadata"] = {"name": "a", "namespace": "default", "creationTimestamp": "1999-01-01T00:00:00Z"}
+    replaced = replace(cluster, given)["metadata"]
+    assert replaced["uid"] == created["uid"]
+    assert replaced["creationTimestamp"] == created["creationTimestamp"]
 
 
 @pytest.mark.parametrize(

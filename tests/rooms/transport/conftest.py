@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -165,3 +166,11 @@ def certificates(tmp_path_factory):
             env={**os.environ, "HOME": str(folder)},
         )
     return folder
+
+
+@pytest.fixture
+def server_tls(certificates):
+    """The context of a server with TLS at `localhost`."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    return context

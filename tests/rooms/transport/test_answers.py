@@ -24,16 +24,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def status(code, reason, message="it did not work", **details):
-    return json.dumps(
-        {
-            "kind": "Status",
-            "status": "Failure",
-            "code": code,
-            "reason": reason,
-            "message": message,
-            "details": details,
-        }
-    ).encode()
+    found = {"code": code, "reason": reason, "message": message, "details": details}
+    return json.dumps({"kind": "Status", "status": "Failure", **found}).encode()
 
 
 @pytest.mark.parametrize(
@@ -60,11 +52,8 @@ def test_a_status_is_told_with_its_reason_and_message(code, reason, kind):
 
 def test_a_version_the_server_has_not_seen_is_recognised():
     """A relist against a replica that is behind is tried again instead of being taken for an outage."""
-    body = status(
-        504,
-        "Timeout",
-        causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-    )
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    body = status(504, "Timeout", causes=[cause])
     assert type(answer_error(504, {}, body, now=NOW)) is TooLargeResourceVersion
 
 

@@ -15,6 +15,7 @@ from declctl.transport import wire as wires
 from declctl.transport.connections import BodyProtocol
 from declctl.transport.credentials import new_configuration
 from declctl.transport.messages import ApiRequest
+from tests.rooms.transport.parts import Parts
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIST = ApiRequest("LIST", "/api/v1/pods")
@@ -31,15 +32,6 @@ def chunk(content):
 def tls(request, certificates):
     """The certificates of a server with TLS, and None for one without."""
     return certificates if request.param == "TLS" else None
-
-
-class Parts(list):
-    def feed(self, part):
-        self.append(bytes(part))
-
-    @property
-    def body(self):
-        return b"".join(self)
 
 
 class Server:
@@ -216,9 +208,10 @@ def test_an_answer_of_a_server_that_closes_at_once_is_read(kubeconfig, answer):
     assert talk(script, whole, kubeconfig, **GZIP)[1][0] == b"abc"
 
 
-def test_events_before_a_broken_connection_are_given(kubeconfig, tls):
+@pytest.mark.parametrize("begun", [b"", b"9\r\ntw"])
+def test_events_before_a_broken_connection_are_given(kubeconfig, tls, begun):
     async def script(writer, _):
-        writer.write(HEAD + chunk(b"one\n") + b"9\r\ntw")
+        writer.write(HEAD + chunk(b"one\n") + begun)
         await writer.drain()
         writer.transport.abort() if tls is None else writer.close()
 
@@ -230,7 +223,7 @@ def test_events_before_a_broken_connection_are_given(kubeconfig, tls):
         channel.close()
         return parts.body
 
-    assert talk(script, use, kubeconfig, certificates=tls)[1] == b"one\ntw"
+    assert talk(script, use, kubeconfig, certificates=tls)[1] == b"one\n" + begun[3:]
 
 
 def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
@@ -269,19 +262,25 @@ def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
     assert talk(writing(HEAD, chunk(b"a"), chunk(b"b"), chunk(b"c")), use, kubeconfig)[1] == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("head", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
-def test_a_server_that_falls_silent_within_an_answer_is_given_up(kubeconfig, monkeypatch, head):
-    """A list of which half has come, and then nothing, fails in a time that is known."""
+@pytest.mark.parametrize(
+    ("ask", "written", "requests"),
+    [
+        (Client.version, b"", {("GET", 0): 1}),
+        (whole, HEAD + chunk(b"abc"), {("LIST", 200): 1, ("LIST", 0): 1}),
+        (whole, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", {("LIST", 200): 1, ("LIST", 0): 1}),
+    ],
+    ids=["before its answer", "within chunks", "within a length"],
+)
+def test_a_server_that_falls_silent_is_given_up(kubeconfig, monkeypatch, ask, written, requests):
+    """An answer of which nothing comes, or half and then nothing, fails in a time that is known."""
     monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
 
     async def use(client):
         with pytest.raises(Unreachable, match="did not answer in time"):
-            await whole(client)
+            await ask(client)
         return client.statistics()
 
-    half = chunk(b"abc") if head is HEAD else b"abc"
-    figures = talk(writing(head + half), use, kubeconfig)[1]
-    assert figures.requests == {("LIST", 200): 1, ("LIST", 0): 1}
+    assert talk(writing(written), use, kubeconfig)[1].requests == requests
 
 
 class Transport(asyncio.Transport):
@@ -418,6 +417,8 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, tls):
         parts = Parts()
         channel = await client.wire.open(WATCH, parts)
         assert await channel.read()
+        assert client.statistics().open_watches == 1
+        channel.close()
         channel.close()
         seen = len(parts)
         await gone.wait()
@@ -427,8 +428,8 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, tls):
     talk(script, use, kubeconfig, certificates=tls)
 
 
-def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
-    """Nothing waits for a second event, nor for a buffer to be full."""
+def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, tls):
+    """Nothing waits for a second event, nor for a buffer to be full; then the watch ends."""
     step = asyncio.Event()
 
     async def script(writer, _):
@@ -438,6 +439,7 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
             await writer.drain()
             await step.wait()
             step.clear()
+        writer.write(b"0\r\n\r\n")
 
     async def use(client):
         parts = Parts()
@@ -446,9 +448,12 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, certificates):
             assert await channel.read()
             assert parts == [b"%d\n" % each for each in range(number + 1)]
             step.set()
+        assert not await channel.read()
         channel.close()
+        figures = client.statistics()
+        assert (figures.bytes_in, figures.requests) == (6, {("WATCH", 200): 1})
 
-    talk(script, use, kubeconfig, certificates=certificates)
+    talk(script, use, kubeconfig, certificates=tls)
 
 
 def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):

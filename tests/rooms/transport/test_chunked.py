@@ -6,18 +6,14 @@ from hypothesis import strategies as st
 
 from declctl.transport.connections import ChunkDecoder
 from declctl.transport.messages import BrokenBody
+from tests.rooms.transport.parts import Parts
 
 HEADERS = st.sampled_from([b"%x", b"%X", b"0%x", b"%x ", b"%x\t", b"%x;name=value", b'%x ; n="v"'])
 
 
-class Kept(list):
-    def feed(self, part):
-        self.append(bytes(part))
-
-
 def read(body, sizes):
     """Decode a body that comes in reads of these sizes; what comes of it, and what is left."""
-    parts = Kept()
+    parts = Parts()
     decoder = ChunkDecoder(parts)
     buffer, at = bytearray(), 0
     for size in [*sizes, len(body)]:
@@ -37,7 +33,7 @@ def test_a_body_does_not_depend_on_how_it_was_read(chunks, sizes, end):
     """Whatever sizes chunks have, and wherever the network cuts them, the body is the same."""
     body = b"".join((header % len(content)) + b"\r\n" + content + b"\r\n" for header, content in chunks)
     decoder, parts, rest = read(body + end, sizes)
-    assert b"".join(parts) == b"".join(content for _, content in chunks)
+    assert parts.body == b"".join(content for _, content in chunks)
     assert decoder.count == sum(map(len, parts))
     assert b"" not in parts
     # The last chunk is left to whoever knows what follows it.
@@ -58,7 +54,7 @@ def test_what_is_here_is_given_at_once(size):
     """Nobody waits for the end of a chunk whose begin can be used."""
     body = b"20\r\n" + b"x" * 32 + b"\r\n"
     _, parts, _ = read(body[:size], [])
-    assert b"".join(parts) == b"x" * min(max(size - 4, 0), 32)
+    assert parts.body == b"x" * min(max(size - 4, 0), 32)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The client as a whole, against a server that lists and watches."""
 
-import asyncio
 import contextlib
 import json
 import subprocess
@@ -12,7 +11,6 @@ from aiohttp import web
 from declctl.decoding import Projection
 from declctl.errors import Conflict, MalformedAnswer
 from declctl.objects import GroupVersionKind, ListOptions, WatchOptions
-from declctl.transport import Client
 
 POD = GroupVersionKind.of("v1", "Pod")
 
@@ -54,26 +52,18 @@ async def test_a_request_carries_its_body_and_type(connected):
         seen.append((request.method, request.path_qs, request.content_type, await request.json()))
         return web.json_response({"done": True})
 
+    sent = [
+        ("application/merge-patch+json", {"a": 1}),
+        ("application/apply-patch+yaml", {"b": 2}),
+        ("application/json-patch+json", [{"op": "remove", "path": "/c"}]),
+    ]
     async with connected(answer) as (_, client):
-        for content_type, body in (
-            ("application/merge-patch+json", {"a": 1}),
-            ("application/apply-patch+yaml", {"b": 2}),
-            ("application/json-patch+json", [{"op": "remove", "path": "/c"}]),
-        ):
+        for content_type, body in sent:
             answered = await client.request_json(
                 "patch", "/api/v1/x", params={"fieldManager": "a b"}, body=body, content_type=content_type
             )
             assert answered == {"done": True}
-    assert seen == [
-        ("PATCH", "/api/v1/x?fieldManager=a+b", "application/merge-patch+json", {"a": 1}),
-        ("PATCH", "/api/v1/x?fieldManager=a+b", "application/apply-patch+yaml", {"b": 2}),
-        (
-            "PATCH",
-            "/api/v1/x?fieldManager=a+b",
-            "application/json-patch+json",
-            [{"op": "remove", "path": "/c"}],
-        ),
-    ]
+    assert seen == [("PATCH", "/api/v1/x?fieldManager=a+b", *each) for each in sent]
 
 
 async def test_a_refusal_and_a_page_are_errors_of_their_kind(connected):
@@ -96,50 +86,6 @@ def test_importing_the_room_loads_no_client():
     code = "import sys, declctl.transport; print({'aiohttp', 'kubernetes', 'yaml'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert result.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_server_on_this_machine_needs_no_proxy(serving, kubeconfig, monkeypatch, name, host):
-    """Behind a company's proxy the sandbox, and kind on loopback, work as with kubectl: asked directly."""
-    from kubernetes.aio.client import VersionApi
-    from kubernetes.client import VersionApi as SyncVersionApi
-
-    monkeypatch.setenv(name, "http://127.0.0.1:1")
-
-    async def answer(_):
-        return web.json_response({"gitVersion": "v1"} | dict.fromkeys(_VERSION, "1"))
-
-    async with serving(answer) as url:
-        config = kubeconfig(url.replace("127.0.0.1", host))
-        client = await Client.from_kubeconfig_dict(config)
-        try:
-            assert await client.version() == "v1"
-            assert (await VersionApi(client.api_client()).get_code()).git_version == "v1"
-            synchronous = SyncVersionApi(client.sync_api_client())
-            assert (await asyncio.to_thread(synchronous.get_code)).git_version == "v1"
-        finally:
-            await client.close()
-
-
-async def test_a_proxy_that_the_kubeconfig_names_is_used_on_loopback_too(serving, kubeconfig):
-    """Who writes proxy-url means it."""
-    asked = []
-
-    async def answer(request):
-        asked.append(request.raw_path)
-        return web.json_response({"gitVersion": "v1"})
-
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig("http://127.0.0.1:1", **{"proxy-url": url}))
-        try:
-            assert await client.version() == "v1"
-        finally:
-            await client.close()
-    assert asked == ["http://127.0.0.1:1/version"]
-
-
-_VERSION = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "major", "minor", "platform")
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ import asyncio
 import base64
 import errno
 import json
+import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.aio.client import Configuration
 
 from declctl.errors import UsageError
 from declctl.transport import Client
-from declctl.transport.config import find_cluster
+from declctl.transport.config import ServiceAccount, find_cluster, token_subject
 
 
 def find(kubeconfig=None, context=None):
@@ -31,15 +34,17 @@ def write(tmp_path, kubeconfig):
     return to
 
 
+def encoded(claims):
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+
+
 @pytest.fixture
 def account(tmp_path, monkeypatch, certificates):
     """The folder of a service account, laid out as the kubelet does: files behind a `..data` link."""
     folder = tmp_path / "account"
-    claims = base64.urlsafe_b64encode(
-        json.dumps({"sub": "system:serviceaccount:team-a:guard"}).encode()
-    ).decode()
+    claims = encoded({"sub": "system:serviceaccount:team-a:guard"})
     (folder / "..first").mkdir(parents=True)
-    (folder / "..first" / "token").write_text(f"head.{claims.rstrip('=')}.tail\n")
+    (folder / "..first" / "token").write_text(f"head.{claims}.tail\n")
     (folder / "..first" / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     (folder / "..first" / "namespace").write_text("team-a\n")
     (folder / "..data").symlink_to("..first")
@@ -103,6 +108,31 @@ def test_a_broken_service_account_is_named(account):
     (account / "..first" / "token").write_text("")
     with pytest.raises(UsageError, match=f"The service account in {account} can't be used"):
         find()
+
+
+def test_a_rotated_token_is_read(account, monkeypatch):
+    """When the kubelet swaps the projected token, the next reading has the new one, within a minute."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    login, configuration = ServiceAccount(account), Configuration()
+    asyncio.run(login.load(configuration, afresh=False))
+    assert configuration.host == "https://[fd00::1]:443"
+    assert configuration.api_key["BearerToken"].startswith("bearer head.")
+    shutil.copytree(account / "..first", account / "..second")
+    (account / "..second" / "token").write_text("second")
+    (account / "..new").symlink_to("..second")
+    (account / "..new").rename(account / "..data")
+    asyncio.run(login.load(configuration, afresh=False))
+    assert configuration.api_key["BearerToken"] == "bearer second"
+    assert login.good_for(datetime.now(UTC)) == timedelta(minutes=1)
+
+
+NO_SUBJECT = [f"h.{encoded(claims)}.t" for claims in ([], {"sub": 3}, {})]
+
+
+@pytest.mark.parametrize("token", ["", "opaque", "a.b.c", "h.\xff.t", *NO_SUBJECT])
+def test_a_token_that_is_no_jwt_has_no_name(token):
+    """Opaque tokens are fine: there is just no name to show."""
+    assert token_subject(token) is None
 
 
 def test_a_list_of_files_is_merged_and_the_first_current_context_wins(write, monkeypatch):

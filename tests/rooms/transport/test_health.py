@@ -24,9 +24,10 @@ class Server:
             raise self.fault
 
 
-def bench(*, jitter=0.5):
+def bench(fault=None, *, jitter=0.5):
     clock = ManualClock(jitter=jitter)
     server = Server(clock)
+    server.fault = fault
     return clock, server, ServerHealth(server.answer, url="https://there", clock=clock)
 
 
@@ -42,8 +43,7 @@ REFUSED = Unreachable("https://there can't be reached: connection refused.")
 @pytest.mark.parametrize("fault", [REFUSED, ServerError(503, "ServiceUnavailable", "no healthy upstream")])
 async def test_after_an_outage_of_minutes_all_watches_go_on_within_two_seconds(fault):
     """180 of them, whatever they had still to wait; while the server was away it was asked by one."""
-    clock, server, health = bench()
-    server.fault = fault
+    clock, server, health = bench(fault)
     ended, began = [], clock.now()
     health.suspect()
     tasks = [asyncio.create_task(waiting(health, clock, 0.8 + number / 3, ended)) for number in range(180)]
@@ -78,8 +78,7 @@ async def test_a_server_that_is_there_leaves_everybody_to_their_own_wait():
 
 async def test_a_refusal_shows_that_the_server_is_there():
     """Who may not ask for the version is answered all the same."""
-    clock, server, health = bench()
-    server.fault = Forbidden(403, "Forbidden", "no")
+    clock, _, health = bench(Forbidden(403, "Forbidden", "no"))
     health.suspect()
     await clock.advance(1)
     assert (await health.wait(0), health.status().outages) == (False, 0)
@@ -95,8 +94,7 @@ async def test_a_server_is_asked_once_a_second_at_most_however_many_suspect_it()
 
 async def test_one_watch_alone_does_not_wait_for_its_turn():
     """The spread grows with those who wait."""
-    clock, server, health = bench(jitter=0.0)
-    server.fault = REFUSED
+    clock, server, health = bench(REFUSED, jitter=0.0)
     ended = []
     health.suspect()
     task = asyncio.create_task(waiting(health, clock, 50, ended))
@@ -109,8 +107,7 @@ async def test_one_watch_alone_does_not_wait_for_its_turn():
 
 async def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
     """A server that comes and goes is not asked by those whose turn comes when it is gone again."""
-    clock, server, health = bench()
-    server.fault = REFUSED
+    clock, server, health = bench(REFUSED)
     ended = []
     health.suspect()
     tasks = [asyncio.create_task(waiting(health, clock, 1, ended)) for _ in range(100)]
@@ -131,14 +128,7 @@ async def test_an_outage_that_begins_again_before_ones_turn_is_waited_for():
 
 async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
     """A question without an answer is none: it does not keep everybody waiting for ever."""
-    clock, server, health = bench()
-
-    async def hang():
-        server.asked.append(clock.monotonic())
-        raise TimeoutError
-
-    server.answer = hang
-    health = ServerHealth(hang, url="https://there", clock=clock)
+    clock, server, health = bench(TimeoutError())
     health.suspect()
     await clock.advance(3)
     assert health.status().error == "https://there did not answer within 5 s."
@@ -147,8 +137,7 @@ async def test_a_server_that_never_answers_is_given_up_on_and_asked_again():
 
 
 async def test_closing_leaves_nobody_waiting_and_no_task():
-    clock, server, health = bench()
-    server.fault = REFUSED
+    clock, _, health = bench(REFUSED)
     health.suspect()
     ended = []
     task = asyncio.create_task(waiting(health, clock, 1, ended))
@@ -162,8 +151,7 @@ async def test_closing_leaves_nobody_waiting_and_no_task():
 
 async def test_a_stray_cancellation_in_the_question_keeps_nobody_waiting():
     """The login of somebody else's configuration may raise what it likes: watches go on all the same."""
-    clock, server, health = bench()
-    server.fault = asyncio.CancelledError()
+    clock, _, health = bench(asyncio.CancelledError())
     ended = []
     health.suspect()
     task = asyncio.create_task(waiting(health, clock, 0, ended))

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import json
 import os
-import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -51,10 +50,15 @@ def test_files_are_found_beside_the_kubeconfig(tmp_path, kubeconfig, certificate
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig("https://one", **{"certificate-authority": "ca.crt"})))
+    assert loaded(file).ssl_ca_cert == str(tmp_path / "ca.crt")
+
+
+def loaded(*files):
+    """What a login with these kubeconfigs sets."""
     configuration = Configuration()
-    read = Kubeconfig.read([file], context=None)
+    read = Kubeconfig.read(list(files), context=None)
     asyncio.run(KubeconfigLogin(read, read=lambda: read).load(configuration, afresh=False))
-    assert configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
+    return configuration
 
 
 TOKEN = """cat <<EOF
@@ -240,19 +244,16 @@ def test_a_plugin_beside_the_kubeconfig_is_found(tmp_path, kubeconfig, plugin, m
         files.insert(0, tmp_path / "first")
     files[-1].write_text(yaml.safe_dump(content))
     monkeypatch.chdir(folder.parent)
-    login = KubeconfigLogin(read := Kubeconfig.read(files, context=None), read=lambda: read)
-    configuration = Configuration()
     if variable == "a bare name":
         for path in (os.environ["PATH"], f":{os.environ['PATH']}", f"bin:{os.environ['PATH']}"):
             monkeypatch.setenv("PATH", path)
             why = "current folder, from which" if path.startswith("bin") else "no folder of PATH has it"
             with pytest.raises(UsageError, match=why):
-                asyncio.run(login.load(configuration, afresh=False))
+                loaded(*files)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     else:
         monkeypatch.chdir("/")
-    asyncio.run(login.load(configuration, afresh=False))
-    assert (configuration.api_key["BearerToken"], runs()) == ("Bearer run-1", 1)
+    assert (loaded(*files).api_key["BearerToken"], runs()) == ("Bearer run-1", 1)
 
 
 def test_files_of_a_user_are_beside_the_file_that_has_the_user(tmp_path, kubeconfig, certificates):
@@ -263,9 +264,7 @@ def test_files_of_a_user_are_beside_the_file_that_has_the_user(tmp_path, kubecon
     (tmp_path / "two" / "config").write_text(yaml.safe_dump(content))
     for name in ("server.crt", "server.key"):
         (tmp_path / "two" / name).write_bytes((certificates / name).read_bytes())
-    read = Kubeconfig.read([tmp_path / "one", tmp_path / "two" / "config"], context=None)
-    configuration = Configuration()
-    asyncio.run(KubeconfigLogin(read, read=lambda: read).load(configuration, afresh=False))
+    configuration = loaded(tmp_path / "one", tmp_path / "two" / "config")
     assert configuration.cert_file == str(tmp_path / "two" / "server.crt")
 
 
@@ -304,11 +303,9 @@ def test_a_kubeconfig_on_a_mount_that_hangs_keeps_one_thread(tmp_path, kubeconfi
 
 
 @pytest.fixture
-def provider(serving, certificates):
+def provider(serving, server_tls):
     """An identity provider with TLS at `localhost`, which gives a token; `seen` has its requests."""
     seen = []
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
 
     @contextlib.asynccontextmanager
     async def start(**changes):
@@ -318,7 +315,7 @@ def provider(serving, certificates):
                 return web.json_response({"token_endpoint": f"{url}/token", **changes})
             return web.json_response({"id_token": id_token(32503680000)})
 
-        async with serving(answer, ssl_context=context) as address:
+        async with serving(answer, ssl_context=server_tls) as address:
             url = address.replace("127.0.0.1", "localhost")
             yield url
 

@@ -49,9 +49,8 @@ async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, 
     server, seen = answering
     clock = ManualClock()
     async with server() as url:
-        client = await Client.from_kubeconfig_dict(
-            kubeconfig(url, {"tokenFile": str(token_file)}), clock=clock
-        )
+        user = {"tokenFile": str(token_file)}
+        client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
         asynchronous = VersionApi(client.api_client())
         synchronous = SyncVersionApi(client.sync_api_client())
         assert (await asynchronous.get_code()).git_version == "1"

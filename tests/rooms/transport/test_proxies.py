@@ -110,14 +110,25 @@ async def test_a_proxy_of_the_environment_is_used_and_gets_no_password_of_netrc(
     assert shown(heads) == set()
 
 
-async def test_no_proxy_is_not_about_the_proxy_of_a_kubeconfig(recording, kubeconfig, monkeypatch):
-    """As in client-go: all three clients ask through `proxy-url`, whatever NO_PROXY exempts."""
+@pytest.mark.parametrize("server", ["http://cluster.example", "http://127.0.0.1:1"])
+async def test_no_proxy_is_not_about_the_proxy_of_a_kubeconfig(recording, kubeconfig, monkeypatch, server):
+    """As in client-go: all clients ask through `proxy-url`, whatever NO_PROXY exempts, also on loopback."""
     monkeypatch.setenv("NO_PROXY", "cluster.example")
     monkeypatch.setenv("no_proxy", "*")
     async with recording() as (port, heads):
-        config = kubeconfig("http://cluster.example", **{"proxy-url": f"http://127.0.0.1:{port}"})
+        config = kubeconfig(server, **{"proxy-url": f"http://127.0.0.1:{port}"})
         await ask_with_each_client(await Client.from_kubeconfig_dict(config))
-    assert [head.split()[1].rstrip("/") for head in heads] == ["http://cluster.example/version"] * 3
+    assert [head.split()[1].rstrip("/") for head in heads] == [f"{server}/version"] * 3
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_server_on_this_machine_needs_no_proxy(recording, kubeconfig, monkeypatch, name, host):
+    """Behind a company's proxy the sandbox, and kind on loopback, work as with kubectl: asked directly."""
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with recording() as (port, heads):
+        await ask_with_each_client(await Client.from_kubeconfig_dict(kubeconfig(f"http://{host}:{port}")))
+    assert len(heads) == 3
 
 
 async def test_a_proxy_of_the_environment_gets_the_password_that_stands_in_it(

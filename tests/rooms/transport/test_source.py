@@ -146,7 +146,6 @@ async def test_selectors_are_sent_with_lists_and_with_watches():
         ("LIST", "/api/v1/namespaces/team-a/pods"),
         ("WATCH", "/api/v1/namespaces/team-a/pods"),
     ]
-    assert gate.requests[0].params == {"labelSelector": "app=web", "fieldSelector": "spec.nodeName=n1"}
     for request in gate.requests:
         assert request.params["labelSelector"] == "app=web"
         assert request.params["fieldSelector"] == "spec.nodeName=n1"
@@ -189,30 +188,27 @@ async def test_metadata_alone_is_asked_for_by_the_accept_header():
     ]
 
 
-def test_a_watch_asks_for_bookmarks_and_names_its_end():
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        (
+            WatchOptions(resource_version="5", timeout_seconds=300),
+            {"timeoutSeconds": "300", "resourceVersion": "5"},
+        ),
+        # With WatchList the objects come through the watch, at a version that is not older than asked.
+        (
+            WatchOptions(send_initial_events=True, timeout_seconds=300),
+            {"timeoutSeconds": "300", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"},
+        ),
+    ],
+)
+def test_a_watch_asks_for_bookmarks_and_names_its_end(options, params):
     """Every watch ends by itself and is told how far the server is."""
     gate = Gate(Channel([]))
-    asyncio.run(
-        watched(source(gate, label_selector="a=b"), WatchOptions(resource_version="5", timeout_seconds=300))
-    )
+    asyncio.run(watched(source(gate), options))
     request = gate.requests[0]
     assert (request.verb, request.watch_seconds) == ("WATCH", 300)
-    assert request.params == {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": "300",
-        "resourceVersion": "5",
-        "labelSelector": "a=b",
-    }
-
-
-def test_a_streaming_list_asks_for_the_initial_events():
-    """With WatchList the objects come through the watch, at a version that is not older than asked."""
-    gate = Gate(Channel([]))
-    asyncio.run(watched(source(gate), WatchOptions(send_initial_events=True)))
-    params = gate.requests[0].params
-    assert (params["sendInitialEvents"], params["resourceVersionMatch"]) == ("true", "NotOlderThan")
-    assert "resourceVersion" not in params
+    assert request.params == {"watch": "true", "allowWatchBookmarks": "true", **params}
 
 
 def test_events_come_in_the_batches_of_the_socket():

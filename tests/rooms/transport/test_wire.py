@@ -13,8 +13,8 @@ from aiohttp import web
 from declctl.errors import TooManyRequests, Unauthorized, Unreachable
 from declctl.kit import ManualClock
 from declctl.transport import Client
-from declctl.transport import wire as wires
 from declctl.transport.messages import ApiRequest
+from tests.rooms.transport.parts import Parts
 
 TOKEN = """cat <<EOF
 {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "run-$n"%s}}
@@ -99,137 +99,11 @@ async def test_an_overloaded_server_says_when_to_come_back(connected):
         assert "429" in client.statistics().last_error
 
 
-async def test_a_server_that_stays_silent_is_given_up(talking, kubeconfig, monkeypatch):
-    """An API server that accepts connections and says nothing does not hang a list for ever."""
-    monkeypatch.setattr(wires, "SILENCE_SECONDS", 0.05)
-    gone = asyncio.Event()
-
-    async def silent(_):
-        await gone.wait()
-
-    async with talking(silent) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
-        with pytest.raises(Unreachable, match="did not answer in time"):
-            await client.version()
-        await client.close()
-        gone.set()
-
-
-class Parts(list):
-    """Keeps what a body brings."""
-
-    def feed(self, part):
-        self.append(bytes(part))
-
-
-def watching(serving, kubeconfig, stream, use):
-    """Open a watch on a server that writes `stream` to it, and do `use(client, channel, parts)`."""
-
-    async def answer(request):
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await stream(response)
-        return response
-
-    async def go():
-        async with serving(answer) as url:
-            client = await Client.from_kubeconfig_dict(kubeconfig(url))
-            parts = Parts()
-            channel = await client.wire.open(ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300), parts)
-            try:
-                await use(client, channel, parts)
-            finally:
-                channel.close()
-                await client.close()
-
-    asyncio.run(go())
-
-
-def test_a_watch_is_read_as_it_comes_until_its_end(serving, kubeconfig):
-    """An event is there when the server has written it, not when a buffer is full."""
-    step = asyncio.Event()
-
-    async def stream(response):
-        await response.write(b"one\n")
-        await step.wait()
-        await response.write(b"two\n")
-
-    async def use(client, channel, parts):
-        assert await channel.read()
-        assert parts == [b"one\n"]
-        step.set()
-        assert await channel.read()
-        assert parts == [b"one\n", b"two\n"]
-        assert not await channel.read()
-        figures = client.statistics()
-        assert (figures.bytes_in, figures.requests) == (8, {("WATCH", 200): 1})
-
-    watching(serving, kubeconfig, stream, use)
-
-
-def test_closing_a_watch_closes_its_connection_at_once(serving, kubeconfig):
-    """A watch that is no longer wanted is gone from the server's side too, and from the count."""
-    ended = asyncio.Event()
-
-    async def stream(response):
-        try:
-            while True:
-                await response.write(b"x\n")
-                await asyncio.sleep(0)
-        finally:
-            ended.set()
-
-    async def use(client, channel, _):
-        await channel.read()
-        assert client.statistics().open_watches == 1
-        channel.close()
-        channel.close()
-        assert client.statistics().open_watches == 0
-        async with asyncio.timeout(5):
-            await ended.wait()
-
-    watching(serving, kubeconfig, stream, use)
-
-
-async def test_a_watch_whose_server_dies_is_unreachable(talking, kubeconfig):
-    """When the API server is killed in the middle of a stream, the watch ends in an error with a sentence."""
-
-    async def die(writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
-        await writer.drain()
-
-    async with talking(die) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
-        parts = Parts()
-        channel = await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=1), parts)
-        assert await channel.read()
-        assert parts == [b"one\n"]
-        with pytest.raises(Unreachable, match="was cut off"):
-            await channel.read()
-        channel.close()
-        await client.close()
-
-
-def test_a_watch_keeps_its_connection_alive(serving, kubeconfig):
-    """A peer that vanished without a word is noticed by the kernel, not by a user days later."""
-    done = asyncio.Event()
-
-    async def stream(response):
-        await response.write(b"x\n")
-        await done.wait()
-
-    async def use(_, channel, __):
-        sock = channel.response.connection.transport.get_extra_info("socket")
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
-        done.set()
-
-    watching(serving, kubeconfig, stream, use)
-
-
 async def test_a_hundred_and_more_watches_run_at_once(connected):
-    """A manifest with many resources is not stalled by the official pool of a hundred connections."""
+    """A manifest with many resources is not stalled by the official pool of a hundred connections.
+
+    A peer that vanished without a word is noticed by the kernel, not by a user days later.
+    """
     done = asyncio.Event()
 
     async def answer(request):
@@ -244,17 +118,21 @@ async def test_a_hundred_and_more_watches_run_at_once(connected):
                 await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts()) for _ in range(101)
             ]
         assert client.statistics().open_watches == 101
+        sock = channels[0].response.connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         done.set()
         for channel in channels:
             channel.close()
 
 
-async def test_a_rotated_authority_is_used_for_the_next_request(connected, certificates, tmp_path):
+async def test_a_rotated_authority_is_used_for_the_next_request(
+    connected, certificates, server_tls, tmp_path
+):
     """When a mounted CA is replaced, connections are made with the new one, without a restart."""
     ca = tmp_path / "ca.crt"
     ca.write_bytes((certificates / "stranger.crt").read_bytes())
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
 
     async def answer(_):
         return web.json_response({"gitVersion": "v1"})
@@ -262,7 +140,7 @@ async def test_a_rotated_authority_is_used_for_the_next_request(connected, certi
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of what we refuse
     clock = ManualClock()
     cluster = {"certificate-authority": str(ca), "tls-server-name": "localhost"}
-    async with connected(answer, **cluster, ssl_context=context, clock=clock) as (_, client):
+    async with connected(answer, **cluster, ssl_context=server_tls, clock=clock) as (_, client):
         with pytest.raises(Unreachable, match="is not accepted"):
             await client.version()
         ca.write_bytes((certificates / "ca.crt").read_bytes())
@@ -280,7 +158,7 @@ async def test_a_closed_client_says_so(kubeconfig):
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
-async def test_nothing_is_left_open(serving, kubeconfig):
+async def test_nothing_is_left_open(connected):
     """A client that was closed leaves no connection behind, also after errors."""
     with warnings.catch_warnings(action="ignore"):
         gc.collect()  # what other tests have left is not judged here
@@ -288,19 +166,16 @@ async def test_nothing_is_left_open(serving, kubeconfig):
     async def answer(_):
         return web.Response(status=500, text="no")
 
-    async with serving(answer) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig(url))
+    async with connected(answer) as (_, client):
         with pytest.raises(Exception, match="500"):
             await client.version()
-        await client.close()
     gc.collect()
 
 
-async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates):
+async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconfig, certificates, server_tls):
     """Certificates given as base64 in the kubeconfig log in, as the admin's of most clusters do."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.crt")
-    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
-    context.verify_mode = ssl.CERT_REQUIRED
+    server_tls.load_verify_locations(certificates / "ca.crt")
+    server_tls.verify_mode = ssl.CERT_REQUIRED
 
     def data(name):
         return base64.b64encode((certificates / name).read_bytes()).decode()
@@ -312,23 +187,11 @@ async def test_a_client_certificate_of_the_kubeconfig_is_shown(serving, kubeconf
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of a refusal
     cluster = {"certificate-authority-data": data("ca.crt"), "tls-server-name": "localhost"}
     user = {"client-certificate-data": data("server.crt"), "client-key-data": data("server.key")}
-    async with serving(answer, ssl_context=context) as url:
+    async with serving(answer, ssl_context=server_tls) as url:
         client = await Client.from_kubeconfig_dict(kubeconfig(url, user, **cluster))
         assert await client.version() == "localhost"
         await client.close()
         client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "t"}, **cluster))
         with pytest.raises(Unreachable):
             await client.version()
-        await client.close()
-
-
-async def test_a_proxy_of_the_kubeconfig_is_used(serving, kubeconfig):
-    """A cluster that is only reachable through proxy-url is reached through it."""
-
-    async def proxy(request):
-        return web.json_response({"gitVersion": f"{request.host} through the proxy"})
-
-    async with serving(proxy) as url:
-        client = await Client.from_kubeconfig_dict(kubeconfig("http://far.invalid", **{"proxy-url": url}))
-        assert await client.version() == "far.invalid through the proxy"
         await client.close()
