@@ -41,7 +41,9 @@ READ = {
     "what an import names": ("pods", {"pods.py": "import rules", "rules.py": ""}, {"unrelated.py": ""}),
     "sources only": ("pods", {"pods.py": ""}, {"notes.txt": ""}),
     "late imports, in circles": (
-        *("a", {"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"}, {}),
+        "a",
+        {"a.py": "def f():\n    from b import x", "b.py": "import c.d", "c/d.py": "import a"},
+        {},
     ),
     "a relative import of a neighbour": ("a", {"a.py": "from . import b", "b.py": ""}, {}),
     # A module of a package that nothing imports, such as its tests, causes no reload.
@@ -57,17 +59,22 @@ READ = {
     "nothing of an installed package": ("installed.package", {}, {}),
     "no folder of an installed package": ("pods", {"pods.py": "import yaml"}, {"yaml/script.py": ""}),
     "no folder of a module of Python": (
-        *("a", {"a.py": "import __main__, sys"}, {"__main__/x.py": "", "sys/x.py": ""}),
+        "a",
+        {"a.py": "import __main__, sys"},
+        {"__main__/x.py": "", "sys/x.py": ""},
     ),
     # As Python has it; a folder without a front does not come before the module.
     "a package before a module of its name": ("a", {"a/__init__.py": ""}, {"a.py": ""}),
     "a module before a folder of its name": ("b", {"b.py": ""}, {"b/c.py": ""}),
     "a module of its package before one beside it": (
-        *("pk", {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": ""}),
+        "pk",
+        {"pk/__init__.py": "from . import json\nfrom .json import x", "pk/json.py": ""},
         {"json.py": ""},
     ),
     "a sibling of the package if an import climbs out": (
-        *("pk.pods", {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""}, {}),
+        "pk.pods",
+        {"pk/__init__.py": "", "pk/pods.py": "from .. import rules", "rules.py": ""},
+        {},
     ),
 }
 
