@@ -204,7 +204,6 @@ def test_a_traceback_begins_with_the_persons_own_code(listening):
     files = [line for line in text.splitlines() if line.startswith("  File ")]
     assert files == ['  File "app/pods.py", line 5, in on_pod', '  File "app/pods.py", line 2, in inner']
     assert "    raise ValueError('no')" in text
-    assert "calling.py" not in text
     assert text.endswith("ValueError: no\n")
     _, (target,) = listening({"pods.py": "async def on_pod(obj):\n    1 / 0\n"}, "pods:on_pod")
     with pytest.raises(HandlerFailed) as caught:

@@ -11,6 +11,83 @@ from declctl.manifest import Diagnostic, LoadedManifest, ManifestSource, load
 HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n"
 MARK = "§"  # stands directly before the character at which a fault must be shown
 
+# A manifest without a fault, with nearly every field that this version does.
+FULL = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata:
+  name: pod-guard
+spec:
+  namespaces: [default, team-a]
+  plugins:
+    - name: slack
+      version: ">=1.2,<2"
+      onError: Disable
+      config: {channel: "#ops"}
+      configFrom:
+        - {name: token, env: SLACK_TOKEN}
+        - {name: ca, file: certs/ca.pem}
+        - {name: key, secretKeyRef: {name: slack, key: private.pem}}
+  resources:
+    - name: pods
+      apiVersion: v1
+      kind: Pod
+      labelSelector: {matchLabels: {app: web}}
+      fieldSelector: status.phase=Running
+      resyncPeriod: 10m
+      transform: {dropFields: [status, metadata.managedFields], entryPoint: "handlers.trim:slim"}
+      namespaces: [team-b]
+      idleTimeout: 2m
+      cache: {mode: Objects}
+      indexers:
+        - {name: byNode, fieldPath: spec.nodeName}
+        - {name: byTeam, entryPoint: "handlers.index:by_team"}
+    - name: settings
+      apiVersion: v1
+      kind: ConfigMap
+      names: [guard-settings]
+  handlers:
+    - name: notify
+      resourceRef: {name: pods}
+      events: [Deleted, Added]
+      resyncPeriod: 5m
+      entryPoint: "handlers.pods:on_change"
+      initialSync: Skip
+      delivery: Keyed
+      bufferBytes: 1Mi
+      queue: {name: default, concurrency: 4}
+      retry: {maxAttempts: 3, initialBackoff: 500ms, maxBackoff: 1m}
+      timeout: 30s
+      onFailure: Retry
+      replay: OnCodeChange
+      applies: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
+      status: true
+      fieldManager: guard/web
+    - name: tell
+      resourceRef: {name: settings}
+      pluginRef: {name: slack}
+  lifecycle:
+    startup:
+      - {entryPoint: "handlers.boot:late", order: 10}
+      - {entryPoint: "handlers.boot:a"}
+      - {entryPoint: "handlers.boot:b"}
+    shutdown: [{entryPoint: "handlers.boot:stop"}]
+  reload:
+    watch: Poll
+    drainPolicy: Handover
+    drainTimeout: 1s
+    settle: 100ms
+    preflight: Off
+    preflightTimeout: 2s
+    warmTimeout: 3s
+    probationPeriod: 60s
+    minCalls: 5
+    maxErrorRatio: 0.25
+    informerLinger: 0s
+  leaderElection: {enabled: false, leaseDuration: 15s}
+  admin: {bindAddress: "[::1]:0"}
+"""
+
 
 def whole(fragment: str) -> str:
     """A manifest: the fragment itself if it is one, else with the fragment as its spec."""

@@ -23,17 +23,13 @@ FAULT = Diagnostic(
 
 
 def test_text_has_the_line_a_caret_and_help():
-    """The form of the manual, to the character."""
+    """The form of the manual, to the character; what isn't known isn't shown."""
     assert render_text([FAULT]) == (
         'manifest.yaml:15:7: error DCL012: unknown field "resoruce" in spec.handlers[0]\n'
         "  15 |       resoruce: {name: pods}\n"
         "     |       ^\n"
         '  help: did you mean "resourceRef"?\n'
     )
-
-
-def test_text_without_source_line_and_suggestion():
-    """What isn't known isn't shown."""
     assert render_text([replace(FAULT, source_line=None, suggestion=None)]).count("\n") == 1
 
 
@@ -83,11 +79,8 @@ def test_github_annotates_the_line():
 
 
 def test_order_is_by_position_and_each_only_once():
-    first, later, other = (
-        replace(FAULT, line=2),
-        replace(FAULT, line=10),
-        replace(FAULT, file="a.yaml", line=99),
-    )
+    first, later = replace(FAULT, line=2), replace(FAULT, line=10)
+    other = replace(FAULT, file="a.yaml", line=99)
     assert in_order([later, first, other, later]) == (other, first, later)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import sys
-from textwrap import dedent
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,37 +9,11 @@ from hypothesis import strategies as st
 
 from declctl.errors import ManifestErrors
 from declctl.manifest import ManifestSource, load
+from tests.rooms.manifest.conftest import FULL, HEAD
 
-HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n"
 MINIMAL = HEAD.replace("{name: c}", "{name: %s}").replace("spec:", "spec: {}")
 TEST = (MINIMAL % "t").replace("Controller", "ControllerTest").replace("{}", "{anything: 1, anything: 2}")
 
-MENDED = dedent(
-    """
-    plugins: [{name: slack, version: ">=1.2,<2", config: {channel: "#ops"}, configFrom: [{name: t, env: T}]}]
-    namespaces: [default, "no"]
-    resources:
-      - name: pods
-        apiVersion: v1
-        kind: Pod
-        labelSelector: {matchExpressions: [{key: app, operator: In, values: [a]}]}
-        fieldSelector: status.phase=Running
-        resyncPeriod: 10m
-        indexers:
-          - {name: byNode, fieldPath: spec.nodeName}
-          - {name: byTeam, entryPoint: "handlers.index:by_team"}
-    handlers:
-      - name: notify
-        resourceRef: {name: pods}
-        events: [Added, Modified]
-        entryPoint: "handlers.pods:on_change"
-        bufferBytes: 64Mi
-        retry: {maxAttempts: 5, initialBackoff: 1s}
-    reload: {watch: Off, settle: 300ms}
-    admin: {bindAddress: 127.0.0.1:8081}
-    """
-)
-GOOD = HEAD + "".join(f"  {line}\n" for line in MENDED.strip().split("\n"))
 SNIPPETS = st.sampled_from(
     ["\n", "  ", "- ", ": ", "{", "}", "[", "]", "'", '"', "&a ", "*a", "<<: *a", "!!x ", "|\n", "on: 1", "#",
      "10:00", "0777", "~", "null", "9" * 40, "${env:X}", "${", "\t", "---\n", "é", "\u2028", "\x85", ".."]
@@ -63,7 +36,7 @@ def assert_located(diagnose, text: str) -> None:
 
 def test_the_example_of_these_tests_is_good(diagnose):
     """What the next tests break is whole to begin with."""
-    assert diagnose(GOOD) == ()
+    assert diagnose(FULL) == ()
 
 
 @given(st.text())
@@ -89,10 +62,10 @@ def test_any_bytes_give_located_faults(data):
 
 
 @settings(max_examples=120)
-@given(st.integers(0, len(GOOD)), st.integers(0, 12), SNIPPETS | st.text(max_size=3))
+@given(st.integers(0, len(FULL)), st.integers(0, 12), SNIPPETS | st.text(max_size=3))
 def test_a_good_manifest_broken_anywhere_stays_located(diagnose, start, length, snippet):
     """An accident of the keyboard anywhere in a manifest never escapes as another exception."""
-    assert_located(diagnose, GOOD[:start] + snippet + GOOD[start + length :])
+    assert_located(diagnose, FULL[:start] + snippet + FULL[start + length :])
 
 
 JSON = st.recursive(
@@ -246,16 +219,18 @@ class TestFiles:
         assert (fault.file, fault.code, fault.line) == (str(tmp_path / "b.yaml"), "DCL007", 2)
         assert f"{tmp_path / 'a.yaml'}:2" in fault.message
 
-    def test_a_folder_whose_controller_is_not_yaml(self, tmp_path):
-        """A broken file that speaks of declctl is never passed over, even beside a good one."""
-        (tmp_path / "a.yaml").write_text(MINIMAL % "a")
-        (tmp_path / "b.yaml").write_text("apiVersion: declctl.dev/v1alpha1\nkind: [\n")
-        assert [fault.code for fault in refused(tmp_path)] == ["DCL001"]
-
-    def test_a_folder_without_controller(self, tmp_path):
-        """With nothing to run, what could not be read is told."""
-        (tmp_path / "a.yaml").write_text("a: [\n")
-        (tmp_path / "b.yaml").write_text("kind: Pod\n")
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            # A broken file that speaks of declctl is never passed over, even beside a good one.
+            (MINIMAL % "a", "apiVersion: declctl.dev/v1alpha1\nkind: [\n"),
+            # With nothing to run, what could not be read is told.
+            ("a: [\n", "kind: Pod\n"),
+        ],
+    )
+    def test_a_folder_with_broken_files(self, tmp_path, first, second):
+        (tmp_path / "a.yaml").write_text(first)
+        (tmp_path / "b.yaml").write_text(second)
         assert [fault.code for fault in refused(tmp_path)] == ["DCL001"]
 
     def test_what_has_nothing_to_read(self, tmp_path):

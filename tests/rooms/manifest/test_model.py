@@ -1,88 +1,14 @@
 """The manifest as values: what the manual's example and each of its parts mean, and the defaults."""
 
 import dataclasses
+import re
 
 import pytest
 
 from declctl.manifest import explain, model, plan
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, parse_duration, parse_quantity
 from declctl.objects import GroupVersionKind
-
-FULL = """
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata:
-  name: pod-guard
-spec:
-  namespaces: [default, team-a]
-  plugins:
-    - name: slack
-      version: ">=1.2,<2"
-      onError: Disable
-      config: {channel: "#ops"}
-      configFrom:
-        - {name: token, env: SLACK_TOKEN}
-        - {name: ca, file: certs/ca.pem}
-        - {name: key, secretKeyRef: {name: slack, key: private.pem}}
-  resources:
-    - name: pods
-      apiVersion: v1
-      kind: Pod
-      labelSelector: {matchLabels: {app: web}}
-      fieldSelector: status.phase=Running
-      resyncPeriod: 10m
-      transform: {dropFields: [status, metadata.managedFields], entryPoint: "handlers.trim:slim"}
-      namespaces: [team-b]
-      idleTimeout: 2m
-      cache: {mode: Objects}
-      indexers:
-        - {name: byNode, fieldPath: spec.nodeName}
-        - {name: byTeam, entryPoint: "handlers.index:by_team"}
-    - name: settings
-      apiVersion: v1
-      kind: ConfigMap
-      names: [guard-settings]
-  handlers:
-    - name: notify
-      resourceRef: {name: pods}
-      events: [Deleted, Added]
-      resyncPeriod: 5m
-      entryPoint: "handlers.pods:on_change"
-      initialSync: Skip
-      delivery: Keyed
-      bufferBytes: 1Mi
-      queue: {name: default, concurrency: 4}
-      retry: {maxAttempts: 3, initialBackoff: 500ms, maxBackoff: 1m}
-      timeout: 30s
-      onFailure: Retry
-      replay: OnCodeChange
-      applies: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
-      status: true
-      fieldManager: guard/web
-    - name: tell
-      resourceRef: {name: settings}
-      pluginRef: {name: slack}
-  lifecycle:
-    startup:
-      - {entryPoint: "handlers.boot:late", order: 10}
-      - {entryPoint: "handlers.boot:a"}
-      - {entryPoint: "handlers.boot:b"}
-    shutdown: [{entryPoint: "handlers.boot:stop"}]
-  reload:
-    watch: Poll
-    drainPolicy: Handover
-    drainTimeout: 1s
-    settle: 100ms
-    preflight: Off
-    preflightTimeout: 2s
-    warmTimeout: 3s
-    probationPeriod: 60s
-    minCalls: 5
-    maxErrorRatio: 0.25
-    informerLinger: 0s
-  leaderElection: {enabled: false, leaseDuration: 15s}
-  admin: {bindAddress: "[::1]:0"}
-"""
+from tests.rooms.manifest.conftest import FULL
 
 
 def test_the_whole_example(loaded):
@@ -194,10 +120,17 @@ def test_paths_lead_back_to_the_document(loaded):
 
 
 def test_where_it_stands_makes_no_difference(loaded):
-    """Moving text around, or commenting it, leaves an equal controller."""
+    """Moving text around, commenting it, or another spelling leaves an equal controller and an equal plan."""
     moved = "# a comment\n" + FULL.replace("  admin:", "  # another\n  admin:")
-    assert loaded(moved).controller == loaded(FULL).controller
-    assert hash(loaded(moved).controller) == hash(loaded(FULL).controller)
+    moved = moved.replace("resyncPeriod: 10m", "resyncPeriod: 600s")
+    moved = moved.replace(
+        "      apiVersion: v1\n      kind: Pod\n", "      kind: Pod\n      apiVersion: v1\n"
+    )
+    first, second = loaded(FULL).controller, loaded(moved).controller
+    assert second == first
+    assert hash(second) == hash(first)
+    assert plan(second) == plan(first)
+    assert hash(plan(second)) == hash(plan(first))
 
 
 PODS = "resources: [{name: pods, apiVersion: v1, kind: Pod%s}]\n"
@@ -268,53 +201,43 @@ def test_selectors_are_canonical(loaded):
     assert {spec.label_selector for spec in found.resources} == {"a=1,b=2"}
 
 
+def as_the_model_has_it(kind, default):
+    """A documented default of this kind, read."""
+    if default == "On":
+        return True
+    readers = {"duration": parse_duration, "quantity": parse_quantity, "list of text": tuple}
+    return readers[kind](default) if kind in readers else default
+
+
 @pytest.mark.parametrize(
-    ("path", "read", "value"),
+    ("path", "spec"),
     [
-        ("spec.resources.idleTimeout", parse_duration, model.ResourceSpec("a", "v1", "Pod").idle_timeout),
-        ("spec.handlers.bufferBytes", parse_quantity, model.HandlerSpec("a", "b").buffer_bytes),
-        ("spec.handlers.retry.initialBackoff", parse_duration, model.RetrySpec().initial_backoff),
-        ("spec.handlers.retry.maxBackoff", parse_duration, model.RetrySpec().max_backoff),
-        ("spec.handlers.queue.concurrency", int, model.QueueSpec().concurrency),
-        ("spec.handlers.queue.name", str, model.QueueSpec().name),
-        ("spec.handlers.events", tuple, model.HandlerSpec("a", "b").events),
-        ("spec.handlers.initialSync", str, model.HandlerSpec("a", "b").initial_sync),
-        ("spec.handlers.delivery", str, model.HandlerSpec("a", "b").delivery),
-        ("spec.handlers.onFailure", str, model.HandlerSpec("a", "b").on_failure),
-        ("spec.handlers.replay", str, model.HandlerSpec("a", "b").replay),
-        ("spec.resources.transform.dropFields", tuple, model.TransformSpec().drop_fields),
-        ("spec.resources.cache.mode", str, model.ResourceSpec("a", "v1", "Pod").cache),
-        ("spec.plugins.onError", str, model.PluginSpec("a").on_error),
-        ("spec.plugins.circuitBreaker.failures", int, model.CircuitBreakerSpec().failures),
-        (
-            "spec.plugins.circuitBreaker.initialBackoff",
-            parse_duration,
-            model.CircuitBreakerSpec().initial_backoff,
-        ),
-        ("spec.plugins.circuitBreaker.maxBackoff", parse_duration, model.CircuitBreakerSpec().max_backoff),
-        ("spec.lifecycle.startup.order", int, model.LifecycleStep(EntryPoint("a")).order),
-        ("spec.reload.watch", str, model.ReloadSpec().watch),
-        ("spec.reload.settle", parse_duration, model.ReloadSpec().settle),
-        ("spec.reload.drainPolicy", str, model.ReloadSpec().drain_policy),
-        ("spec.reload.drainTimeout", parse_duration, model.ReloadSpec().drain_timeout),
-        ("spec.reload.preflightTimeout", parse_duration, model.ReloadSpec().preflight_timeout),
-        ("spec.reload.warmTimeout", parse_duration, model.ReloadSpec().warm_timeout),
-        ("spec.reload.probationPeriod", parse_duration, model.ReloadSpec().probation_period),
-        ("spec.reload.minCalls", int, model.ReloadSpec().min_calls),
-        ("spec.reload.maxErrorRatio", float, model.ReloadSpec().max_error_ratio),
-        ("spec.reload.informerLinger", parse_duration, model.ReloadSpec().informer_linger),
-        ("spec.admin.bindAddress", str, str(model.AdminSpec().bind_address)),
-        ("spec.leaderElection.leaseDuration", parse_duration, model.LeaderElectionSpec().lease_duration),
-        ("spec.leaderElection.renewDeadline", parse_duration, model.LeaderElectionSpec().renew_deadline),
-        ("spec.leaderElection.retryPeriod", parse_duration, model.LeaderElectionSpec().retry_period),
+        ("spec.resources", model.ResourceSpec("a", "v1", "Pod")),
+        ("spec.resources.transform", model.TransformSpec()),
+        ("spec.handlers", model.HandlerSpec("a", "b")),
+        ("spec.handlers.retry", model.RetrySpec()),
+        ("spec.handlers.queue", model.QueueSpec()),
+        ("spec.plugins", model.PluginSpec("a")),
+        ("spec.plugins.circuitBreaker", model.CircuitBreakerSpec()),
+        ("spec.lifecycle.startup", model.LifecycleStep(EntryPoint("a"))),
+        ("spec.reload", model.ReloadSpec()),
+        ("spec.leaderElection", model.LeaderElectionSpec()),
     ],
 )
-def test_documented_defaults_are_the_real_ones(path, read, value):
-    assert read(explain(path).default) == value
+def test_documented_defaults_are_the_real_ones(path, spec):
+    documented = {}
+    for name, kind, _ in explain(path).fields:
+        default = explain(f"{path}.{name}").default
+        if default is not None:
+            attribute = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+            documented[attribute] = as_the_model_has_it(kind, default)
+    assert documented
+    assert documented == {name: getattr(spec, name) for name in documented}
 
 
-def test_preflight_is_on_by_default():
-    assert (explain("spec.reload.preflight").default, model.ReloadSpec().preflight) == ("On", True)
+def test_documented_defaults_of_another_form_are_the_real_ones():
+    assert explain("spec.resources.cache.mode").default == model.ResourceSpec("a", "v1", "Pod").cache
+    assert explain("spec.admin.bindAddress").default == str(model.AdminSpec().bind_address)
 
 
 def test_config_is_frozen_and_not_shown():

@@ -54,19 +54,15 @@ def test_added_and_deleted_is_nothing_unless_the_handler_has_seen_it():
 
 
 def test_deleted_and_added_are_both_told_in_order():
-    """An object made anew is another object."""
+    """An object made anew is another object; of two deletions the newest known state is told."""
     assert merge(DELETED, ADDED_AGAIN, False) == [DELETED, ADDED_AGAIN]
+    assert merge(Notification(ChangeType.DELETED, V1), DELETED, False) == [DELETED]
 
 
 @pytest.mark.parametrize("other", [ADDED, MODIFIED, DELETED, RESYNC])
 def test_resync_gives_way_to_anything(other):
     assert merge(RESYNC, other, False) == [other]
     assert merge(other, RESYNC, False) == [other]
-
-
-def test_tombstone_replaces_an_earlier_deletion():
-    """The newest known state of what is gone is told."""
-    assert merge(Notification(ChangeType.DELETED, V1), DELETED, False) == [DELETED]
 
 
 def test_pending_change_weighs_its_frames():

@@ -12,8 +12,8 @@ from declctl.objects.frame import ObjectCodec
 from tests.rooms.objects.made_objects import JSON, TEXTS, compact, pod
 
 
-def held(*objects):
-    codec = ObjectCodec(api_version="v1", kind="Pod")
+def held(*objects, kind="Pod"):
+    codec = ObjectCodec(api_version="v1", kind=kind)
     return MutationDetector(codec), [codec.encode(compact(obj)) for obj in objects]
 
 
@@ -56,10 +56,10 @@ def test_a_change_is_told_with_its_object_its_path_and_both_values(spoil, told):
 
 def test_the_values_of_a_secret_are_not_told():
     """A log is read by more people than a Secret."""
-    codec = ObjectCodec(api_version="v1", kind="Secret")
-    kept = codec.encode(compact({"metadata": {"name": "token"}, "data": {"password": "aHVudGVyMg=="}}))
+    secret = {"metadata": {"name": "token"}, "data": {"password": "aHVudGVyMg=="}}
+    detector, [kept] = held(secret, kind="Secret")
     kept.body["data"]["password"] = "c3BvaWx0"
-    (found,) = MutationDetector(codec).look_at_all()
+    (found,) = detector.look_at_all()
     assert str(found) == "Secret token: data.password was (hidden) and became (hidden)"
 
 
@@ -146,10 +146,9 @@ def test_objects_are_looked_at_in_turn():
 
 def test_an_object_without_metadata_is_told_without_a_name():
     """A transform may take all metadata away."""
-    codec = ObjectCodec(api_version="v1", kind="Pod")
-    kept = codec.encode(b'{"spec":{}}')
+    detector, [kept] = held({"spec": {}})
     kept.body["spec"]["a"] = 1
-    assert MutationDetector(codec).look_at_all()[0].key == "without a name"
+    assert detector.look_at_all()[0].key == "without a name"
 
 
 def test_what_cannot_be_decoded_is_passed_over():
@@ -161,10 +160,8 @@ def test_what_cannot_be_decoded_is_passed_over():
 
 @given(before=st.dictionaries(TEXTS, JSON, max_size=4), after=st.dictionaries(TEXTS, JSON, max_size=4))
 def test_any_change_is_found_and_any_object_is_put_right(before, after):
-    codec = ObjectCodec(api_version="v1", kind="Pod")
     before = {"apiVersion": "v1", "kind": "Pod", **before}
-    one = codec.encode(json.dumps(before).encode())
-    detector = MutationDetector(codec)
+    detector, [one] = held(before)
     assert detector.look_at_all() == []
     one.body.clear()
     one.body.update(copy.deepcopy(after))
