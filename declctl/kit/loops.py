@@ -92,6 +92,8 @@ class LoopThread:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # asyncio refers to tasks weakly: one that waits for what only itself knows would be collected.
+        self._submitted: set[Future[Any]] = set()  # whose coroutines have not ended
         self.is_stopping = False  # `stop` was called: tasks of the loop are cancelled
         self._answered = True  # the loop has run since the last `look`; set by the loop, cleared by `look`
         self._unanswered = 0  # calls of `look` in a row without an answer
@@ -102,8 +104,11 @@ class LoopThread:
         return self
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop; returns the future of its result. From any thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Run a coroutine on the loop, to its end; returns the future of its result. From any thread."""
+        submitted = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        self._submitted.add(submitted)
+        submitted.add_done_callback(self._submitted.discard)
+        return submitted
 
     def call_soon(self, function: Callable[[], object]) -> bool:
         """Schedule a call on the loop, from any thread; returns False if the loop has ended and drops it."""

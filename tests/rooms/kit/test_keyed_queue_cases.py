@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from declctl.kit import KeyedQueue, ManualClock, SystemClock
-from declctl.kit.debounce import LONGEST_REST, RestingValues
+from declctl.kit.debounce import RestingValues
 from declctl.kit.keyed_queue import EpochCounter, QueueItem
 from declctl.kit.pending import ItemState, smallest_first
 
@@ -242,8 +242,8 @@ def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock)
         queue.add("a", "x")
         clock.set(0.5)
         moments += [0.5 * (step + 1) for _ in taken(queue)]
-    assert moments[0] == LONGEST_REST * 1.0
-    assert max(later - earlier for earlier, later in pairwise(moments)) <= LONGEST_REST + 0.5
+    assert moments[0] == 10.0
+    assert max(later - earlier for earlier, later in pairwise(moments)) <= 10.5
 
 
 def test_no_change_rests_while_the_buffer_is_full(clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +16,8 @@ from declctl.kit.callbacks import must_propagate, plain, refuse_async
 def test_a_loop_has_a_thread_and_ends_what_still_runs():
     """Handlers never run on the thread that reads watches, and one that waits for ever keeps no process.
 
-    A call for a loop that has ended is dropped: whoever asks learns that nothing will happen.
+    Until then it runs, though nobody keeps its future, and no task refers to what it waits for. A call for a
+    loop that has ended is dropped: whoever asks learns that nothing will happen.
     """
     thread = LoopThread("declctl-test").start()
     started, called, ended = threading.Event(), threading.Event(), []
@@ -29,6 +31,9 @@ def test_a_loop_has_a_thread_and_ends_what_still_runs():
 
     thread.submit(forever())
     assert started.wait(30)
+    thread.submit(asyncio.sleep(0)).result(30)  # by now it waits
+    gc.collect()
+    assert ended == []
     assert thread.call_soon(called.set)
     assert called.wait(30)
     assert thread.stop()
