@@ -53,7 +53,7 @@ class JsonSender(Protocol):
         params: Mapping[str, str] = ...,
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
-        before_send: Callable[[], object] = ...,
+        before_send: Callable[[], object] | None = ...,
     ) -> KubeObject:
         """One request; returns the JSON object of the answer. Raises ApiError."""
         ...
@@ -62,7 +62,7 @@ class JsonSender(Protocol):
 class LeaderSender:
     """Sends the writes of handlers while this process leads. Used on the machinery loop.
 
-    The check is made when a connection is there, right before the first byte. `cut` ends the writes that are
+    The check is made right before the first byte. `cut` ends the writes that are
     under way. Reads pass.
     """
 

@@ -26,7 +26,6 @@ from declctl.transport.messages import (
     TransportStatistics,
     Wire,
     json_object,
-    nothing_before,
 )
 from declctl.transport.official import ClientGate, OfficialClients
 from declctl.transport.source import ResourceSource
@@ -218,7 +217,7 @@ class Client:
         params: Mapping[str, str] = _NO_PARAMS,
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
-        before_send: Callable[[], object] = nothing_before,
+        before_send: Callable[[], object] | None = None,
     ) -> KubeObject:
         """Send one request; returns the JSON object of the answer, `{}` for an empty one.
 
@@ -226,7 +225,7 @@ class Client:
         - `params`: query parameters.
         - `body`: a JSON object, or a list for a JSON patch; None for no body.
         - `content_type`: of the body, such as `application/merge-patch+json`.
-        - `before_send`: called when a connection is there, right before the first byte; it may raise.
+        - `before_send`: called right before the first byte; it may raise, and then nothing is sent.
 
         Raises the ApiError family; MalformedAnswer for an answer that is no JSON object.
         """

@@ -17,9 +17,8 @@ import asyncio
 import re
 import select
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from copy import copy
 from enum import Enum, auto
 from typing import Any
@@ -34,7 +33,8 @@ from multidict import CIMultiDictProxy
 from declctl.errors import ApiError
 from declctl.objects import answers
 from declctl.transport.credentials import OfficialConfiguration, choose_proxy
-from declctl.transport.messages import BrokenBody, Sink, nothing_before
+from declctl.transport.first_byte import FirstByteCheck, first_byte_middleware
+from declctl.transport.messages import BrokenBody, Sink
 from declctl.transport.official import WriteGuard, refuse_redirect
 
 _SMALLEST = 16 * 1024  # one TLS record
@@ -49,11 +49,6 @@ _FINAL = re.compile(rb"HTTP/1\.1 [2-5]")  # what announces another answer (1xx) 
 _MOST_HELD = 256 * 1024  # bytes since the last `read`, after which the transport is paused
 _READABLE = ("", "identity", "gzip")
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-
-
-# Called by the pool when a connection is there, right before the first byte of a request. A variable of the
-# context, because the official client passes no option of ours through to its connector.
-BEFORE_SEND: ContextVar[Callable[[], object]] = ContextVar("before_send", default=nothing_before)
 
 
 class ConnectionPool(RESTClientObject):
@@ -79,6 +74,7 @@ class ConnectionPool(RESTClientObject):
             ],
         }
         super().__init__(configured)
+        self._middlewares = tuple(configured.client_session_kwargs["middlewares"])
         self.maxsize = 0  # no limit, for `_create_connector`
 
     async def send(
@@ -89,8 +85,11 @@ class ConnectionPool(RESTClientObject):
         headers: Mapping[str, str],
         body: object,
         timeout: aiohttp.ClientTimeout,
+        before_send: FirstByteCheck | None = None,
     ) -> aiohttp.ClientResponse:
         """Send a request with a body of JSON, or without one if it is None.
+
+        `before_send` is called right before the first byte; it may raise.
 
         Returns the answer when its head has come. It is the official `request` for the requests of the
         machinery, which have no forms and are repeated by their callers. It takes less CPU.
@@ -105,6 +104,8 @@ class ConnectionPool(RESTClientObject):
             options["proxy"] = self.proxy
         if self.proxy_headers:
             options["proxy_headers"] = self.proxy_headers
+        if before_send is not None:
+            options["middlewares"] = (*self._middlewares, first_byte_middleware(before_send))
         data = None if body is None else msgspec.json.encode(body)
         return await session.request(method, url, headers=headers, data=data, timeout=timeout, **options)
 
@@ -153,16 +154,7 @@ class _Connector(aiohttp.TCPConnector):
     """
 
     async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """A new connection, or a pooled one without unread bytes. Raises what `BEFORE_SEND` raises."""
-        connection = await self._usable(req, traces, timeout)
-        try:
-            BEFORE_SEND.get()()
-        except BaseException:
-            connection.release()
-            raise
-        return connection
-
-    async def _usable(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+        """A new connection, or a pooled one without unread bytes."""
         while True:
             connection = await super().connect(req, list(traces), timeout)
             transport, protocol = connection.transport, connection.protocol

@@ -37,10 +37,6 @@ _REASONS = {
 }
 
 
-def nothing_before() -> None:
-    """The `before_send` of most requests."""
-
-
 class ApiRequest(msgspec.Struct, frozen=True):
     """One request."""
 
@@ -52,8 +48,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     accept: str = "application/json"
     watch_seconds: int = 0  # after which the server ends a WATCH; 0 for any other request
-    # Called when a connection is there, right before the first byte; what it raises, the request raises.
-    before_send: Callable[[], object] = nothing_before
+    # Called right before the first byte; what it raises, the request raises.
+    before_send: Callable[[], object] | None = None
 
 
 class BrokenBody(ValueError):

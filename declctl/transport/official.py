@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from declctl.errors import NotLeader, UsageError
 from declctl.kit.hosts import ServerUrl
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
+from declctl.transport.first_byte import check_first_byte, checking_connection
 from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
@@ -289,7 +290,9 @@ class WriteGuard:
         return response
 
     async def _send(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
-        if self.guards(request.method, str(request.url)):
+        method, path = request.method, str(request.url)
+        check_first_byte(request, lambda: self.refuse_unless_leading(method, path))
+        if self.guards(method, path):
             request.url = request.url.update_query(dryRun="All")
             if request.method == "DELETE":
                 body = request.body  # as above
@@ -300,6 +303,8 @@ class WriteGuard:
     async def _counted(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
             response = await send(request)
+        except NotLeader:
+            raise  # nothing was sent
         except BaseException:
             self._count(request.method, 0)
             raise
@@ -327,11 +332,13 @@ class WriteGuard:
 
     def guards(self, method: str, url: str) -> bool:
         """Whether a request has to be made a dry run. Raises NotLeader if it may not be sent."""
-        if method in _READS:
-            return False
-        if not self.may_write():
+        self.refuse_unless_leading(method, url)
+        return self.dry_run and method not in _READS
+
+    def refuse_unless_leading(self, method: str, url: str) -> None:
+        """Raise NotLeader for a write of a process that does not lead."""
+        if method not in _READS and not self.may_write():
             raise NotLeader(f"{method} {urlsplit(url).path} was not sent: this process does not lead")
-        return self.dry_run
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WriteGuard":
         return self  # copies of a configuration have the same guard
@@ -366,6 +373,10 @@ class SyncGuard:
         manager.urlopen = urlopen
         pools = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {scheme: _guarded(pool, self) for scheme, pool in pools.items()}
+
+    def refuse_unless_leading(self, method: str, url: str) -> None:
+        """Raise NotLeader for a write of a process that does not lead."""
+        self._guard.refuse_unless_leading(method, url)
 
     def checked(self, method: str, url: str, body: Any, headers: Any) -> tuple[str, Any, Any]:
         """Check an attempt; returns the URL, the body and the headers to send. May be repeated for them."""
@@ -409,9 +420,11 @@ def _let_configurations_guard() -> None:
 
 
 def _guarded(official: Any, guard: SyncGuard) -> Any:
-    """A class of a connection pool of urllib3 that checks each attempt."""
+    """A class of a connection pool of urllib3 that checks each attempt, also right before its first byte."""
 
     class GuardedPool(official):
+        ConnectionCls = checking_connection(official.ConnectionCls, guard.refuse_unless_leading)
+
         def urlopen(
             self, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **options: Any
         ) -> Any:

@@ -26,7 +26,6 @@ from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import exception_text, excerpt
 from declctl.objects import answers
 from declctl.transport.connections import (
-    BEFORE_SEND,
     BodyProtocol,
     ChunkedResponse,
     ConnectionPool,
@@ -187,7 +186,6 @@ class HttpWire:
         }
         if proof.authorization:
             headers["Authorization"] = proof.authorization
-        before = BEFORE_SEND.set(request.before_send)
         try:
             pool = await self._connections(proof)
             async with asyncio.timeout(head_seconds):
@@ -197,12 +195,11 @@ class HttpWire:
                     headers=headers,
                     body=request.body,
                     timeout=_CONNECT_TIMEOUT,
+                    before_send=request.before_send,
                 )
         except CONNECTION_FAULTS as fault:
             self._counters.sent(request.method, 0)
             raise self._failed(request, fault) from fault
-        finally:
-            BEFORE_SEND.reset(before)
         self._counters.sent(request.method, response.status)
         self._counters.answered(request.verb, response.status)
         return response

@@ -56,15 +56,51 @@ def write(request, ctx):
     print(f"wrote {request.name} {version}")
 """
 
+# The leader writes as fast as it can, on 40 ways at once, until an index function blocks its loop.
+BUSY_MANIFEST = MANIFEST.replace(
+    "kind: Pod}}", 'kind: Pod, indexers: [{{name: by, entryPoint: "code:block"}}]}}'
+).replace("  leaderElection:", "  writes: {{qps: 0}}\n  leaderElection:")
+BUSY_CODE = """\
+import asyncio
+import os
+import time
+from pathlib import Path
+
+NAME, GATE = os.environ["NAME"], Path(os.environ["GATE"])
+
+def block(obj):
+    if obj.labels.get("blocks") == NAME and not GATE.exists():
+        GATE.touch()
+        time.sleep(SECONDS)
+    return []
+
+async def apply(ctx, name):
+    metadata, data = {"name": name}, {"at": str(time.time_ns())}
+    await ctx.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+async def apply_for_ever(ctx, name):
+    while True:
+        await apply(ctx, name)
+
+async def write(request, ctx):
+    if NAME == "one":
+        await asyncio.gather(*(apply_for_ever(ctx, f"one-{n}") for n in range(40)))
+    await apply(ctx, "two")
+    print("wrote two")
+    await asyncio.sleep(3600)  # once, so that its version tells when that was
+""".replace("SECONDS", f"{LEASE + RENEWAL:g}")
+
 
 class Pair:
     """Two processes over one cluster. `gate`: while this file is missing, no call goes on to its write."""
 
-    def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, namespace: str, *, manifest: str = MANIFEST, code: str = CODE
+    ) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.gate = folder / "gate"
-        files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "code.py": CODE}
+        files = {"manifest.yaml": manifest.format(namespace=namespace), "code.py": code}
         self._bundle = BundleDir(folder / "bundle", files)
 
     def start(self, name: str) -> Declctl:
@@ -151,3 +187,30 @@ def test_a_leader_that_was_stopped_for_a_while_writes_nothing_any_more(pair: Pai
             assert pair.child("a") == {"by": "two", "version": "2"}
             assert two.status()["leader"]
             assert two.stop() == 0
+
+
+def test_a_leader_whose_loop_was_blocked_writes_nothing_late(
+    cluster: Cluster, tmp_path: Path, namespace: str
+) -> None:
+    """Writes that had a connection when an index function began to compute for seconds are not sent after it.
+
+    Versions of the server are the witness: the old leader's last write comes before the new one's first.
+    """
+    pair = Pair(cluster, tmp_path, namespace, manifest=BUSY_MANIFEST, code=BUSY_CODE)
+    rest = cluster.rest
+    rest.create(pod("a", namespace))
+    with pair.start("one") as one:
+        until("the leader writes", lambda: rest.is_there("configmaps", "one-39", namespace), seconds=60)
+        with pair.start("two") as two:
+            until("the other one follows", lambda: _follows(two), seconds=60)
+            rest.patch("pods", "a", {"metadata": {"labels": {"blocks": "one"}}}, namespace)
+            until("the new leader has acted", lambda: "wrote two" in two.out, seconds=60)
+            assert one.wait() == 1
+            first = int(rest.get("configmaps", "two", namespace)["metadata"]["resourceVersion"])
+            late = [
+                name
+                for name in (f"one-{number}" for number in range(40))
+                if int(rest.get("configmaps", name, namespace)["metadata"]["resourceVersion"]) > first
+            ]
+            assert late == []
+            two.kill()
