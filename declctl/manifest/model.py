@@ -910,6 +910,14 @@ class LifecycleSpec(Spec):
     shutdown: tuple[LifecycleStep, ...] = nested_list(
         LifecycleStep, "Functions to call after the last call of a handler.", ordered=_in_order
     )
+    grace_period: float = field(
+        duration(
+            "The time from SIGTERM to the end of the process: for running calls, Events, the Lease and hooks "
+            "together. Calls have all of it but three seconds. `terminationGracePeriodSeconds` of the pod "
+            "should be two seconds more.",
+            default="28s",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 
 The machinery runs on one loop in a thread of its own, asynchronous hooks on a second loop, synchronous hooks
 in threads. The main thread waits for signals. `RuntimeParts` outlive generations: `connect_parts` makes them,
-`Runtime` starts them, and `shut_down` ends them in order.
+`Runtime` starts them, and ends them in order (`ending`).
 """
 
 import asyncio
-import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -23,7 +22,7 @@ from declctl.errors import ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import Followers, LeaderElectionSpec, ResourceSpec
+from declctl.manifest.model import Followers, LeaderElectionSpec, LifecycleSpec, ResourceSpec
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
@@ -32,6 +31,7 @@ from declctl.runtime.checking.check import CheckResult, import_in_child, read_fi
 from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.ending import GracePeriod, SignalHandlers, call_last_hooks, end_calls
 from declctl.runtime.handling.circuit_breaker import CircuitBreakers
 from declctl.runtime.handling.client_writes import ClientWrites
 from declctl.runtime.handling.context import ClusterAccess
@@ -48,7 +48,7 @@ from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
 from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
-from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices, lifecycle_context
+from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
@@ -76,46 +76,14 @@ if TYPE_CHECKING:  # imported only for a followed ConfigMap, and for a manifest 
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
-DRAIN_SECONDS = 25.0  # for running calls after SIGTERM; a kubelet kills after 30 s
-_HOOK_SECONDS = 60.0  # time limit of a hook at the end of the process
-_RELEASE_SECONDS = 2.0  # for giving up the lease
-_FLUSH_SECONDS = 2.0  # for posting the recorded events that are left
+BLOCKED_SECONDS = 25.0  # for which the machinery may be blocked at the end of the process
+_RELEASE_SECONDS = 2.0  # for giving up the lease, at most
+_FLUSH_SECONDS = 2.0  # for posting the recorded events that are left, at most
+_LOOPS_SECONDS = 5.0  # for the end of the loops, at most
 Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 """A server that is entered and left with the runtime, such as the admin server."""
 WhyNotStart = Callable[[Plan, Plan], Awaitable[str | None]]
 """Why a new process could not start with the second plan; None if not known. The first is this one's."""
-
-
-class SignalHandlers:
-    """Handles signals inside a `with` block: SIGTERM and Ctrl-C stop, SIGHUP reloads.
-
-    A second Ctrl-C ends the process at once. The handlers from before are put back at the end. Does nothing
-    outside of the main thread, where Python allows no signal handlers.
-    """
-
-    def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
-        self._stop = stop
-        self._hangup = hangup
-        self._asked = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._on_stop)
-            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._hangup())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_stop(self, number: int, _: object) -> None:
-        self._asked += 1
-        if self._asked > 1 and number == signal.SIGINT:
-            raise SystemExit(130)
-        if self._asked == 1:
-            self._stop()
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -169,48 +137,6 @@ async def until_done(observer: StatusReporter, stopping: asyncio.Event, *, timeo
     if failed:
         log.error(f"changes were given up on: {failed}")
     return 1 if failed else 0
-
-
-async def shut_down(  # noqa: PLR0913 - one parameter for each part that ends
-    reloader: Reloader,
-    slots: Slots,
-    schedules: Schedules,
-    lifecycle: Lifecycle,
-    services: RuntimeServices,
-    *,
-    drain_seconds: float = DRAIN_SECONDS,
-    has_followers: bool = False,
-    log: Log,
-) -> None:
-    """Wait for running calls, then call the `declctl_shutdown` hooks, and tear down every generation.
-
-    `has_followers`: another process may lead after this one.
-    """
-    generation = reloader.active
-    (running, waited), scheduled = await asyncio.gather(
-        slots.stop(drain_seconds), schedules.stop(drain_seconds)
-    )
-    if running := [*running, *scheduled]:
-        log.warning(f"not waited for any longer: {', '.join(running)}")
-    if waited:
-        each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
-        total = sum(waited.values())
-        changes = "1 change that waited is" if total == 1 else f"{total:,} changes that waited are"
-        what = "leader" if has_followers else "start"
-        log.warning(
-            f"{changes} dropped: {each}; the next {what} tells every object that is there again, but not "
-            "which ones were deleted",
-            dropped=total,
-        )
-    if generation is None:
-        return
-    await lifecycle.call_each(
-        generation.loaded_code.lifecycle("declctl_shutdown"),
-        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), services)},
-        loop=generation.loop,
-        timeout=_HOOK_SECONDS,
-    )
-    await reloader.close(timeout=_HOOK_SECONDS)
 
 
 async def _first(*waits: Awaitable[Any]) -> None:
@@ -459,6 +385,7 @@ class Runtime:
         self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
         self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False  # set in any thread, as the machinery may be blocked
+        self._grace: GracePeriod | None = None  # from the first request to stop on; set in any thread
         self._stop_logged = False
         self._stopping = asyncio.Event()  # the same, on the machinery loop
         self._hangup = asyncio.Event()  # set by SIGHUP
@@ -488,11 +415,14 @@ class Runtime:
                 if self._stop_asked and self._watchdog.seconds:
                     self._log_stop()  # the blocked loop can't
                 # User code blocks the machinery, so only this thread can end the process in order.
-                if self._stop_asked and self._watchdog.seconds >= DRAIN_SECONDS:
+                if self._stop_asked and self._watchdog.seconds >= BLOCKED_SECONDS:
                     return self._left_blocked()
+                if self._grace is not None and self._grace.is_missed:
+                    return self._left_late(self._grace)
         self._children.close()
-        self.handler_loops.stop()
-        self.machinery.stop()
+        seconds = _LOOPS_SECONDS if self._grace is None else min(_LOOPS_SECONDS, self._grace.left())
+        self.handler_loops.stop(seconds)
+        self.machinery.stop(seconds)
         try:
             # Raises the fault that ended the machinery, after the parts around it were closed.
             status = future.result()
@@ -504,6 +434,7 @@ class Runtime:
     def stop(self) -> None:
         """Drain and end the process. From any thread; returns at once. No effect once it has ended."""
         self._stop_asked = True
+        self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
         self.machinery.call_soon(self._stopping.set)
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
@@ -718,24 +649,23 @@ class Runtime:
                     task.cancel()
             if parts.candidate is not None:
                 parts.candidate.stop_taking()
-            # No new generation, then no new call, then the hooks: they may read caches and record events.
+            grace = self._grace_period(parts.candidate)
+            # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()
-            await shut_down(
-                parts.reloader,
+            await end_calls(
                 parts.slots,
                 parts.schedules,
-                parts.lifecycle,
-                parts.services,
-                drain_seconds=self._drain_seconds(parts.candidate),
+                grace,
                 has_followers=parts.candidate is not None,
                 log=self._log,
             )
-            await parts.mutations.look()
-            await parts.recorder.flush(_FLUSH_SECONDS)
-            # The last calls and hooks may have written, so the lease goes after them.
             if parts.candidate is not None:
-                await parts.candidate.release(_RELEASE_SECONDS)
+                await parts.recorder.flush(min(_FLUSH_SECONDS, grace.left() / 3))
+                await parts.candidate.release(min(_RELEASE_SECONDS, grace.left() / 2))
                 failed = failed or int(parts.candidate.is_lost)
+            await call_last_hooks(parts.reloader, parts.lifecycle, parts.services, grace)
+            await parts.mutations.look()
+            await parts.recorder.flush(min(_FLUSH_SECONDS, grace.left()))
             recording.cancel()
             parts.leftovers.close()
             await parts.caches.close()
@@ -825,11 +755,23 @@ class Runtime:
             )
         )
 
-    def _drain_seconds(self, candidate: "Candidate | None") -> float:
-        """The time for running calls. After a lost lease, it ends before another process can lead."""
+    def _grace_period(self, candidate: "Candidate | None") -> GracePeriod:
+        """The time for the end, which began with the request to stop.
+
+        After a lost lease, it ends before another process can lead.
+        """
         if candidate is not None and candidate.is_lost:
-            return min(DRAIN_SECONDS, candidate.seconds_to_end)
-        return DRAIN_SECONDS
+            seconds = min(self._grace_seconds, candidate.seconds_to_end)
+            self._grace = GracePeriod(seconds, clock=self._clock)
+        elif self._grace is None:
+            self._grace = GracePeriod(self._grace_seconds, clock=self._clock)
+        return self._grace
+
+    @property
+    def _grace_seconds(self) -> float:
+        active = self._parts.reloader.active if self._parts is not None else None
+        found = active.plan if active is not None else self._first_plan
+        return found.lifecycle.grace_period if found is not None else LifecycleSpec().grace_period
 
     async def _until_stopped(self, observer: StatusReporter) -> int:
         if self.options.once:
@@ -839,11 +781,18 @@ class Runtime:
 
     def _left_blocked(self) -> int:
         """End the process without the machinery, whose daemon thread ends with the process."""
-        self._log.error(
-            f"the machinery is still blocked at {self._watchdog.status.last_place}: ending without it"
-        )
+        return self._left(f"the machinery is still blocked at {self._watchdog.status.last_place}")
+
+    def _left_late(self, grace: GracePeriod) -> int:
+        """End the process although its end has not come to its end."""
+        if self._watchdog.seconds:
+            return self._left_blocked()
+        return self._left(f"what runs has not ended within the {grace.seconds:g} s of lifecycle.gracePeriod")
+
+    def _left(self, why: str) -> int:
+        self._log.error(f"{why}: ending without it")
         self._children.close()
-        self.handler_loops.stop()
+        self.handler_loops.stop(0.0)
         return 1
 
     def _start_again(self, why: str) -> None:

@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from declctl.kit import loops
-from declctl.runtime import runtime
 from declctl.runtime.handling import handler_loops
 from declctl.testing import until
 
@@ -123,7 +122,7 @@ def test_timeouts_count_while_a_loop_is_blocked(rig, config_map) -> None:
 @pytest.mark.client_go(335)
 def test_a_blocked_loop_does_not_hold_up_the_end(rig, config_map, monkeypatch) -> None:
     """SIGTERM: running calls have their time; what would run on a blocked loop is not waited for as well."""
-    monkeypatch.setattr(runtime, "DRAIN_SECONDS", 0.5)
+    rig.more = "  lifecycle: {gracePeriod: 1s}\n"
     rig.handler("blocks")
     rig.handler("hooks", entry="handlers")
     controller = _blocked(rig, config_map, _code(1, PREPARE))

@@ -422,6 +422,17 @@ def official(ctx):
 """
 
 
+LAST_HOOK = """
+def last(ctx):
+    tell("last begins")
+    wait("end")
+    try:
+        ctx.sync.apply(child("child-3"))
+    except NotLeader:
+        tell("last is refused")
+"""
+
+
 @pytest.mark.client_go("Manager")
 def test_a_process_that_loses_the_lease_ends(bundle, controller, sandbox, rival, board, config_map) -> None:
     """Its calls are cancelled where that is possible, its writes are refused, and it exits with 1."""
@@ -473,8 +484,14 @@ def test_a_process_that_loses_the_lease_does_not_wait_for_what_it_may_not_handle
 def test_a_process_that_stops_drains_and_then_releases(
     bundle, controller, sandbox, rival, board, config_map
 ) -> None:
-    """SIGTERM: nothing new is taken, a call that runs may still write, and then another process can lead."""
-    bundle.write("code.py", LONG_CALLS.replace("async def seen", "async def unused") + "\ndef seen(): pass\n")
+    """SIGTERM: nothing new is taken, a call that runs may still write, and then another process can lead.
+
+    A hook of the end that is slow holds nobody up; what it writes is refused.
+    """
+    code = LONG_CALLS.replace("async def seen", "async def unused") + "\ndef seen(): pass\n"
+    bundle.write("code.py", code + LAST_HOOK)
+    lifecycle = '  lifecycle: {shutdown: [{entryPoint: "code:last"}]}\n  leader'
+    bundle.edit("manifest.yaml", "  leader", lifecycle)
     process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
     until("the call runs", lambda: ("sync begins",) in board.told, timeout=30)
     leader = rival.holder
@@ -482,9 +499,12 @@ def test_a_process_that_stops_drains_and_then_releases(
     until("it has heard of it", lambda: process.log.find("stopping") or _stops(process), timeout=30)
     assert rival.holder == leader
     board.open_gate("go on")
-    assert process.stop() == 0
-    assert [row for row in board.told if row[0] != "sync begins"] == [("written",), ("written",)]
+    until("the last hook runs", lambda: ("last begins",) in board.told, timeout=30)
     assert rival.holder == ""
+    board.open_gate("end")
+    assert process.stop() == 0
+    told = ["sync begins", "written", "written", "last begins", "last is refused"]
+    assert [row[0] for row in board.told] == told
     assert process.log.find("the lease default/web is released") is not None
 
 

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from declctl.errors import ReloadRefused
 from declctl.runtime import runtime as process
 from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.ending import SignalHandlers
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.testing import ControllerUnderTest, Logged, until
@@ -91,6 +94,62 @@ def test_parts_start_and_stop_in_order(hooked, sandbox) -> None:
     until("no thread is left", lambda: _threads() <= before)
     sandbox.create(config_map("c"))
     assert (sandbox.ledger.count("list"), sandbox.ledger.count("watch")) == asked
+
+
+HANGING = """
+import asyncio
+from blackboard import tell as note, wait
+def tell(change):
+    note("begins")
+    wait("never")
+async def hang(ctx):
+    await asyncio.sleep(600)
+def late(ctx):
+    note("late")
+"""
+
+
+@pytest.mark.client_go(335)
+def test_the_end_is_bounded_by_one_grace_period(rig) -> None:
+    """A call and a hook that hang share it; a hook for which no time is left is not called, and named."""
+    rig.more = """\
+  lifecycle:
+    gracePeriod: 1s
+    shutdown: [{entryPoint: "handlers:hang"}, {entryPoint: "handlers:late"}]
+"""
+    rig.handler("tell")
+    runs = rig.run(HANGING, objects=[config_map("a")])
+    until("the call runs", lambda: rig.told("begins"))
+    began = time.monotonic()
+    assert runs.stop(timeout=50) == 0
+    assert time.monotonic() - began < 40
+    assert runs.log.find("not waited for any longer: tell default/a")
+    assert runs.log.find("declctl_shutdown of handlers:hang took longer than 0.")
+    assert runs.log.find("declctl_shutdown of handlers:late was not called: no time was left for it")
+    assert rig.told("late") == []
+    rig.board.open_gate("never")
+
+
+def test_an_end_that_hangs_is_left_a_second_after_the_grace_period(rig, sandbox) -> None:
+    """Whatever hangs, such as a server of a program that has declctl inside: the process ends with 1."""
+    rig.more = "  lifecycle: {gracePeriod: 500ms}\n"
+    rig.handler("tell")
+
+    @asynccontextmanager
+    async def front(_: Runtime) -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(600)
+
+    log = Logged()
+    runtime = Runtime(
+        RunOptions(str(rig.write(TELL)), once=True),
+        connect=lambda: Client.from_kubeconfig_dict(sandbox.kubeconfig()),
+        fronts=[front],
+        log=log,
+    )
+    assert runtime.run() == 1
+    assert log.find("what runs has not ended within the 0.5 s of lifecycle.gracePeriod: ending without it")
+    assert runtime.machinery.stop()
 
 
 @pytest.mark.client_go(334, "Manager")
@@ -187,7 +246,7 @@ def test_sighup_reloads_until_the_end_of_the_block() -> None:
     asked: list[str] = []
     before = signal.signal(signal.SIGHUP, lambda *_: asked.append("before"))
     try:
-        with process.SignalHandlers(stop=lambda: asked.append("stop"), hangup=lambda: asked.append("reload")):
+        with SignalHandlers(stop=lambda: asked.append("stop"), hangup=lambda: asked.append("reload")):
             signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)
     finally:

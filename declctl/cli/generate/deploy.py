@@ -41,11 +41,10 @@ from declctl.kit.hosts import is_loopback
 from declctl.manifest import Plan
 from declctl.manifest.model import ADMIN_AT_START
 from declctl.manifest.values import Address
-from declctl.runtime.runtime import DRAIN_SECONDS
+from declctl.runtime.ending import termination_seconds
 
 _USER: Final = 65532  # of the image
 _PORT: Final = 8081
-_SHUTDOWN_SECONDS: Final = 5  # after the drain: shutdown hooks, Events, the Lease
 _RESTRICTED: Final = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -252,7 +251,7 @@ def _pod(
     }
     return {
         "serviceAccountName": place.name,
-        "terminationGracePeriodSeconds": int(DRAIN_SECONDS) + _SHUTDOWN_SECONDS,
+        "terminationGracePeriodSeconds": termination_seconds(plan.lifecycle.grace_period),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,

@@ -63,10 +63,10 @@ class HandlerLoops:
         """Start the first loop."""
         self.newest.start()
 
-    def stop(self) -> None:
-        """End all loops; the thread of a blocked one ends with the process."""
+    def stop(self, timeout: float = 5.0) -> None:
+        """End all loops, each within `timeout` seconds; the thread of a blocked one ends with the process."""
         for loop in self._loops:
-            loop.stop(0.0 if loop.is_blocked else 5.0)
+            loop.stop(0.0 if loop.is_blocked else timeout)
 
     async def responsive(self) -> LoopThread:
         """A loop that answers: the newest or, if that is blocked, a new one.

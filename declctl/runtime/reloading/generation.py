@@ -113,6 +113,10 @@ def lifecycle_context(
     return HandlerContext(environment, lambda: memo)
 
 
+Seconds = Callable[[], float]
+"""The time limit of the next hook."""
+
+
 class HookFailure(msgspec.Struct, frozen=True):
     """A life-cycle hook that raised or took too long."""
 
@@ -141,16 +145,16 @@ class Lifecycle:
         arguments: Callable[[Implementation], Mapping[str, object]],
         *,
         loop: LoopThread,
-        timeout: float,
+        timeout: Seconds,
     ) -> list[HookFailure]:
-        """Call all implementations in order, each with `timeout` seconds; return and log the failures.
+        """Call all implementations in order, each with `timeout()` seconds; return and log the failures.
 
         After a failure, the next one is called all the same.
         """
         failed: list[HookFailure] = []
         for implementation in implementations:
             try:
-                await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout)
+                await self.call(implementation, arguments(implementation), loop=loop, timeout=timeout())
             except Exception as error:  # noqa: BLE001 - user code: logged, and the caller decides
                 failed.append(HookFailure(implementation.hook, implementation.plugin, error))
         for failure in failed:
@@ -174,6 +178,8 @@ class Lifecycle:
         what = f"{implementation.hook} of {implementation.plugin}"
         if implementation.is_async and loop.is_blocked:
             raise TimeoutError(f"{what} was not called: another `async def` blocks the loop that it runs on")
+        if timeout <= 0.0:
+            raise TimeoutError(f"{what} was not called: no time was left for it")
         work = asyncio.ensure_future(self._work(implementation, arguments, loop))
         try:
             done, _ = await asyncio.wait([work], timeout=timeout)
@@ -233,8 +239,8 @@ class PluginLifetimes:
         """Begin to stage a generation: its plugins are not torn down from now on."""
         self._generations.append(generation)
 
-    async def leave(self, generation: Generation, *, timeout: float) -> bool:
-        """End a generation: tear down plugins and code that no other one uses, with `timeout` seconds a hook.
+    async def leave(self, generation: Generation, *, timeout: Seconds) -> bool:
+        """End a generation: tear down plugins and code that no other one uses, `timeout()` seconds a hook.
 
         Returns whether it was the last generation that used its code.
         """
@@ -273,7 +279,7 @@ class PluginLifetimes:
             [i for i in generation.loaded_code.lifecycle(hook) if i.plugin not in but],
             lambda i: self._arguments(i, generation),
             loop=generation.loop,
-            timeout=generation.plan.reload.warm_timeout,
+            timeout=lambda: generation.plan.reload.warm_timeout,
         )
         if failed:
             raise ReloadRefused(reason, "; ".join(str(failure) for failure in failed))

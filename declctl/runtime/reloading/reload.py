@@ -35,6 +35,7 @@ from declctl.runtime.reloading.generation import (
     OldGeneration,
     PluginLifetimes,
     RuntimeServices,
+    Seconds,
 )
 from declctl.runtime.reloading.probation import Probation, ProbationPeriod
 from declctl.runtime.reloading.retirement import Retirement, trim_heap
@@ -313,8 +314,8 @@ class Reloader:
         """Wait until every replaced generation is retired."""
         await self._retiring.wait_until_retired()
 
-    async def close(self, *, timeout: float) -> None:
-        """Tear down every generation, `timeout` seconds for each hook: the process ends."""
+    async def close(self, *, timeout: Seconds) -> None:
+        """Tear down every generation, `timeout()` seconds for each hook: the process ends."""
         self._replays.close()
         await self._retiring.cancel()
         for generation in self._lifetimes.all():
@@ -410,7 +411,7 @@ class Reloader:
         if active is not None:
             hooks = active.loaded_code.lifecycle("declctl_reload")
             await self._lifecycle.call_each(
-                hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=timeout
+                hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=lambda: timeout
             )
 
     def _commit_with_outcome(

@@ -302,7 +302,7 @@ class Retirement:
 
         Each hook has `timeout` seconds. Informers linger for `linger` seconds.
         """
-        was_last = await self._lifetimes.leave(generation, timeout=timeout)
+        was_last = await self._lifetimes.leave(generation, timeout=lambda: timeout)
         # Only committed generations are alive; the others were refused while they were staged.
         refused = self.unretired.get(generation.number) is not generation
         if not refused:

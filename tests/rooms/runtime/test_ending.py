@@ -1,10 +1,13 @@
-"""The end of a process that was to run once: a fault is no success."""
+"""The end of a process: its time, the signals that begin it, and what a fault before it means."""
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
 
+from declctl.kit import ManualClock
+from declctl.runtime.ending import GracePeriod, SignalHandlers, termination_seconds
 from declctl.runtime.runtime import until_done
 
 
@@ -21,3 +24,36 @@ async def test_a_fault_while_it_is_waited_for_rest_is_raised(log) -> None:
     observer: Any = Observer()
     with pytest.raises(LookupError, match="no figures"):
         await until_done(observer, asyncio.Event(), timeout=20.0, log=log)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "for_calls", "pod"), [(28.0, 25.0, 30), (120.5, 117.5, 123), (2.0, 1.0, 4)]
+)
+def test_calls_have_all_of_the_grace_period_but_what_follows_them(seconds, for_calls, pod):
+    """A kubelet kills two seconds after it; the process ends by itself a second before that."""
+    clock = ManualClock()
+    grace = GracePeriod(seconds, clock=clock)
+    assert (grace.left(), grace.left_for_calls()) == (seconds, for_calls)
+    assert termination_seconds(seconds) == pod
+    clock.set(seconds)
+    assert (grace.left(), grace.left_for_calls(), grace.is_missed) == (0.0, 0.0, False)
+    clock.set(1.5)
+    assert grace.is_missed
+    assert pod > seconds + 1.5
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_process_at_once(second):
+    """As the log says after the first one."""
+    asked: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(SystemExit) as ended,
+        SignalHandlers(stop=lambda: asked.append("stop"), hangup=lambda: None),
+    ):
+        signal.raise_signal(signal.SIGTERM)
+        assert asked == ["stop"]
+        signal.raise_signal(second)
+    assert ended.value.code == 128 + second
+    assert asked == ["stop"]
+    assert signal.getsignal(signal.SIGTERM) is before

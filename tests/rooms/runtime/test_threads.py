@@ -74,7 +74,7 @@ async def test_life_cycle_hooks_are_called_in_order_whoever_fails(log) -> None:
         hook("last", lambda: called.append("last")),
     ]
     lifecycle = Lifecycle(log)
-    failed = await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=0.5)
+    failed = await lifecycle.call_each(hooks, lambda _: {}, loop=LoopThread("unused"), timeout=lambda: 0.5)
     gate.set()
     assert called == ["first", "last"]
     assert [failure.plugin for failure in failed] == ["bad", "stuck"]

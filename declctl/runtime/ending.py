@@ -1,0 +1,122 @@
+"""The end of a process: all that happens between SIGTERM and its last line, within `lifecycle.gracePeriod`.
+
+    calls finish ─ Events are posted ─ the lease is given back ─ hooks: shutdown, teardown ─ caches close
+
+Without an election, hooks come before the Events, as they may record some. With one, a hook that is slow must
+not keep another process from leading: what it writes is refused.
+"""
+
+import asyncio
+import math
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+from declctl.kit import Clock
+from declctl.runtime.handling.slots import Slots
+from declctl.runtime.log import Log
+from declctl.runtime.reloading.generation import Lifecycle, RuntimeServices, lifecycle_context
+from declctl.runtime.reloading.reload import Reloader
+from declctl.runtime.scheduling.schedules import Schedules
+
+AFTER_CALLS_SECONDS = 3.0  # of the grace period, for what comes after calls that take all of their time
+LATE_SECONDS = 1.0  # from the end of the grace period to an end without what still runs
+KUBELET_SECONDS = 2  # from the end of the grace period to SIGKILL
+
+
+def termination_seconds(grace_period: float) -> int:
+    """The `terminationGracePeriodSeconds` of a pod with this grace period."""
+    return math.ceil(grace_period) + KUBELET_SECONDS
+
+
+class GracePeriod:
+    """The time until the process has to have ended, from the moment at which this object is made."""
+
+    def __init__(self, seconds: float, *, clock: Clock) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(0.0, self._end - self._clock.monotonic())
+
+    def left_for_calls(self) -> float:
+        """The seconds that are left for running calls. Of a short time, what follows them has half."""
+        return max(0.0, self.left() - min(AFTER_CALLS_SECONDS, self.seconds / 2))
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the process should have ended a second ago."""
+        return self._clock.monotonic() > self._end + LATE_SECONDS
+
+
+class SignalHandlers:
+    """Handles signals inside a `with` block: SIGTERM and Ctrl-C stop, SIGHUP reloads.
+
+    A second SIGTERM or Ctrl-C ends the process at once. The handlers from before are put back at the end.
+    Does nothing outside of the main thread, where Python allows no signal handlers.
+    """
+
+    def __init__(self, *, stop: Callable[[], None], hangup: Callable[[], Any]) -> None:
+        self._stop = stop
+        self._hangup = hangup
+        self._asked = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._on_stop)
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self._hangup())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_stop(self, number: int, _: object) -> None:
+        self._asked += 1
+        if self._asked > 1:
+            raise SystemExit(128 + number)
+        self._stop()
+
+
+async def end_calls(
+    slots: Slots, schedules: Schedules, grace: GracePeriod, *, has_followers: bool, log: Log
+) -> None:
+    """Call nothing any more, wait for running calls, and tell what was not waited for.
+
+    `has_followers`: another process may lead after this one.
+    """
+    seconds = grace.left_for_calls()
+    (running, waited), scheduled = await asyncio.gather(slots.stop(seconds), schedules.stop(seconds))
+    if running := [*running, *scheduled]:
+        log.warning(f"not waited for any longer: {', '.join(running)}")
+    if waited:
+        each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
+        total = sum(waited.values())
+        changes = "1 change that waited is" if total == 1 else f"{total:,} changes that waited are"
+        what = "leader" if has_followers else "start"
+        log.warning(
+            f"{changes} dropped: {each}; the next {what} tells every object that is there again, but not "
+            "which ones were deleted",
+            dropped=total,
+        )
+
+
+async def call_last_hooks(
+    reloader: Reloader, lifecycle: Lifecycle, services: RuntimeServices, grace: GracePeriod
+) -> None:
+    """Call the `declctl_shutdown` hooks, and tear down every generation."""
+    generation = reloader.active
+    if generation is None:
+        return
+    await lifecycle.call_each(
+        generation.loaded_code.lifecycle("declctl_shutdown"),
+        lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), services)},
+        loop=generation.loop,
+        timeout=grace.left,
+    )
+    await reloader.close(timeout=grace.left)
