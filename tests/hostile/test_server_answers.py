@@ -109,26 +109,48 @@ async def watched(client):
 
 
 def served(pods):
-    """A script that serves discovery well, and pods as `pods(writer)` does."""
+    """A script that serves discovery well, and pods as the script `pods` does."""
 
     async def script(path, writer):
         if path == "/api/v1":
             writer.write(answer(fuzzing.RESOURCES.replace(b'"list"', b'"list","watch"')))
         else:
-            await pods(writer)
+            await pods(path, writer)
 
     return script
 
 
-async def flood(writer, begin, part, *, mebibytes=2048):
-    """`begin`, and then `part` over and over, as long as anybody reads."""
-    writer.write(begin)
-    with contextlib.suppress(ConnectionError):
-        for _ in range(mebibytes * 1024 * 1024 // len(part)):
-            writer.write(part)
-            await writer.drain()
-            if writer.is_closing():
-                break
+def flooding(begin, part, *, mebibytes=2048):
+    """A script that answers with `begin`, and then `part` over and over, as long as anybody reads."""
+
+    async def script(_, writer):
+        writer.write(begin)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(mebibytes * 1024 * 1024 // len(part)):
+                writer.write(part)
+                await writer.drain()
+                if writer.is_closing():
+                    break
+
+    return script
+
+
+async def version(client):
+    return await client.version()
+
+
+async def listed(client):
+    return await source(client).list(ListOptions())
+
+
+def refused(ask, error, said=None):
+    """What `talk` does with a client whose `ask(client)` has to end in this error, which says `said`."""
+
+    async def use(client, _):
+        with pytest.raises(error, match=said):
+            await ask(client)
+
+    return use
 
 
 @pytest.mark.timeout(120 + SEEDS / 100)
@@ -153,15 +175,8 @@ def test_a_body_that_never_ends_is_given_up(kind):
         else (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", part)
     )
 
-    async def script(_, writer):
-        await flood(writer, begin, part)
-
-    async def use(client, _):
-        with pytest.raises(MalformedAnswer, match="longer than 128 MiB"):
-            await client.version()
-
     with bounded(seconds=60, megabytes=350):
-        talk(script, use)
+        talk(flooding(begin, part), refused(version, MalformedAnswer, "longer than 128 MiB"))
 
 
 @pytest.mark.parametrize(
@@ -188,23 +203,16 @@ def test_a_body_that_never_ends_is_given_up(kind):
 )
 def test_a_list_without_end_is_given_up(begin, part, said):
     """Neither one endless item nor something that is no list at all is held."""
-
-    async def pods(writer):
-        await flood(writer, CHUNKED + chunk(begin), chunk(part))
-
-    async def use(client, _):
-        with pytest.raises(MalformedAnswer, match=said):
-            await source(client).list(ListOptions())
-
+    pods = flooding(CHUNKED + chunk(begin), chunk(part))
     with bounded(seconds=60, megabytes=400):
-        talk(served(pods), use)
+        talk(served(pods), refused(listed, MalformedAnswer, said))
 
 
 def test_a_list_far_beyond_every_limit_is_read_if_its_items_are_not():
     """A list without pages is read item by item: while 40 MB of pods come, nothing of them is held."""
     item = fuzzing.compact({"metadata": {"name": "pod-1"}, "spec": {"text": "x" * 9000}})
 
-    async def pods(writer):
+    async def pods(_, writer):
         writer.write(CHUNKED + chunk(b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":['))
         for number in range(40):
             items = [item.replace(b"pod-1", b"pod-%d" % (number * 100 + n)) for n in range(100)]
@@ -213,7 +221,7 @@ def test_a_list_far_beyond_every_limit_is_read_if_its_items_are_not():
         writer.write(b"0\r\n\r\n")
 
     async def use(client, _):
-        return await source(client).list(ListOptions())
+        return await listed(client)
 
     with bounded(seconds=60, megabytes=30):
         assert len(talk(served(pods), use).records) == 4000
@@ -248,18 +256,10 @@ def test_items_that_begin_otherwise_than_the_first_do_not_pile_up():
 
 def test_a_line_without_end_is_given_up():
     """A watch whose server never ends an event is ended here."""
-
-    async def pods(writer):
-        await flood(
-            writer, CHUNKED + chunk(b'{"type":"ADDED","object":{"metadata":{"name":"'), chunk(b"x" * 65536)
-        )
-
-    async def use(client, _):
-        with pytest.raises(MalformedAnswer, match="a line of a WATCH is longer than 32 MiB"):
-            await watched(client)
-
+    begin = CHUNKED + chunk(b'{"type":"ADDED","object":{"metadata":{"name":"')
+    pods, said = flooding(begin, chunk(b"x" * 65536)), "a line of a WATCH is longer than 32 MiB"
     with bounded(seconds=60, megabytes=150):
-        talk(served(pods), use)
+        talk(served(pods), refused(watched, MalformedAnswer, said))
 
 
 def test_single_bytes_cost_no_more_than_what_they_are():
@@ -275,15 +275,9 @@ def test_single_bytes_cost_no_more_than_what_they_are():
 def test_a_bomb_of_gzip_is_bounded():
     """A megabyte that unpacks to a gigabyte costs what an item may have."""
     bomb = gzip.compress(b'{"metadata":{},"items":[{"metadata":{"name":"' + b"x" * (512 * 1024 * 1024), 1)
-
-    async def pods(writer):
-        writer.write(CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"))
-        writer.write(chunk(bomb) + b"0\r\n\r\n")
-
-    async def use(client, _):
-        with pytest.raises(MalformedAnswer, match="an item of a LIST is longer than 32 MiB"):
-            await source(client).list(ListOptions())
-
+    head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    pods = writing(head, chunk(bomb) + b"0\r\n\r\n")
+    use = refused(listed, MalformedAnswer, "an item of a LIST is longer than 32 MiB")
     with bounded(seconds=60, megabytes=200):
         talk(served(pods), use, **{"disable-compression": False})
 
@@ -293,15 +287,9 @@ def test_a_bomb_of_gzip_is_bounded():
 def test_what_was_not_asked_for_is_not_unpacked(encoding, status):
     """A bomb of a packing that nobody accepted is not lit."""
     bomb = answer(gzip.compress(b" " * 10_000_000), f"Content-Encoding: {encoding}", status=status)
-
-    async def use(client, _):
-        with pytest.raises(
-            ApiError, match="not asked for" if status.startswith("2") else "not asked for|InternalS"
-        ):
-            await client.version()
-
+    said = "not asked for" if status.startswith("2") else "not asked for|InternalS"
     with bounded(seconds=60, megabytes=60):
-        talk(writing(bomb), use)
+        talk(writing(bomb), refused(version, ApiError, said))
 
 
 OTHERS = answer(b'{"gitVersion":"of somebody else"}')
@@ -505,37 +493,26 @@ def test_a_broken_answer_is_one_error_and_the_next_request_gets_its_own(name):
 def test_a_flood_of_continues_ends_in_time(monkeypatch):
     """Answers that announce an answer, for ever, are no answer."""
     monkeypatch.setattr("declctl.transport.wire.SILENCE_SECONDS", 1)
-
-    async def script(_, writer):
-        await flood(writer, b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-
-    async def use(client, _):
-        with pytest.raises(Unreachable):
-            await client.version()
-
+    script = flooding(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
     with bounded(seconds=50, megabytes=150):
-        talk(script, use)
+        talk(script, refused(version, Unreachable))
 
 
 def test_a_status_that_comes_in_two_parts_is_read_to_its_end():
     """What the server says of a fault is not lost because the network cut it."""
     status = fuzzing.STATUS
     head = answer(status, status="410 Gone")[: -len(status)]
-
-    async def use(client, _):
-        with pytest.raises(ApiError, match="too old resource version"):
-            await client.version()
-
-    talk(writing(head + status[:10], status[10:30], status[30:]), use)
+    script = writing(head + status[:10], status[10:30], status[30:])
+    talk(script, refused(version, ApiError, "too old resource version"))
 
 
 def test_discovery_that_is_nonsense_is_an_error_of_its_own():
     """Resources that are no list, names that are numbers: said with the path, not as a bug of declctl."""
 
-    async def use(client, _):
-        with pytest.raises(MalformedAnswer, match="GET /api/v1 is no discovery document"):
-            await client.discover(PODS)
+    async def discover(client):
+        await client.discover(PODS)
 
+    use = refused(discover, MalformedAnswer, "GET /api/v1 is no discovery document")
     for resources in (7, "pods", [7], [{"name": 7}], [{"name": "pods", "kind": "Pod", "verbs": 7}], {"a": 1}):
         talk(writing(answer(json.dumps({"resources": resources}).encode())), use)
 

@@ -14,7 +14,7 @@ TIMES = LeaseTimes(lease_duration=15, renew_deadline=10, retry_period=2)
 
 
 class Leases:
-    """The lease `team/app` of a server; `calls` are the verbs of all requests.
+    """The lease `team/app` of a server, with a spec from the start; `calls` are the verbs of all requests.
 
     `faults` are errors for the next requests, None for a success. While `held`, a request waits before it is
     applied; while `deaf`, the answer is never given.
@@ -23,7 +23,7 @@ class Leases:
     namespace = "team"
     name = "app"
 
-    def __init__(self) -> None:
+    def __init__(self, spec: dict[str, Any] | None = None) -> None:
         self.lease: KubeObject | None = None
         self.calls: list[str] = []
         self.faults: list[DeclctlError | None] = []
@@ -31,6 +31,8 @@ class Leases:
         self.deaf = False
         self.spoil: Callable[[KubeObject], KubeObject] = lambda lease: lease
         self._version = 0
+        if spec is not None:
+            self.put(**spec)
 
     async def get(self) -> KubeObject:
         return await self._answer("get", self._read)

@@ -37,9 +37,7 @@ async def test_a_lease_that_is_not_there_is_created():
 )
 async def test_a_lease_that_nobody_holds_is_taken_at_once(spec):
     """A lease without a holder, also one that was just released (client-go 264)."""
-    leases = Leases()
-    leases.put(**spec)
-    async with Scene(leases) as s:
+    async with Scene(Leases(spec)) as s:
         assert s.leads
         assert s.leases.spec["leaseTransitions"] == spec.get("leaseTransitions", 0) + 1
 
@@ -50,9 +48,7 @@ async def test_a_lease_that_nobody_holds_is_taken_at_once(spec):
 )
 async def test_a_lease_of_another_process_is_taken_when_its_time_is_over(renewed):
     """Its own 3 s count, from our first look, whatever time stands in it (client-go 265)."""
-    leases = Leases()
-    leases.put(**{**OTHER, "leaseDurationSeconds": 3, "renewTime": renewed})
-    async with Scene(leases) as s:
+    async with Scene(Leases({**OTHER, "leaseDurationSeconds": 3, "renewTime": renewed})) as s:
         await s.clock.advance(2.9)
         assert not s.leads
         await s.clock.advance(0.2)
@@ -64,10 +60,9 @@ async def test_a_lease_of_another_process_is_taken_when_its_time_is_over(renewed
 async def test_a_change_of_the_lease_begins_its_time_anew():
     """A holder that renews is never overtaken, not even one whose wall clock goes backwards."""
     leases = Leases()
-    async with Scene(leases) as s:
+    async with Scene(leases):
         pass
-    s = Scene(leases, identity="second")
-    async with s:
+    async with Scene(leases, identity="second") as s:
         for n in range(20):
             leases.put(**OTHER, renewTime=f"2026-01-01T00:00:{59 - n}.000000Z")
             await s.clock.advance(10)
@@ -100,8 +95,7 @@ async def test_each_renewal_differs_from_the_last_one():
             return super().now().replace(second=0, microsecond=0)
 
     leases, clock, seen = Leases(), Standing(), []
-    elector = LeaderElector(leases, times=TIMES, clock=clock, identity="me")
-    task = asyncio.ensure_future(elector.run())
+    task = asyncio.ensure_future(LeaderElector(leases, times=TIMES, clock=clock, identity="me").run())
     for _ in range(4):
         await clock.advance(2)
         seen.append(leases.spec["renewTime"])
@@ -204,8 +198,7 @@ async def test_a_lease_that_disappears_is_made_anew_by_its_holder():
 
 async def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it():
     """Its holder may still act: a follower waits for the rest of the time, and creates it then."""
-    leases = Leases()
-    leases.put(**OTHER)
+    leases = Leases(OTHER)
     async with Scene(leases) as s:
         leases.lease = None
         await s.clock.advance(14.9)
@@ -280,10 +273,7 @@ async def test_a_long_retry_after_does_not_end_a_term():
 async def test_a_missing_right_is_named():
     """403: the status has the rule that somebody has to add, and the verb that it lacks."""
     leases = Leases()
-    leases.faults = [
-        NotFound(404, "NotFound", "none"),
-        Forbidden(403, "Forbidden", "leases is forbidden"),
-    ]
+    leases.faults = [NotFound(404, "NotFound", "none"), Forbidden(403, "Forbidden", "leases is forbidden")]
     async with Scene(leases) as s:
         status = s.elector.status()
         assert not status.leading
@@ -307,9 +297,7 @@ async def test_a_missing_right_is_named():
 )
 async def test_a_malformed_lease_of_another_process_has_our_duration(spec):
     """client-go takes such a lease at once; its holder may well act."""
-    leases = Leases()
-    leases.put(**spec)
-    async with Scene(leases) as s:
+    async with Scene(Leases(spec)) as s:
         await s.clock.advance(14.9)
         assert not s.leads
         await s.clock.advance(0.2)
@@ -322,8 +310,7 @@ async def test_a_malformed_lease_of_another_process_has_our_duration(spec):
 )
 async def test_an_answer_without_a_version_is_a_fault(answer):
     """An update without a version would overwrite the lease of anybody: none is sent."""
-    leases = Leases()
-    leases.put(**OTHER)
+    leases = Leases(OTHER)
     leases.spoil = lambda _: answer
     async with Scene(leases) as s:
         await s.clock.advance(60)
@@ -333,8 +320,7 @@ async def test_an_answer_without_a_version_is_a_fault(answer):
 
 async def test_fields_of_others_stay():
     """Labels, and fields of the spec that this version does not know, are written back (client-go 277)."""
-    leases = Leases()
-    leases.put(strategy="OldestEmulationVersion")
+    leases = Leases({"strategy": "OldestEmulationVersion"})
     leases.lease["metadata"]["labels"] = {"team": "a"}
     async with Scene(leases) as s:
         await s.clock.advance(3)
@@ -359,8 +345,7 @@ async def test_a_release_frees_the_lease_at_once():
         assert s.leases.calls == ["get", "update", "get", "update"]
         assert s.leases.spec["holderIdentity"] == ""
         assert s.leases.spec["leaseDurationSeconds"] == 1
-        other = Scene(s.leases, identity="next")
-        async with other:
+        async with Scene(s.leases, identity="next") as other:
             assert other.leads
 
 
@@ -380,8 +365,7 @@ async def test_a_release_during_a_request_frees_the_lease(how):
 
 async def test_a_release_leaves_the_lease_of_another_process_alone():
     """And a process that never wrote sends nothing at all."""
-    leases = Leases()
-    leases.put(**OTHER)
+    leases = Leases(OTHER)
     async with Scene(leases) as s:
         await s.stop()
         leases.calls.clear()
@@ -408,24 +392,18 @@ async def test_a_release_does_not_wait_for_ever():
 @pytest.mark.client_go("OnNewLeader")
 async def test_every_new_leader_is_announced_once():
     """Each holder by its name, also this process; a renewal is no news."""
-    leases = Leases()
-    leases.put(**OTHER)
+    leases = Leases(OTHER)
     async with Scene(leases) as s:
         await s.clock.advance(4)
         leases.put(**{**OTHER, "holderIdentity": "third", "leaseDurationSeconds": 3})
         await s.clock.advance(9)
-        assert [line for line in s.heard if line.startswith("leader")] == [
-            "leader other",
-            "leader third",
-            "leader me",
-        ]
+        heard = [line for line in s.heard if line.startswith("leader")]
+        assert heard == ["leader other", "leader third", "leader me"]
 
 
 async def test_a_status_says_who_leads_and_since_when():
     """The document of a follower."""
-    leases = Leases()
-    leases.put(**OTHER, acquireTime="2025-12-31T23:00:00.500000Z")
-    async with Scene(leases) as s:
+    async with Scene(Leases({**OTHER, "acquireTime": "2025-12-31T23:00:00.500000Z"})) as s:
         status = s.elector.status()
         assert (status.leading, status.holder, status.state) == (False, "other", "Following")
         assert status.since is not None
@@ -435,8 +413,7 @@ async def test_a_status_says_who_leads_and_since_when():
 
 async def test_followers_don_t_ask_in_step():
     """With the largest jitter a follower waits for 2.2 periods; the end of the lease is not slept through."""
-    leases = Leases()
-    leases.put(**OTHER)
+    leases = Leases(OTHER)
     async with Scene(leases, jitter=1.0) as s:
         await s.clock.advance(4.3)
         assert leases.calls == ["get"]
