@@ -56,10 +56,9 @@ def test_an_object_is_reconciled_when_it_has_the_finalizer(rig, config_map, sand
     sandbox.create(config_map("new"))
     until("both are reconciled", lambda: len(rig.told("reconcile")) >= 2)
     runs.wait_idle()
-    assert sorted(rig.told("reconcile")) == [
-        ("reconcile", "default/new", [NAME]),
-        ("reconcile", "default/there", [NAME]),
-    ]
+    # A second call is no fault: the cache may show the finalizer before the handler is told of the change.
+    assert {row[1] for row in rig.told("reconcile")} == {"default/new", "default/there"}
+    assert [row for row in rig.told("reconcile") if row[2] != [NAME]] == []
     sandbox.delete("ConfigMap", "new")
     until("it is gone", lambda: finalizers(sandbox, "new") is None)
     until("its end is reconciled", lambda: rig.told("reconcile", "default/new", None))
