@@ -323,9 +323,9 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
             yield Step(StepKind.SWAP, f"plugin {plugin.name}")
     kept = {plugin.name for plugin in new.plugins}
     yield from (Step(StepKind.REMOVE, f"plugin {name}") for name in plugins if name not in kept)
-    for name in ("startup", "shutdown"):
+    for name in ("startup", "shutdown", "grace_period"):
         if getattr(old.lifecycle, name) != getattr(new.lifecycle, name):
-            yield Step(StepKind.SWAP, f"lifecycle {name}")
+            yield Step(StepKind.SWAP, f"lifecycle {_camel(name)}")
     for name in ("reload", "writes"):
         if getattr(old, name) != getattr(new, name):
             yield Step(StepKind.SWAP, name)
