@@ -227,7 +227,8 @@ class Client:
         - `content_type`: of the body, such as `application/merge-patch+json`.
         - `before_send`: called right before the first byte; it may raise, and then nothing is sent.
 
-        Raises the ApiError family; MalformedAnswer for an answer that is no JSON object.
+        Raises the ApiError family; MalformedAnswer for an answer that is no JSON object; InvalidWrite for a
+        body that can't be written as JSON.
         """
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()

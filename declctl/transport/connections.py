@@ -24,7 +24,6 @@ from enum import Enum, auto
 from typing import Any
 
 import aiohttp
-import msgspec
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from kubernetes.aio.client.rest import RESTClientObject
@@ -83,11 +82,11 @@ class ConnectionPool(RESTClientObject):
         url: str,
         *,
         headers: Mapping[str, str],
-        body: object,
+        body: bytes | None,
         timeout: aiohttp.ClientTimeout,
         before_send: FirstByteCheck | None = None,
     ) -> aiohttp.ClientResponse:
-        """Send a request with a body of JSON, or without one if it is None.
+        """Send a request with a body, or without one if it is None.
 
         `before_send` is called right before the first byte; it may raise.
 
@@ -106,8 +105,7 @@ class ConnectionPool(RESTClientObject):
             options["proxy_headers"] = self.proxy_headers
         if before_send is not None:
             options["middlewares"] = (*self._middlewares, first_byte_middleware(before_send))
-        data = None if body is None else msgspec.json.encode(body)
-        return await session.request(method, url, headers=headers, data=data, timeout=timeout, **options)
+        return await session.request(method, url, headers=headers, data=body, timeout=timeout, **options)
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         per_host = getattr(self.configuration, "tcp_connector_limit_per_host", None) or 0

@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 
-from declctl.errors import ApiError, MalformedAnswer, Unreachable, UsageError
+from declctl.errors import ApiError, InvalidWrite, MalformedAnswer, Unreachable, UsageError
 from declctl.kit import Clock
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import exception_text, excerpt
@@ -177,6 +178,7 @@ class HttpWire:
     ) -> aiohttp.ClientResponse:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
+        body = _encoded(request)
         query = f"?{urlencode(request.params)}" if request.params else ""
         headers = {
             **self._headers,
@@ -193,7 +195,7 @@ class HttpWire:
                     request.method,
                     f"{self._base}{request.path}{query}",
                     headers=headers,
-                    body=request.body,
+                    body=body,
                     timeout=_CONNECT_TIMEOUT,
                     before_send=request.before_send,
                 )
@@ -244,6 +246,18 @@ class HttpWire:
         error = unreachable(fault, server=self._server)
         self._counters.failed(request.verb, str(error))
         return error
+
+
+def _encoded(request: ApiRequest) -> bytes | None:
+    """The body of a request as JSON; None without one. Raises InvalidWrite: no attempt could send it."""
+    if request.body is None:
+        return None
+    try:
+        return msgspec.json.encode(request.body)
+    except (ValueError, TypeError) as fault:
+        raise InvalidWrite(
+            f"the body of {request.method} {request.path} can't be written as JSON: {fault}"
+        ) from fault
 
 
 class BodyStream:

@@ -21,7 +21,15 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from declctl.errors import ApiError, Conflict, NotFound, NotLeader, TooManyRequests, Unreachable
+from declctl.errors import (
+    ApiError,
+    Conflict,
+    MalformedAnswer,
+    NotFound,
+    TooManyRequests,
+    Unreachable,
+    WriteError,
+)
 from declctl.kit import Clock
 from declctl.kit.clock import set_within
 from declctl.kit.token_bucket import TokenBucket
@@ -41,7 +49,8 @@ _JITTER = 0.25  # of a pause, so that many processes do not come back at the sam
 _HOLD_SECONDS = 60.0  # until counts of series are sent again to a server that did not answer
 _SILENCE = 60.0  # seconds between two log lines of one kind
 _LONGEST_NOTE, _LONGEST_REASON, _LONGEST_NAME = 1024, 128, 200  # bytes of UTF-8, which the server counts
-_TEMPORARY = (Unreachable, TooManyRequests)  # faults after which a request is sent again
+# After these a request is sent again. A proxy whose server is away answers with a page.
+_TEMPORARY = (Unreachable, TooManyRequests, MalformedAnswer)
 _EVENTS = Resource(GroupVersionKind("events.k8s.io", "v1", "Event"), "events", True)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -161,7 +170,7 @@ class EventRecorder:
             try:
                 if not self._closed.is_set():
                     outcome = await self._handle(recorded)
-            except (ApiError, NotLeader) as error:
+            except (ApiError, WriteError) as error:
                 if not self._closed.is_set():
                     outcome = "failed"
                     about = recorded.body["regarding"]
@@ -336,7 +345,7 @@ class EventRecorder:
             return True
         try:
             await self._send_count(series, attempts=1)
-        except (ApiError, NotLeader) as error:
+        except (ApiError, WriteError) as error:
             self._warn("series", f"the count of a repeated Event was not sent: {error}")
             return not isinstance(error, _TEMPORARY)
         return True

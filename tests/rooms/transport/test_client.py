@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from declctl.decoding import Projection
-from declctl.errors import Conflict, MalformedAnswer
+from declctl.errors import Conflict, InvalidWrite, MalformedAnswer
 from declctl.objects import GroupVersionKind, ListOptions, WatchOptions
 
 POD = GroupVersionKind.of("v1", "Pod")
@@ -67,7 +67,10 @@ async def test_a_request_carries_its_body_and_type(connected):
 
 
 async def test_a_refusal_and_a_page_are_errors_of_their_kind(connected):
-    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server."""
+    """A conflict is told as a conflict, and a captive portal that answers 200 is not taken for a server.
+
+    A body that can't be written as JSON is no fault of the server, and is not sent.
+    """
 
     async def answer(request):
         if request.method == "PUT":
@@ -79,6 +82,11 @@ async def test_a_refusal_and_a_page_are_errors_of_their_kind(connected):
             await client.request_json("PUT", "/x", body={})
         with pytest.raises(MalformedAnswer, match="Log in to the WiFi"):
             await client.version()
+        requests = client.statistics().requests
+        for body in ({"a": object()}, {"name": "\ud800"}):
+            with pytest.raises(InvalidWrite, match="the body of PUT /x can't be written as JSON"):
+                await client.request_json("PUT", "/x", body=body)
+        assert client.statistics().requests == requests
 
 
 def test_importing_the_room_loads_no_client():

@@ -6,7 +6,15 @@ import threading
 
 import pytest
 
-from declctl.errors import Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
+from declctl.errors import (
+    Conflict,
+    Forbidden,
+    InvalidWrite,
+    MalformedAnswer,
+    NotFound,
+    TooManyRequests,
+    Unreachable,
+)
 from declctl.kit import ManualClock
 from declctl.writes import (
     EventRecorder,
@@ -208,10 +216,20 @@ def test_refusals_are_logged_once_a_minute(play, server, view, log) -> None:
     recorder = play(told(view, 10), 61, told(view, 11))
     assert recorder.statistics() == RecordedEvents(posted=1, failed=20)
     assert ["was not posted" in line for line in log.events("warning")] == [True, True]
+    # What can't be written as JSON can't be sent by another attempt.
+    server.errors = [InvalidWrite("the body of POST /events can't be written as JSON")]
+    assert play(told(view, 1), 61).statistics() == RecordedEvents(failed=1)
 
 
 @pytest.mark.client_go("core/v1 recorder")
-@pytest.mark.parametrize("fault", [Unreachable("refused"), TooManyRequests(429, "TooManyRequests", "later")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Unreachable("refused"),
+        TooManyRequests(429, "TooManyRequests", "later"),
+        MalformedAnswer("a proxy's page"),
+    ],
+)
 def test_a_server_that_is_away_or_busy_is_tried_again_for_two_minutes(play, server, view, fault) -> None:
     """The API server restarts: the event is posted later; if it stays away, the event is given up."""
     server.errors = [fault] * 11
