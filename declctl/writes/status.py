@@ -328,13 +328,10 @@ def _fields(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _skipped(obj: ObjectView, state: _KnownStatus) -> KubeObject:
-    metadata = {
-        "name": obj.name,
-        "namespace": obj.namespace,
-        "uid": obj.uid,
-        "resourceVersion": state.version,
-    }
-    return {"metadata": metadata, "status": dict(state.status)}
+    """The object as the server has it: as the handler has seen it, with the newest known status."""
+    found = obj.to_dict()
+    found["metadata"]["resourceVersion"] = state.version
+    return {**found, "status": dict(state.status)}
 
 
 def _is_of_kubernetes(group: str) -> bool:

@@ -60,10 +60,11 @@ def test_a_condition_and_fields_are_sent_with_what_the_api_conventions_ask_for(s
 
 
 def test_nothing_is_sent_when_nothing_changes(scene, patch, view) -> None:
-    """A controller that reconciles for ever writes nothing for ever."""
+    """A controller that reconciles for ever writes nothing for ever; the result has the whole object."""
     status = {"observedGeneration": 7, "phase": "Running", "conditions": [condition()]}
     written = patch(view(status=status), [READY], phase="Running")
     assert scene.server.requests == []
+    assert written.obj == view(status=status).to_dict()
     assert (written.changed, written.resource_version, written.key) == (False, "50", "team-a/shop")
     assert [str(record.result) for record in scene.ledger.newest()] == ["skipped"]
     assert scene.written == []
@@ -71,8 +72,11 @@ def test_nothing_is_sent_when_nothing_changes(scene, patch, view) -> None:
 
 def test_own_writes_are_known_before_the_cache_has_them(scene, patch, view) -> None:
     """A second call with the old object of the cache sends nothing, and a newer object counts again."""
-    patch(view(), [READY], phase="Running")
-    patch(view(), [READY], phase="Running")
+    stored = patch(view(), [READY], phase="Running")
+    known = patch(view(), [READY], phase="Running")
+    assert known.obj["kind"] == "WebApp"  # so that an Event can be recorded about it
+    assert known.obj["metadata"]["resourceVersion"] == stored.resource_version
+    assert known.obj["status"] == stored.obj["status"]
     assert len(scene.server.requests) == 1
     patch(view(metadata={"resourceVersion": "102"}, status={}), [READY], phase="Running")
     assert len(scene.server.requests) == 2
