@@ -184,7 +184,16 @@ class CacheReader:
         return views_of(found)
 
     def by_index(self, name: str, value: str) -> Views:
-        """The objects with a value in an index (client-go's ByIndex). Raises UnknownIndex and NotSynced."""
+        """The objects with a value in an index (client-go's ByIndex). Raises UnknownIndex and NotSynced.
+
+        The values of an index are texts, also those of a number in a field. Raises TypeError for any other:
+        nothing would be found.
+        """
+        if not isinstance(value, str):  # type: ignore[reportUnnecessaryIsInstance] - of a user's code
+            raise TypeError(
+                f"the values of an index are texts: write by_index({name!r}, {str(value)!r}) instead of "
+                f"{value!r}"
+            )
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)

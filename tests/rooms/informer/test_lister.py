@@ -143,6 +143,8 @@ def test_an_index_is_asked_by_its_public_name():
     assert found.index_names() == ["byNode"]
     with pytest.raises(UnknownIndex, match=r"no index 'byNode@1'; there are: byNode"):
         found.by_index("byNode@1", "n1")
+    with pytest.raises(TypeError, match=r"texts: write by_index\('byNode', '3'\) instead of 3"):
+        found.by_index("byNode", 3)
 
 
 def test_without_names_the_ones_in_the_store_count():
