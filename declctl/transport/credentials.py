@@ -10,6 +10,7 @@ temporary folder, where it would stay until the process ends, or for ever if the
 """
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
 import os
@@ -163,7 +164,7 @@ class Proof(msgspec.Struct, frozen=True):
     """The credentials of one request."""
 
     authorization: str | None  # the header
-    files: tuple[tuple[str, int, int], ...]  # name, time of change and size of each certificate file
+    files: tuple[tuple[str, bytes], ...]  # name of each certificate file, and the digest of what it has
 
 
 class Credentials:
@@ -268,18 +269,16 @@ async def first_login(login: Login, configuration: OfficialConfiguration) -> Non
         ) from fault
 
 
-def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, int, int], ...]:
-    # Mounted certificates change under the same name. Their state shows whether a TLS context has the present
-    # ones.
-    found: list[tuple[str, int, int]] = []
+def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, bytes], ...]:
+    """What the certificate files have: it shows whether a TLS context has the present certificates.
+
+    Mounted files change under the same name, and a swap of their folder may change none of them.
+    """
+    found: list[tuple[str, bytes]] = []
     for name in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
-        if not name:
-            continue
-        try:
-            state = Path(name).stat()
-        except OSError:
-            continue
-        found.append((str(name), state.st_mtime_ns, state.st_size))
+        if name:
+            with suppress(OSError):
+                found.append((str(name), hashlib.sha256(Path(name).read_bytes()).digest()))
     return tuple(found)
 
 

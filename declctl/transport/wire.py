@@ -53,6 +53,7 @@ CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 # aiohttp's only timeout; the others are in this module.
 _CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+_RETIRED_SECONDS = 900.0  # longer than a server lets a watch run
 _PLAIN = "identity"
 _GZIP = "gzip"
 _WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
@@ -86,6 +87,7 @@ class HttpWire:
         self._list_encoding = _GZIP if compresses else _PLAIN
         self._pool: ConnectionPool | None = None  # made by the first request
         self._files: object = None  # the state of the certificate files when the pool loaded them
+        self._retiring: set[asyncio.Future[None]] = set()  # pools with other certificates, until their end
         self._closed = False
 
     async def fetch(self, request: ApiRequest) -> bytes:
@@ -136,6 +138,9 @@ class HttpWire:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
+        for retiring in self._retiring:
+            retiring.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
 
     def _stream(
         self, request: ApiRequest, response: aiohttp.ClientResponse, sink: Sink, silence: float
@@ -211,12 +216,21 @@ class HttpWire:
             self._pool = ConnectionPool(self._credentials.configuration)
             self._files = proof.files
         elif self._files != proof.files:
-            # The certificates have changed. The old connections are closed, as by client-go's rotating
-            # dialer.
-            renewed = ConnectionPool(self._credentials.configuration)
-            old, self._pool, self._files = self._pool, renewed, proof.files
-            await old.close()
+            # Other certificates count for new connections. Nobody is cut off: a watch on an old connection
+            # goes on until the server ends it, after some minutes.
+            old, self._pool = self._pool, ConnectionPool(self._credentials.configuration)
+            self._files = proof.files
+            retiring = asyncio.ensure_future(self._retire(old))
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
         return self._pool
+
+    async def _retire(self, pool: ConnectionPool) -> None:
+        """Close a pool that gets no request any more, when its last watch has ended, or when cancelled."""
+        try:
+            await self._clock.sleep(_RETIRED_SECONDS)
+        finally:
+            await pool.close()
 
     async def _refused(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
         """The error of an unsuccessful answer, whose body is read up to ERROR_BYTES."""

@@ -369,7 +369,7 @@ async def test_a_certificate_that_expires_while_it_runs_is_named_in_the_refusal(
     clock.set(74 * 365 * 86400)
     proof = await credentials.proof()
     assert "expired at" in credentials.fault
-    assert [name for name, _, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
+    assert [name for name, _ in proof.files] == [str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")]
     with pytest.raises(Unauthorized, match=r"refused the credentials, and The client certificate .* expired"):
         await credentials.renew(proof)
 

@@ -130,12 +130,25 @@ async def test_a_hundred_and_more_watches_run_at_once(connected):
 async def test_a_rotated_authority_is_used_for_the_next_request(
     connected, certificates, server_tls, tmp_path
 ):
-    """When a mounted CA is replaced, connections are made with the new one, without a restart."""
-    ca = tmp_path / "ca.crt"
-    ca.write_bytes((certificates / "stranger.crt").read_bytes())
+    """When a mounted CA is replaced, connections are made with the new one, without a restart.
 
-    async def answer(_):
-        return web.json_response({"gitVersion": "v1"})
+    Watches that are open go on. A kubelet swaps the folder also where only the token is another one: files
+    with the same content count as the same.
+    """
+    ca, stranger = tmp_path / "ca.crt", (certificates / "stranger.crt").read_bytes()
+    ca.write_bytes(stranger)
+    connections, step = [], asyncio.Event()
+
+    async def answer(request):
+        connections.append(request.transport.get_extra_info("peername"))
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1"})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        await step.wait()
+        await response.write(b"two\n")
+        return response
 
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's side of what we refuse
     clock = ManualClock()
@@ -146,6 +159,22 @@ async def test_a_rotated_authority_is_used_for_the_next_request(
         ca.write_bytes((certificates / "ca.crt").read_bytes())
         clock.set(61)
         assert await client.version() == "v1"
+        watch, parts = ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300), Parts()
+        channel = await client.wire.open(watch, parts)
+        assert await channel.read()
+        assert await client.version() == "v1"
+        before = set(connections)
+        for content, more in (((certificates / "ca.crt").read_bytes(), 0), (ca.read_bytes() + stranger, 1)):
+            ca.unlink()
+            ca.write_bytes(content)
+            clock.set(61)
+            assert await client.version() == "v1"
+            assert len(set(connections) - before) == more
+        step.set()
+        assert await channel.read()
+        assert parts == [b"one\n", b"two\n"]
+        assert not await channel.read()
+        channel.close()
 
 
 async def test_a_closed_client_says_so(kubeconfig):
