@@ -262,9 +262,9 @@ def test_a_service_that_hangs_delays_neither_handlers_nor_other_targets(
     until("it was tried some times", lambda: service.statistics["slow"].failed >= 4)
     # One call hangs, however often it was tried.
     assert threading.active_count() <= before + 4
-    line = until("it is logged", lambda: log.find("no answer in time"))
-    assert line is not None
-    assert line.fields["target"] == "slow"
+    # On a busy machine, the other target may be late as well.
+    lines = [line for line in log.lines if "no answer in time" in line.event]
+    assert "slow" in {line.fields["target"] for line in lines}
     service.stop()
     assert log.find("50 changes dropped: slow did not take them within second") is not None
     hangs.set()
