@@ -220,21 +220,6 @@ def taken(queue: Queue) -> list[tuple[str, str]]:
     return found
 
 
-def test_changes_of_a_key_are_one_when_the_key_is_quiet(queue: Queue, clock: ManualClock) -> None:
-    """Each further change begins the wait anew; another key has a wait of its own."""
-    queue.add("a", "1")
-    clock.set(0.6)
-    queue.add("a", "2")
-    queue.add("b", "x")
-    clock.set(0.6)
-    assert taken(queue) == []
-    assert queue.next_due() == pytest.approx(0.4)
-    clock.set(0.4)
-    assert taken(queue) == [("a", "12"), ("b", "x")]
-    assert queue.idle
-    assert queue.statistics().merged == 1
-
-
 def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock) -> None:
     """After ten times the debounce at the latest, whatever comes."""
     moments: list[float] = []
