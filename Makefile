@@ -35,14 +35,14 @@ demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 	@exec $(BIN)/python examples/demo.py
 
 SUITES ?= tests plugins
-# Tests wait more than they compute.
+# Tests wait more than they compute. Some scenarios run on a real API server, too, if there is one.
 WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 # SEED=N repeats an order; by default each run has its own.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
 # Without bytecode, each worker would compile each test, and each of some hundred child processes declctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: $(TESTS) ## what to run before each commit: rooms, properties, promises, and scenarios; five minutes on two cores
+test: $(TESTS) ## what to run before each commit: rooms, properties, promises, behaviour, and scenarios; five minutes on two cores
 	$(PYTEST) -m "not thorough" $(SUITES)
 
 test-rest: $(TESTS) ## what `make test` leaves out; with KUBEBUILDER_ASSETS or DECLCTL_TEST_KUBECONFIG a real API server too
@@ -52,7 +52,7 @@ test-all: test test-rest ## all tests
 
 MUTANTS ?= 150
 
-mutants: $(TESTS) ## do the tests find planted faults? half an hour, quiet; MUTANTS=20 for a look
+mutants: $(TESTS) ## do the tests find planted faults? half an hour on an idle machine; MUTANTS=20 for a look
 	$(BIN)/python -m tests.mutants --mutants $(MUTANTS)
 
 lint: $(TESTS) ## style: ruff

@@ -1,7 +1,7 @@
 """Settings of all tests, and the choice of those that `make test` runs.
 
-A person's run looks for new counterexamples each time; CI says the same of the same code each time,
-so that what is red there is what the change did. Neither judges by how fast the machine is.
+A person's run looks for new counterexamples each time. With `CI=1`, examples are the same each time,
+so that a failure comes from the change. Neither judges by how fast the machine is.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
-SLOW = tuple(TESTS / name for name in ("e2e", "behaviour", "properties", "hostile", "promises"))
+RUN_FIRST = tuple(TESTS / name for name in ("e2e", "behaviour", "properties", "hostile", "promises"))
 THOROUGH = (TESTS / "e2e", TESTS / "hostile")
 
 
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of `THOROUGH` as `thorough`, but for scenarios, and puts what takes long first.
 
-    So modules are short in the end, when workers wait for the last one.
+    So short modules run last, when the other workers wait for the last one.
     """
     for item in items:
         if any(map(item.path.is_relative_to, THOROUGH)) and not item.get_closest_marker("scenario"):
@@ -44,10 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    """0 for what needs a real API server, 1 for folders of `SLOW`, 2 for others."""
+    """0 for what needs a real API server, 1 for folders of `RUN_FIRST`, 2 for others."""
     if item.get_closest_marker("real"):
         return 0
-    return 1 if any(map(item.path.is_relative_to, SLOW)) else 2
+    return 1 if any(map(item.path.is_relative_to, RUN_FIRST)) else 2
 
 
 def pytest_collection_finish() -> None:

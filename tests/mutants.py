@@ -1,14 +1,14 @@
 """How many planted faults do the tests find? `make mutants` answers with a table.
 
 A mutant is the package with one small fault: a comparison, a condition, a returned value or a bound is
-another one, or a statement is missing. The seed decides which mutants are drawn; an edit elsewhere does not
-change them. For each mutant, the tests that execute the changed lines run until one of them fails twice: a
-failure that is not repeated kills nothing. The tests of `make test` come first, so that the table says which
-command finds the fault.
+another one, or a statement is missing. The seed decides the order in which mutants are drawn; an edit in
+another function changes the place of none. For each mutant, the tests that execute the changed lines run
+until one of them fails twice: a failure that is not repeated kills nothing, unless the process hangs or
+crashes. The tests of `make test` come first, so that the table says which command finds the fault.
 
-Which tests execute which line comes from one run of all tests with coverage, kept in `.mutants/` until a
-file is newer. For lines that only a child process executes, the tests of the rest of the file run, or those
-of the room.
+Which tests execute which line comes from one run of all tests but the end-to-end ones, with coverage, kept
+in `.mutants/` until a file is newer. For lines that only a child process executes, the tests of the rest of
+the file run, or those of the room.
 """
 
 import argparse
@@ -47,7 +47,7 @@ _PLAIN = (ast.Name, ast.Attribute, ast.Call)  # conditions that are no compariso
 class Mutant:
     """One fault: `new` stands in `path` instead of `old`, which begins at byte `start`."""
 
-    rank: str  # its place in the order by which mutants are drawn
+    rank: str  # a hash: mutants are drawn in the order of their ranks
     path: str
     lines: range
     kind: str

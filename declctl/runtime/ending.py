@@ -1,9 +1,9 @@
-"""The end of a process: all that happens between SIGTERM and its last line, within `lifecycle.gracePeriod`.
+"""The parts of the end of a process, which happens within `lifecycle.gracePeriod` after SIGTERM.
 
     calls finish ─ Events are posted ─ the lease is given back ─ hooks: shutdown, teardown ─ caches close
 
-Without an election, hooks come before the Events, as they may record some. With one, a hook that is slow must
-not keep another process from leading: what it writes is refused.
+`runtime.py` puts them in this order. Without an election, hooks come before the Events, as they may record
+some. With one, a slow hook must not keep another process from leading; the hook's own writes are refused.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.scheduling.schedules import Schedules
 
 AFTER_CALLS_SECONDS = 3.0  # of the grace period, for what comes after calls that take all of their time
-LATE_SECONDS = 1.0  # from the end of the grace period to an end without what still runs
+OVERTIME_SECONDS = 0.5  # from the end of the grace period to an end without what still runs
 KUBELET_SECONDS = 2  # from the end of the grace period to SIGKILL
 
 
@@ -48,8 +48,8 @@ class GracePeriod:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the process should have ended a second ago."""
-        return self._clock.monotonic() > self._end + LATE_SECONDS
+        """Whether the process has to end now, without what still runs."""
+        return self._clock.monotonic() > self._end + OVERTIME_SECONDS
 
 
 class SignalHandlers:
@@ -84,11 +84,11 @@ class SignalHandlers:
 
 
 async def end_calls(
-    slots: Slots, schedules: Schedules, grace: GracePeriod, *, has_followers: bool, log: Log
+    slots: Slots, schedules: Schedules, grace: GracePeriod, *, has_election: bool, log: Log
 ) -> None:
     """Call nothing any more, wait for running calls, and tell what was not waited for.
 
-    `has_followers`: another process may lead after this one.
+    `has_election`: what was dropped is the next leader's, not the next start's.
     """
     seconds = grace.left_for_calls()
     (running, waited), scheduled = await asyncio.gather(slots.stop(seconds), schedules.stop(seconds))
@@ -98,9 +98,9 @@ async def end_calls(
         each = ", ".join(f"{name} {number:,}" for name, number in waited.items())
         total = sum(waited.values())
         changes = "1 change that waited is" if total == 1 else f"{total:,} changes that waited are"
-        what = "leader" if has_followers else "start"
+        what = "leader" if has_election else "start"
         log.warning(
-            f"{changes} dropped: {each}; the next {what} tells every object that is there again, but not "
+            f"{changes} dropped: {each}; the next {what} delivers every existing object again, but not "
             "which ones were deleted",
             dropped=total,
         )

@@ -656,7 +656,7 @@ class Runtime:
                 parts.slots,
                 parts.schedules,
                 grace,
-                has_followers=parts.candidate is not None,
+                has_election=parts.candidate is not None,
                 log=self._log,
             )
             if parts.candidate is not None:

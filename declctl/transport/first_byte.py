@@ -3,14 +3,15 @@
 Between a check and the first byte, nothing may wait: a process that has lost its Lease meanwhile would write
 beside the next leader. So the check is made inside of the call that gives the first byte to the socket, and
 not when a connection is there. aiohttp writes a request with a body in a task of its own, before which the
-loop may turn and be blocked for seconds; urllib3 connects, and shakes hands, after it was asked to send.
+loop may turn and be blocked for seconds (Python 3.12 begins the task at once, 3.11 does not); urllib3
+connects, and shakes hands, after it was asked to send.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 FirstByteCheck = Callable[[], object]
-"""What it raises, the request raises, and nothing is sent."""
+"""An exception of the check fails the request before anything is sent."""
 
 
 def check_first_byte(request: Any, check: FirstByteCheck) -> None:
@@ -28,7 +29,7 @@ def check_first_byte(request: Any, check: FirstByteCheck) -> None:
     async def checked_write(writer: Any, connection: Any, content_length: int | None = None) -> None:
         try:
             check()
-        except Exception as refusal:  # noqa: BLE001 - this is a task: whoever waits for the answer is told
+        except Exception as refusal:  # noqa: BLE001 - a task: the waiting request gets it below
             connection.protocol.set_exception(refusal)
         else:
             await write(writer, connection, content_length)
@@ -46,13 +47,13 @@ def first_byte_middleware(check: FirstByteCheck) -> Any:
     return checked
 
 
-def checking_connection(official: Any, check: Callable[[str, str], object]) -> Any:
+def checking_connection(connection_class: Any, check: Callable[[str, str], object]) -> Any:
     """A class of urllib3's connections that calls `check(method, path)` right before a request's first byte.
 
     The handshakes with a server and its proxy come before it.
     """
 
-    class CheckingConnection(official):
+    class CheckingConnection(connection_class):
         _unsent: tuple[str, str] | None = None  # the request of which no byte was sent
 
         def putrequest(self, method: str, url: str, *args: Any, **options: Any) -> None:

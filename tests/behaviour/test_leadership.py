@@ -478,7 +478,7 @@ def test_a_process_that_loses_the_lease_does_not_wait_for_what_it_may_not_handle
     assert not any(row[0] == "seen" for row in board.told)
     dropped = process.log.find("1 change that waited is dropped")
     assert dropped is not None
-    assert "the next leader tells every object that is there again" in dropped.event
+    assert "the next leader delivers every existing object again" in dropped.event
 
 
 def test_a_process_that_stops_drains_and_then_releases(

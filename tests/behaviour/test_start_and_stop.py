@@ -149,7 +149,7 @@ def test_an_end_that_hangs_is_left_a_second_after_the_grace_period(rig, sandbox)
     )
     assert runtime.run() == 1
     assert log.find("what runs has not ended within the 0.5 s of lifecycle.gracePeriod: ending without it")
-    assert runtime.machinery.stop()
+    assert runtime.machinery.stop(), "its thread has ended"
 
 
 @pytest.mark.client_go(334, "Manager")
@@ -184,7 +184,7 @@ def test_a_cache_that_is_full_before_its_handler_comes_is_dealt_with(
     build_indexes = InformerPool.build_indexes
 
     async def slowly(pool: InformerPool, *arguments, **options) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not all(cached.informer.has_synced for cached in runtime.parts.caches.all()):
                 await asyncio.sleep(0.01)
         await build_indexes(pool, *arguments, **options)
@@ -208,7 +208,7 @@ class _LogWithLock(Logged):
 
     def info(self, event, **fields) -> None:
         """Write a line."""
-        assert self._lock.acquire(timeout=10), f"a deadlock over {event!r}"
+        assert self._lock.acquire(timeout=30), f"a deadlock over {event!r}"
         super().info(event, **fields)
         self._lock.release()
 

@@ -21,9 +21,9 @@ def _real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 @pytest.fixture(scope="session", params=["real"])
 def real_cluster(_real_cluster: Cluster) -> Cluster:
-    """The real API server, one for all tests: it takes seconds to start.
+    """The real API server, one for all tests of a worker: it takes seconds to start.
 
-    The parameter puts `real` into the name of the test, by which one worker gets all of these tests.
+    The parameter puts `real` into the name of the test, by which two workers get all of these tests.
     """
     return _real_cluster
 

@@ -80,7 +80,7 @@ spec:
 
 @pytest.mark.real
 def test_after_an_outage_all_watches_go_on_together(real_cluster: Cluster, tmp_path: Path) -> None:
-    """60 watches ask once a second together while the server is away; within 5 s of its return they go on."""
+    """60 watches ask once a second together while the server is away, and go on within 5 s of the first."""
     if not isinstance(real_cluster, RealCluster):
         pytest.skip("a given cluster is not stopped")
     plane, rest = real_cluster.plane, real_cluster.rest
@@ -97,7 +97,7 @@ def test_after_an_outage_all_watches_go_on_together(real_cluster: Cluster, tmp_p
             plane.kill_api_server()
             until("the outage is noticed", lambda: declctl.status()["server"]["unreachableSince"])
             began, accepted = time.monotonic(), way.accepted
-            stays("the server is away", lambda: declctl.alive, seconds=2.0)
+            stays("the process lives while the server is away", lambda: declctl.alive, seconds=2.0)
             assert 1 <= way.accepted - accepted <= time.monotonic() - began + 1
             plane.start_api_server()
             wanted = set[str]()
@@ -118,7 +118,7 @@ def test_after_an_outage_all_watches_go_on_together(real_cluster: Cluster, tmp_p
 
 @pytest.fixture(params=["sandbox", pytest.param("real", marks=pytest.mark.real)])
 def own_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that nobody else uses: its storage is put back."""
+    """A cluster that nobody else uses: the test puts its storage back."""
     if request.param == "sandbox":
         yield request.getfixturevalue("sandbox_cluster")
         return
