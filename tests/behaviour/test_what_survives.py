@@ -327,7 +327,7 @@ def test_the_end_of_the_process_says_what_waited(rig, config_map) -> None:
     assert runs.stop() == 0
     assert len(rig.told("slow")) == 1
     (line,) = [line for line in runs.log.events("warning") if "dropped" in line]
-    assert line.startswith("7 changes that waited are dropped: slow 3, failing 4; the next start tells every")
+    assert line.startswith("7 changes that waited are dropped: slow 3, failing 4; the next start delivers")
 
 
 @pytest.mark.guarantee("G2")
