@@ -12,7 +12,6 @@ import difflib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -272,8 +271,7 @@ class StatusWriter:
             if written.dry_run:
                 return written
             self._remember(obj.uid, written, patch)
-            # The same version: the server has dropped all fields that differed.
-            return written if written.resource_version != state.version else replace(written, changed=False)
+            return written
 
     async def _with_status(self, kind: GroupVersionKind) -> Resource:
         resource = await self._discover(kind)
