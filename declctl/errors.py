@@ -33,6 +33,7 @@ DeclctlError
     ├── MalformedAnswer      an answer that breaks the protocol
     └── StatusError          an answer with a Status
         ├── Unauthorized (401), Forbidden (403), NotFound (404), Conflict (409)
+        │   └── ObjectGone: the object of the call is gone, so that its status can't be written
         ├── Expired (410, reason Expired or Gone): the resource version is too old
         ├── TooLargeResourceVersion (504 with its cause): the server has not seen that version yet
         ├── TooManyRequests (429): carries `retry_after`
@@ -273,6 +274,13 @@ class Forbidden(StatusError):
 
 class NotFound(StatusError):
     """404: the object or the resource does not exist."""
+
+
+class ObjectGone(NotFound):
+    """The object of the call is gone, maybe made again: its status can never be written.
+
+    A call that ends with it is not repeated.
+    """
 
 
 class Conflict(StatusError):

@@ -22,6 +22,7 @@ _COLOURS: Mapping[str, str] = MappingProxyType(
         "deadLetter": _RED,
         "overdue": _RED,
         "filtered": _DIM,
+        "gone": _DIM,
     }
 )
 _WIDEST = 48  # a longer cell does not widen its column

@@ -23,9 +23,10 @@ from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Followers, LeaderElectionSpec, LifecycleSpec, ResourceSpec
-from declctl.objects import GroupVersionKind, KubeObject
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
+from declctl.runtime.caching.managed_informer import cached_record
 from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.config_secrets import ConfigSecrets
@@ -220,8 +221,17 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     def on_written(written: Written, origin: WriteOrigin) -> None:
         slots.written(written, origin, caches.all())
 
+    def cached_version(kind: GroupVersionKind, key: ObjectKey) -> str:
+        record = cached_record(caches.all(), kind, key)
+        return "" if record is None else record.resource_version
+
     candidate = make_candidate(name, client, election, options=options, clock=clock, log=log)
-    policy = WritePolicy(dry_run=options.dry_run, on_written=on_written, on_dry_run=on_dry_run)
+    policy = WritePolicy(
+        dry_run=options.dry_run,
+        cached_version=cached_version,
+        on_written=on_written,
+        on_dry_run=on_dry_run,
+    )
     sender: RequestSender = client
     if candidate is not None:
         policy = replace(policy, may_write=candidate.permits_write)

@@ -8,6 +8,7 @@ Leadership is checked again right before each request, because a write may have 
 
 import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
@@ -42,6 +43,7 @@ from declctl.writes.ledger import (
 QPS, BURST = 50.0, 100  # of the client-side rate limit
 MOST_CONFLICTS = 5  # requests of one apply that may answer 409 and be repeated
 MOST_THROTTLED = 5  # requests of one write that may answer 429 and be repeated
+_MOST_VERSIONS = 20_000  # of objects that were written last, which are remembered
 MOST_THROTTLED_SECONDS = 60.0  # that one write waits for the server's Retry-After, in all
 _CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
 _CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC; others have another text
@@ -49,6 +51,8 @@ _CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC;
 Params = Mapping[str, str]
 _NO_PARAMS: Params = MappingProxyType({})
 _NOT_CONTENT = ("resourceVersion", "lastTransitionTime")  # of a body, for its digest
+CachedVersion = Callable[[GroupVersionKind, ObjectKey], str]
+"""The resource version of an object as a cache has it; empty if no cache has it."""
 OnWritten = Callable[[Written, WriteOrigin], None]
 """Called on the loop of the gate after each write that the server has stored."""
 OnDryRun = Callable[[Written, WriteOrigin, KubeObject | None], None]
@@ -126,12 +130,18 @@ class ApiWrite(msgspec.Struct, frozen=True):
         return found
 
 
+def no_version(_kind: GroupVersionKind, _key: ObjectKey) -> str:
+    """The version of an object that is in no cache."""
+    return ""
+
+
 class WriteGate:
     """Sends writes. Used on one loop, that of `sender`.
 
     - `may_write`: False while this process does not lead.
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `bucket`: the client-side rate limit; by default 50 writes a second, and 100 at once.
+    - `cached_version`: that of an object when it is written, to tell whether the write has changed it.
     - `on_written`: called after each write that the server has stored.
     - `on_dry_run`: called after each write of a dry run. The live object is read before the write.
     - `rediscover`: the resource of a kind as the server has it now. A CustomResourceDefinition may be made
@@ -147,6 +157,7 @@ class WriteGate:
         may_write: Callable[[], bool] = lambda: True,
         dry_run: bool = False,
         bucket: TokenBucket | None = None,
+        cached_version: CachedVersion = no_version,
         on_written: OnWritten | None = None,
         on_dry_run: OnDryRun | None = None,
         rediscover: Callable[[GroupVersionKind], Awaitable[Resource]] | None = None,
@@ -158,6 +169,8 @@ class WriteGate:
         self._may_write = may_write
         self._rate = (QPS, BURST)
         self._bucket: TokenBucket | None = bucket or TokenBucket(QPS, BURST, clock=clock)
+        self._cached_version = cached_version
+        self._versions: OrderedDict[str, str] = OrderedDict()  # of the last answers, by uid
         self._on_written = on_written
         self._on_dry_run = on_dry_run
         self.dry_run = dry_run
@@ -257,6 +270,7 @@ class WriteGate:
         moved = False
         while True:
             self._check_leader(write)
+            cached = self._cached_version(write.resource.gvk, write.key)
             try:
                 answer = await self._sender.request_json(
                     write.method,
@@ -277,7 +291,21 @@ class WriteGate:
             except Forbidden as error:
                 raise with_rule(error, write.resource, write.key.namespace) from error
             else:
-                return self._written(write, answer, digest=digest)
+                return self._written(
+                    write, answer, digest=digest, changed=self._is_new(write, answer, cached)
+                )
+
+    def _is_new(self, write: ApiWrite, answer: KubeObject, cached: str) -> bool:
+        """Whether an answer has a version that neither a cache nor the last answer had before."""
+        if self.dry_run or write.verb is WriteVerb.DELETE:
+            return True
+        metadata, based_on = answer.get("metadata") or {}, (write.body or {}).get("metadata") or {}
+        uid, version = str(metadata.get("uid")), str(metadata.get("resourceVersion"))
+        is_new = version not in (cached, self._versions.pop(uid, ""), based_on.get("resourceVersion"))
+        self._versions[uid] = version
+        if len(self._versions) > _MOST_VERSIONS:
+            self._versions.popitem(last=False)
+        return is_new
 
     async def _wait_for_token(self, bucket: TokenBucket) -> None:
         wait = bucket.reserve()

@@ -77,8 +77,9 @@ class Written:
     """The result of a write: the object that was written, and its version.
 
     `uid` and `resource_version` are empty if the answer has none, as for a delete of some kinds. `obj` is the
-    answer of the server. With `changed` False nothing was sent, or the server has dropped all that was new in
-    a status. With `dry_run` the server has stored nothing.
+    answer of the server. With `changed` False nothing was sent, or the object has a version that this process
+    knew before: the server had all of it. It is True for the first write of an object that is in no cache,
+    and where another manager has changed the object meanwhile. With `dry_run` the server has stored nothing.
     `manager` is the field manager. `based_on` is the version that the write was conditional on; empty for
     none, and for a write whose event has to lead to a call. `digest` is equal for writes that sent the same.
     """

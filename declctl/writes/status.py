@@ -12,13 +12,12 @@ import difflib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
 import msgspec
 
-from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource
+from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
 from declctl.writes.apply import Discover, plain_json
@@ -216,15 +215,18 @@ class StatusWriter:
         from the server unless this process has written the newest one: the cache may lack it, and the
         conditions of other controllers with it.
 
-        Raises InvalidWrite for a status that is no object, NoStatusSubresource, NotLeader, and ApiError:
-        NotFound if the object has gone, Conflict if it has been created again.
+        Raises InvalidWrite for a status that is no object, NoStatusSubresource, NotLeader, ObjectGone if the
+        object has gone, also if it has been created again, and ApiError.
         """
         obj = change.obj
         resource = await self._with_status(GroupVersionKind.of(obj["apiVersion"], obj["kind"]))
         async with self._locks.of(obj.uid):
-            return await self._patch(
-                change, resource, manager, origin, is_own=is_own, reads_first=reads_first
-            )
+            try:
+                return await self._patch(
+                    change, resource, manager, origin, is_own=is_own, reads_first=reads_first
+                )
+            except NotFound as error:
+                raise ObjectGone(error.code, error.reason, error.message) from error
 
     async def _patch(
         self,
@@ -272,8 +274,7 @@ class StatusWriter:
             if written.dry_run:
                 return written
             self._remember(obj.uid, written, patch)
-            # The same version: the server has dropped all fields that differed.
-            return written if written.resource_version != state.version else replace(written, changed=False)
+            return written
 
     async def _with_status(self, kind: GroupVersionKind) -> Resource:
         resource = await self._discover(kind)
@@ -291,7 +292,7 @@ class StatusWriter:
         found = await self._gate.read(resource, obj.namespace, obj.name)
         metadata = found.get("metadata") or {}
         if metadata.get("uid") != obj.uid:
-            raise Conflict(409, "Conflict", f"{obj['kind']} {obj.key} has been deleted and created again")
+            raise NotFound(404, "NotFound", f"{obj['kind']} {obj.key} has been deleted and created again")
         return _KnownStatus(str(metadata.get("resourceVersion")), _fields(found), {})
 
     def _remember(self, uid: str, written: Written, patch: KubeObject) -> None:

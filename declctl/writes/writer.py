@@ -26,7 +26,16 @@ from declctl.writes.apply import (
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
-from declctl.writes.gate import ApiWrite, OnDryRun, OnWritten, RequestSender, WarningLog, WriteGate
+from declctl.writes.gate import (
+    ApiWrite,
+    CachedVersion,
+    OnDryRun,
+    OnWritten,
+    RequestSender,
+    WarningLog,
+    WriteGate,
+    no_version,
+)
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of
 
@@ -233,6 +242,7 @@ class WritePolicy(msgspec.Struct, frozen=True):
     dry_run: bool = False
     on_written: OnWritten | None = None  # called after each write that the server has stored
     on_dry_run: OnDryRun | None = None  # called after each write of a dry run
+    cached_version: CachedVersion = no_version
 
 
 class WriterFactory:
@@ -273,6 +283,7 @@ class WriterFactory:
             may_write=policy.may_write,
             dry_run=policy.dry_run,
             bucket=bucket,
+            cached_version=policy.cached_version,
             on_written=policy.on_written,
             on_dry_run=policy.on_dry_run,
             rediscover=rediscover,

@@ -207,18 +207,21 @@ def namespace(name: str, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-@pytest.mark.thorough
-def test_a_new_leader_knows_all_namespaces_of_its_selector(
-    bundle, follow, sandbox, rival, board, config_map
-) -> None:
-    """A namespace came into the set while the watch of namespaces was held back: it is not overlooked."""
+@pytest.fixture
+def team(bundle, follow, config_map):
+    """A follower of the namespaces of a team: `one` is of them, and `two` is not yet."""
     bundle.edit(
         "manifest.yaml",
         "ConfigMap, namespaces: [default]",
         "ConfigMap, namespaces: {labelSelector: team=web}",
     )
     objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
-    process = follow(*objects, config_map("b", "two", v="1"))
+    return follow(*objects, config_map("b", "two", v="1"))
+
+
+@pytest.mark.thorough
+def test_a_new_leader_knows_all_namespaces_of_its_selector(team, sandbox, rival, board) -> None:
+    """A namespace came into the set while the watch of namespaces was held back: it is not overlooked."""
     sandbox.faults.silence("namespaces")
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
     rival.dies()
@@ -231,29 +234,20 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(
     )
     assert board.told == []
     sandbox.faults.speak()
-    until("its handlers have begun", lambda: leads(process), timeout=30)
-    assert process.lister("maps").get("two/b") is not None
-    process.wait_idle()
+    until("its handlers have begun", lambda: leads(team), timeout=30)
+    assert team.lister("maps").get("two/b") is not None
+    team.wait_idle()
     assert sorted(row[2] for row in board.told if row[0] == "seen") == ["a", "b"]
 
 
 @pytest.mark.thorough
-def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(
-    bundle, follow, sandbox, rival, board, config_map
-) -> None:
+def test_a_namespace_that_cannot_be_read_does_not_hold_up_a_takeover(team, sandbox, rival, board) -> None:
     """A namespace without a Role came into the set: handlers begin with the others."""
-    bundle.edit(
-        "manifest.yaml",
-        "ConfigMap, namespaces: [default]",
-        "ConfigMap, namespaces: {labelSelector: team=web}",
-    )
-    objects = [namespace("one", team="web"), namespace("two"), config_map("a", "one", v="1")]
-    process = follow(*objects, config_map("b", "two", v="1"))
     for verb in ("list", "watch"):
         sandbox.faults.refuse(403, Match(verb, "configmaps", namespace="two"))
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
-    until("it is refused", lambda: "two" in (process.resource("maps").error or ""))
-    take_over(process, rival)
+    until("it is refused", lambda: "two" in (team.resource("maps").error or ""))
+    take_over(team, rival)
     until(
         "the object of the other namespace is handled",
         lambda: [row for row in board.told if row[0] == "seen"],

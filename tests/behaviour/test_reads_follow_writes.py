@@ -91,8 +91,9 @@ def test_a_deleted_child_is_not_read_again(rig, config_map, sandbox) -> None:
     assert rig.told("read")[-1] == ("read", 0, 0)
 
 
-def test_the_status_names_the_waits(rig, config_map, sandbox) -> None:
-    """`declctl status -o json` and the metrics have the number of calls that waited."""
+@pytest.fixture
+def waiting(rig, config_map, sandbox):
+    """A controller whose key waits for its first child, as the watch of the children is held back."""
     rig.resources.append(SECRETS)
     rig.handler("counts", rest=f"mode: Reconcile, {OWNED}")
     controller = rig.run(COUNTS)
@@ -101,44 +102,27 @@ def test_the_status_names_the_waits(rig, config_map, sandbox) -> None:
     until("the first child is there", lambda: sandbox.objects("Secret"))
     sandbox.update(config_map("a", n="1"))
     until("the key waits", lambda: controller.handler("counts").cache_waits)
-    (handler,) = controller.status().document()["handlers"]
+    return controller
+
+
+def test_a_reload_while_a_key_waits_changes_only_the_code(rig, waiting, sandbox) -> None:
+    """The status counts the wait. The new code is called with the key, and reads what the old has written."""
+    (handler,) = waiting.status().document()["handlers"]
     assert (handler["cacheWaits"], handler["cacheLags"], handler["queued"]) == (1, 0, 1)
-    sandbox.faults.speak()
-    controller.wait_idle()
-
-
-def test_a_reload_while_a_key_waits_changes_only_the_code(rig, config_map, sandbox) -> None:
-    """The key goes on waiting; the new code is called with it, and reads what the old code has written."""
-    rig.resources.append(SECRETS)
-    rig.handler("counts", rest=f"mode: Reconcile, {OWNED}")
-    controller = rig.run(COUNTS)
-    sandbox.faults.silence("secrets")
-    sandbox.create(config_map("a"))
-    until("the first child is there", lambda: sandbox.objects("Secret"))
-    sandbox.update(config_map("a", n="1"))
-    until("the key waits", lambda: controller.handler("counts").cache_waits)
     rig.apply(COUNTS.replace('note("counted"', 'note("counted anew"'))
     assert not rig.told("counted anew")
     sandbox.faults.speak()
     until("both are there", lambda: len(sandbox.objects("Secret")) == 2)
-    controller.wait_idle()
+    waiting.wait_idle()
     assert rig.told("counted") == [("counted", "a", 0)]
     assert [row[2] for row in rig.told("counted anew")][:2] == [1, 2]
 
 
-def test_a_handler_that_goes_while_its_key_waits_leaves_nothing(rig, config_map, sandbox) -> None:
+def test_a_handler_that_goes_while_its_key_waits_leaves_nothing(rig, waiting, sandbox) -> None:
     """The key is dropped and counted; the controller goes on."""
-    rig.resources.append(SECRETS)
-    rig.handler("counts", rest=f"mode: Reconcile, {OWNED}")
-    controller = rig.run(COUNTS)
-    sandbox.faults.silence("secrets")
-    sandbox.create(config_map("a"))
-    until("the first child is there", lambda: sandbox.objects("Secret"))
-    sandbox.update(config_map("a", n="1"))
-    until("the key waits", lambda: controller.handler("counts").cache_waits)
     rig.handlers.clear()
     rig.reload_policy = rig.reload_policy.replace("drainTimeout: 5s", "drainTimeout: 100ms")
     rig.apply()
     sandbox.faults.speak()
-    controller.wait_idle()
+    waiting.wait_idle()
     assert len(sandbox.objects("Secret")) == 1

@@ -9,8 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the tests share the modules beside them
 
 import clusters
+import operators
 import packages
 from clusters import Cluster, SandboxCluster
+from operators import Operator
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +55,10 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 def namespace(cluster: Cluster) -> str:
     """A namespace of the test's own."""
     return clusters.new_namespace(cluster)
+
+
+@pytest.fixture
+def operator(cluster: Cluster) -> Iterator[Operator]:
+    """The kinds of examples/09."""
+    with operators.installed(cluster) as found:
+        yield found

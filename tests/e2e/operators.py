@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "09-custom-resource-operator"
 FINALIZER = "example.dev/memcached"
 DIRECTORY = "directory"
 _API = "/apis/example.dev/v1"
-_DEFINITIONS = ("memcacheds.example.dev", "ephemeralvolumeclaims.example.dev")
+_PLURALS = ("memcacheds", "ephemeralvolumeclaims")
 
 
 class Operator:
@@ -28,16 +28,7 @@ class Operator:
         """Create an object of one of the two kinds."""
         metadata = {"name": name}
         body = {"apiVersion": "example.dev/v1", "kind": kind, "metadata": metadata, "spec": spec}
-        path = f"{_API}/namespaces/{namespace}/{kind.lower()}s"
-
-        def stored() -> bool:
-            try:
-                self.rest.request("POST", path, body)
-            except Refused as refused:  # the kind may be served a moment before its objects can be stored
-                return refused.status == 409
-            return True
-
-        until(f"{name} is stored", stored)
+        self.rest.create_first(body, namespace)
 
     def patch(self, name: str, namespace: str, **spec: Any) -> None:
         """Change the spec of a Memcached."""
@@ -108,7 +99,7 @@ def installed(cluster: Cluster) -> Iterator[Operator]:
         cluster.rest.create(document)
     make_namespace(cluster, DIRECTORY)
     operator = Operator(cluster)
-    until("the kinds are served", lambda: all(_is_served(cluster, kind) for kind in _DEFINITIONS))
+    until("the kinds are served", lambda: all(cluster.rest.serves(f"{_API}/{kind}") for kind in _PLURALS))
     try:
         yield operator
     finally:
@@ -116,16 +107,10 @@ def installed(cluster: Cluster) -> Iterator[Operator]:
             metadata = each["metadata"]
             path = f"{_API}/namespaces/{metadata['namespace']}/memcacheds/{metadata['name']}"
             cluster.rest.request("PATCH", path, {"metadata": {"finalizers": None}}, media=MERGE)
-        for name in _DEFINITIONS:
+        for name in (f"{plural}.example.dev" for plural in _PLURALS):
             if cluster.rest.is_there("customresourcedefinitions", name):
                 cluster.rest.delete("customresourcedefinitions", name)
-        until("the kinds are gone", lambda: not any(_is_served(cluster, kind) for kind in _DEFINITIONS))
+        until(
+            "the kinds are gone", lambda: not any(cluster.rest.serves(f"{_API}/{kind}") for kind in _PLURALS)
+        )
         drop_namespace(cluster, DIRECTORY)
-
-
-def _is_served(cluster: Cluster, definition: str) -> bool:
-    try:
-        cluster.rest.request("GET", f"{_API}/{definition.partition('.')[0]}")
-    except Refused:
-        return False
-    return True

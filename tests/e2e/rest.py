@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import yaml
+from waiting import until
 
 MERGE = "application/merge-patch+json"
 _SECONDS = 30.0
@@ -72,6 +73,30 @@ class Rest:
         metadata = obj["metadata"]
         plural = f"{obj['kind'].lower()}s"
         return self.request("POST", path(plural, metadata.get("namespace")), obj)
+
+    def create_first(self, obj: dict[str, Any], namespace: str) -> Any:
+        """Create an object of a new kind, which may be served a moment before its objects can be stored."""
+        created: list[Any] = []
+        obj["metadata"]["namespace"] = namespace
+        url = f"/apis/{obj['apiVersion']}/namespaces/{namespace}/{obj['kind'].lower()}s"
+
+        def stored() -> bool:
+            try:
+                created.append(self.request("POST", url, obj))
+            except Refused as refused:
+                return refused.status == 409
+            return True
+
+        until("the object is stored", stored)
+        return created[-1]
+
+    def serves(self, url: str) -> bool:
+        """Whether a GET of a path is answered."""
+        try:
+            self.request("GET", url)
+        except Refused:
+            return False
+        return True
 
     def get(self, plural: str, name: str, namespace: str | None = None) -> Any:
         """One object."""

@@ -144,7 +144,7 @@ def any_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clus
 
 
 @pytest.mark.scenario
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_caches_and_handlers_follow_whatever_happens(cluster: Cluster, namespace: str, seed: int) -> None:
     """Connections are cut and come again: nobody asks for everything, and nothing is missed or repeated."""
     lists = cluster.asked("list", "configmaps")

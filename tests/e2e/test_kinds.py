@@ -7,7 +7,7 @@ import pytest
 from bundles import telling
 from clusters import Cluster
 from processes import Declctl
-from rest import Refused, documents, pod
+from rest import documents, pod
 from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "05-custom-resource"
@@ -50,23 +50,9 @@ def test_a_kind_that_appears_later_starts_then(
         assert "example.com/v1" in error
         cluster.rest.create(definition)
         for document in documents(EXAMPLE / "objects.yaml"):
-            document["metadata"]["namespace"] = namespace
-            _create(cluster, document)
+            cluster.rest.create_first(document, namespace)
         key = f"{namespace}/orders-daily"
         until("it is told", lambda: any(f"Added backups {key}" in line for line in declctl.out), seconds=60)
         assert declctl.resource("backups")["error"] is None
         assert declctl.resource("pods")["relists"] == 0
         assert declctl.stop() == 0
-
-
-def _create(cluster: Cluster, document: dict[str, object]) -> None:
-    """The kind may be served a moment before its objects can be stored."""
-
-    def created() -> bool:
-        try:
-            cluster.rest.create(document)
-        except Refused:
-            return False
-        return True
-
-    until("the object is stored", created)

@@ -130,7 +130,7 @@ def _follows(process: Declctl) -> bool:
 
 
 @pytest.mark.scenario
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, marks=pytest.mark.thorough), signal.SIGTERM])
 def test_the_follower_takes_over_with_what_the_leader_has_left(pair: Pair, how: signal.Signals) -> None:
     """Within the lease and two seconds, or at once after a SIGTERM; no LIST but those of one object."""
     pair.gate.touch()

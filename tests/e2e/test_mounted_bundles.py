@@ -71,7 +71,7 @@ class Mounted:
         return _files(revision, self.namespace, self._watch)
 
 
-@pytest.fixture(params=["Auto", "Poll"])
+@pytest.fixture(params=["Auto", pytest.param("Poll", marks=pytest.mark.thorough)])
 def watch(request: pytest.FixtureRequest) -> str:
     """How files are watched."""
     return request.param

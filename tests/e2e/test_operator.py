@@ -1,6 +1,5 @@
 """examples/09: children, status and finalizer of a custom resource, against both kinds of API server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,6 @@ from operators import FINALIZER, Operator
 from processes import Declctl, run
 from rest import MERGE
 from waiting import until
-
-
-@pytest.fixture
-def operator(cluster: Cluster) -> Iterator[Operator]:
-    """The kinds of the example."""
-    with operators.installed(cluster) as found:
-        yield found
 
 
 @pytest.mark.scenario

@@ -1,12 +1,10 @@
 """The operator of examples/09 on bad days: whatever fails, nothing is stuck, and all is as declared."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import clusters
 import operators
-import pytest
 from clusters import Cluster, drop_namespace
 from front import front
 from operators import Operator
@@ -20,13 +18,6 @@ QUIET = 5.0  # seconds without a write and without a call
 ELECTION = (
     "{{enabled: true, namespace: {namespace}, leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms}}"
 )
-
-
-@pytest.fixture
-def operator(cluster: Cluster) -> Iterator[Operator]:
-    """The kinds of the example."""
-    with operators.installed(cluster) as found:
-        yield found
 
 
 def test_nothing_is_stuck_whatever_fails(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from clusters import Cluster, SandboxCluster
 from processes import Declctl
-from rest import MERGE, Refused, documents
+from rest import MERGE, documents
 from waiting import until
 
 from declctl.testing import BundleDir
@@ -23,36 +23,27 @@ spec:
   namespaces: [{namespace}]
   resources:
     - {{name: webapps, apiVersion: example.dev/v1, kind: WebApp}}
+    - {{name: maps, apiVersion: v1, kind: ConfigMap}}
   handlers:
-    - name: web
+    - name: {name}
       resourceRef: {{name: webapps}}
-      events: [Added, Modified]
       entryPoint: "handlers:{entry}"
       status: true
       retry: {{initialBackoff: 50ms, maxBackoff: 200ms}}
+      {rest}
   reload: {{settle: 50ms, preflight: "Off"}}
 """
-RECONCILER = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {{name: guard}}
-spec:
-  namespaces: [{namespace}]
-  resources:
-    - {{name: webapps, apiVersion: example.dev/v1, kind: WebApp}}
-    - {{name: maps, apiVersion: v1, kind: ConfigMap}}
-  handlers:
-    - name: operator
-      resourceRef: {{name: webapps}}
-      mode: Reconcile
-      watches: [{{resourceRef: {{name: maps}}, mapTo: {{owner: Controller}}}}]
-      applies: [{{apiVersion: v1, kind: ConfigMap}}]
-      status: true
-      queue: {{concurrency: 4}}
-      entryPoint: "handlers:operator"
-  reload: {{settle: 50ms, preflight: "Off"}}
-"""
+EVENTS = "events: [Added, Modified]"
+RECONCILES = """mode: Reconcile
+      watches: [{resourceRef: {name: maps}, mapTo: {owner: Controller}}]
+      applies: [{apiVersion: v1, kind: ConfigMap}]
+      queue: {concurrency: 4}"""
 HANDLERS = """\
+import asyncio
+import time
+from pathlib import Path
+
+
 def children(obj):
     for name, text in (obj["spec"].get("files") or {}).items():
         yield {
@@ -85,6 +76,18 @@ def noted(obj, ctx):
     ctx.record_event(obj, "Noted", obj.annotations.get("note", "none"))
 
 
+async def stamps(request, ctx):
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": request.name}}
+    await ctx.apply_set([{**child, "data": {"seen": str(time.time())}}])
+
+
+async def late(change, obj, ctx):
+    print(change.type, obj.uid, flush=True)
+    while not (Path(__file__).parents[1] / "open").exists():
+        await asyncio.sleep(0.01)
+    await ctx.patch_status(files=1)
+
+
 async def shared(obj, ctx):
     child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
     try:
@@ -103,49 +106,26 @@ def webapps(cluster: Cluster, namespace: str) -> Iterator[str]:
     (document,) = documents(DEFINITION)
     cluster.rest.create(document)
     path = WEBAPPS.format(namespace=namespace)
-    until("the kind is served", lambda: _answers(cluster, path))
+    until("the kind is served", lambda: cluster.rest.serves(path))
     yield path
     cluster.rest.delete("customresourcedefinitions", document["metadata"]["name"])
-    until("the kind is gone", lambda: not _answers(cluster, path))
-
-
-def _answers(cluster: Cluster, path: str) -> bool:
-    try:
-        cluster.rest.request("GET", path)
-    except Refused:
-        return False
-    return True
+    until("the kind is gone", lambda: not cluster.rest.serves(path))
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, namespace: str) -> Any:
     """Makes the folder of a controller with one of the handlers."""
 
-    def make(entry: str = "web") -> Path:
-        files = {"manifest.yaml": MANIFEST.format(namespace=namespace, entry=entry), "handlers.py": HANDLERS}
-        return BundleDir(tmp_path / "bundle", files).path
+    def make(entry: str = "web", rest: str = EVENTS, name: str = "web") -> Path:
+        manifest = MANIFEST.format(namespace=namespace, name=name, entry=entry, rest=rest)
+        return BundleDir(tmp_path / "bundle", {"manifest.yaml": manifest, "handlers.py": HANDLERS}).path
 
     return make
 
 
-def _create(cluster: Cluster, path: str, name: str, **files: str) -> Any:
-    body = {
-        "apiVersion": "example.dev/v1",
-        "kind": "WebApp",
-        "metadata": {"name": name},
-        "spec": {"files": files},
-    }
-    created: list[Any] = []
-
-    def stored() -> bool:
-        try:
-            created.append(cluster.rest.request("POST", path, body))
-        except Refused as refused:  # the kind may be served a moment before its objects can be stored
-            return refused.status == 409
-        return True
-
-    until("the object is stored", stored)
-    return created[-1]
+def _create(cluster: Cluster, namespace: str, name: str, **files: str) -> Any:
+    body = {"apiVersion": "example.dev/v1", "kind": "WebApp", "metadata": {"name": name}}
+    return cluster.rest.create_first({**body, "spec": {"files": files}}, namespace)
 
 
 def _maps(cluster: Cluster, namespace: str) -> dict[str, Any]:
@@ -160,7 +140,7 @@ def test_children_are_applied_pruned_and_left_to_others(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
     """What is not in the set any more goes; a child of another owner with the same label stays."""
-    obj = _create(cluster, webapps, "shop", a="1", b="2")
+    obj = _create(cluster, namespace, "shop", a="1", b="2")
     with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
         until("both are there", lambda: set(_maps(cluster, namespace)) == {"shop-a", "shop-b"})
         child = _maps(cluster, namespace)["shop-a"]["metadata"]
@@ -195,10 +175,10 @@ def test_a_child_stays_with_its_owner(cluster: Cluster, webapps: str, namespace:
         owners = [each["name"] for each in found["metadata"]["ownerReferences"]]
         return owners, "applyset.kubernetes.io/part-of" in found["metadata"]["labels"], found.get("data")
 
-    _create(cluster, webapps, "o1")
+    _create(cluster, namespace, "o1")
     with Declctl(bundle("shared"), kubeconfig=cluster.kubeconfig) as declctl:
         until("the child is there", lambda: "done o1" in _lines(declctl, "done"))
-        _create(cluster, webapps, "o2")
+        _create(cluster, namespace, "o2")
         until("the other one is refused", lambda: _lines(declctl, "refused o2 AlreadyOwned"))
         assert child() == (["o1"], True, {"of": "o1"})
         assert declctl.stop() == 0
@@ -213,7 +193,7 @@ def test_a_status_keeps_what_others_wrote_and_is_not_written_again(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
     """The condition of another controller stays; a call that finds nothing to change sends nothing."""
-    _create(cluster, webapps, "shop", a="1")
+    _create(cluster, namespace, "shop", a="1")
     others = {
         "type": "Synced",
         "status": "True",
@@ -256,7 +236,7 @@ def test_why_says_which_call_wrote_a_field(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
     """From the managed fields of the object, and the writes that the process remembers."""
-    _create(cluster, webapps, "shop", a="1")
+    _create(cluster, namespace, "shop", a="1")
     with Declctl(bundle(), kubeconfig=cluster.kubeconfig) as declctl:
         until("it is at rest", lambda: _lines(declctl, "done")[-1:] == ["done 1 1 0 False"])
         told = declctl.command("why", f"configmaps/{namespace}/shop-a", "data", "-o", "json")
@@ -266,13 +246,12 @@ def test_why_says_which_call_wrote_a_field(
         assert field["write"]["calledFor"] == f"{namespace}/shop"
         assert field["write"]["causes"] == [f"Added webapps {namespace}/shop (Initial)"]
         assert declctl.ask(f"/why/configmaps/{namespace}/missing") is None
-        if isinstance(cluster, SandboxCluster):
-            return  # it has managers only of objects that were applied
-        # The resource by its name in the manifest; the spec is by whoever has created the object.
-        status = declctl.ask(f"/why/webapps/{namespace}/shop?field=status.files")
-        assert [each["handler"] for each in status["fields"]] == ["web"]
-        spec = declctl.ask(f"/why/webapps/{namespace}/shop?field=spec")
-        assert {each["handler"] for each in spec["fields"]} == {None}
+        if not isinstance(cluster, SandboxCluster):  # which has managers only of objects that were applied
+            # The resource by its name in the manifest; the spec is by whoever has created the object.
+            status = declctl.ask(f"/why/webapps/{namespace}/shop?field=status.files")
+            assert [each["handler"] for each in status["fields"]] == ["web"]
+            spec = declctl.ask(f"/why/webapps/{namespace}/shop?field=spec")
+            assert {each["handler"] for each in spec["fields"]} == {None}
         assert declctl.stop() == 0
 
 
@@ -281,7 +260,7 @@ def test_a_dry_run_stores_nothing_and_prints_the_differences(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
     """The API server checks all writes of a call; the diff names the objects that would be made."""
-    before = _create(cluster, webapps, "shop", a="1")
+    before = _create(cluster, namespace, "shop", a="1")
     with Declctl(bundle(), "--dry-run", kubeconfig=cluster.kubeconfig) as declctl:
         until("the call has ended", lambda: _lines(declctl, "done"))
         heads = [line for line in declctl.out if line.startswith("+++")]
@@ -298,12 +277,10 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
     """No call misses the children of the call before it, and what is as declared is written once."""
-    folder = bundle()
-    (folder / "manifest.yaml").write_text(RECONCILER.format(namespace=namespace), "utf-8")
     names = [f"shop{number}" for number in range(12)]
     for name in names:
-        _create(cluster, webapps, name, a="1", b="2")
-    with Declctl(folder, kubeconfig=cluster.kubeconfig) as declctl:
+        _create(cluster, namespace, name, a="1", b="2")
+    with Declctl(bundle("operator", RECONCILES), kubeconfig=cluster.kubeconfig) as declctl:
 
         def versions(path: str) -> dict[str, str]:
             found = [each["metadata"] for each in cluster.rest.request("GET", path)["items"]]
@@ -337,6 +314,40 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
         assert declctl.stop() == 0
 
 
+def test_a_loop_of_applies_is_named_and_slowed_down(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """Each call writes the time into a child, whose change leads to the next call."""
+    _create(cluster, namespace, "shop")
+    with Declctl(bundle("stamps", RECONCILES), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is named", lambda: declctl.condition("Degraded")["reason"] == "WriteLoop")
+        message = declctl.condition("Degraded")["message"]
+        writes = f"web {namespace}/shop: its writes to v1 ConfigMap {namespace}/shop lead to its next call"
+        assert writes in message
+        totals = {each["verb"]: each["count"] for each in declctl.status()["writes"]}
+        assert totals["apply"] < 20
+        assert declctl.stop() == 0
+
+
+def test_a_call_whose_object_is_gone_ends_and_the_next_change_comes(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, tmp_path: Path
+) -> None:
+    """An object is deleted and made again during a call, which then writes the status of the first one."""
+    first = _create(cluster, namespace, "shop")["metadata"]["uid"]
+    with Declctl(bundle("late", "events: [Added, Deleted]"), kubeconfig=cluster.kubeconfig) as declctl:
+        until("the call runs", lambda: f"Added {first}" in declctl.out)
+        cluster.rest.request("DELETE", f"{webapps}/shop")
+        second = _create(cluster, namespace, "shop")["metadata"]["uid"]
+        (tmp_path / "open").touch()
+        until("it has a status", lambda: "status" in cluster.rest.request("GET", f"{webapps}/shop"))
+        until("it has ended", lambda: declctl.status()["handlers"][0]["succeeded"] == 1)
+        told = [f"Added {first}", f"Deleted {first}", f"Added {second}"]
+        assert [line for line in declctl.out if line in told] == told
+        (figures,) = declctl.status()["handlers"]
+        assert (figures["gone"], figures["retried"], figures["failed"]) == (2, 0, 0)
+        assert declctl.stop() == 0
+
+
 @pytest.fixture
 def events(cluster: Cluster, namespace: str) -> Callable[[], list[Any]]:
     """Reads the Events of the controller."""
@@ -354,7 +365,7 @@ def test_an_expired_event_comes_back_with_its_count_and_similar_ones_are_combine
     cluster: Cluster, webapps: str, namespace: str, bundle: Any, events: Callable[[], list[Any]]
 ) -> None:
     """The server takes an Event that is a series from the beginning, and that of many notes."""
-    _create(cluster, webapps, "shop")
+    _create(cluster, namespace, "shop")
 
     def note(**annotations: str) -> None:
         body = {"metadata": {"annotations": annotations}}

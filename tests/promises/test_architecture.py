@@ -59,6 +59,7 @@ def test_no_chain_of_imports_is_long():
     assert max(map(height, imports)) <= 20
 
 
+@cache
 def _modules() -> dict[str, Path]:
     names = {path: path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "declctl").rglob("*.py")}
     return {".".join(parts).removesuffix(".__init__"): path for path, parts in names.items()}

@@ -47,6 +47,7 @@ def test_an_example_is_valid(folder: Path, plugins: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
 def test_an_example_prints_what_its_readme_shows(folder: Path, plugins: dict[str, str]) -> None:
     """The command of the README runs, prints every line that is shown there, and ends cleanly."""

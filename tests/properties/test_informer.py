@@ -42,7 +42,7 @@ def _seeds() -> range:
 
 @pytest.mark.client_go(164, 187, "Core guarantee", "Late joiner")
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("queue", _QUEUES)
+@pytest.mark.parametrize("queue", ["RealFIFO", pytest.param("DeltaFIFO", marks=pytest.mark.thorough)])
 def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any, capsys: Any) -> None:
     """Random histories of 500 steps: 15 for each queue, and as many as DECLCTL_SOAK says in a soak."""
     figures = Figures()

@@ -31,7 +31,7 @@ from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec, Record
+from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec, ObjectKey, Record
 from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
@@ -267,6 +267,16 @@ class ManagedInformer:
             function = found.get(name)
             if isinstance(index, FunctionIndex) and isinstance(function, FunctionIndex):
                 index.function = function.function
+
+
+def cached_record(caches: Iterable[ManagedInformer], kind: GroupVersionKind, key: ObjectKey) -> Record | None:
+    """An object as one of the caches has it, in whatever version of its kind; None if none has it."""
+    for managed in caches:
+        if managed.identity.group_kind == (kind.group, kind.kind):
+            record = managed.informer.indexer.get_by_key(key)
+            if record is not None:
+                return record
+    return None
 
 
 def make_informer(

@@ -106,6 +106,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
     timeouts: int = 0  # calls that took longer than `timeout`
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
+    gone: int = 0  # calls that ended as their object was gone
     dead_letters: int = 0  # now
     dead_letters_dropped: int = 0  # because there were too many
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
@@ -160,6 +161,7 @@ class HandlerCounts:
     slow_expressions: int = 0  # evaluations of it that took longer than `SLOW_EVALUATION`
     timeouts: int = 0  # calls that took longer than the timeout of the handler
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
+    gone: int = 0  # calls that ended as their object was gone, whose status they would write
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None

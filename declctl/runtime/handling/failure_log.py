@@ -12,15 +12,18 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from declctl.errors import FilterFailed, NotSynced
+from declctl.errors import FilterFailed
 from declctl.hooks.calls import describe, place_of, readable_traceback
 from declctl.kit import Clock
 from declctl.kit.secret_values import secret_values
 from declctl.kit.text import exception_text
 from declctl.runtime.log import Log
+
+E = TypeVar("E", bound=BaseException)
 
 SILENCE = 60.0  # seconds between two lines about a handler that waits for a cache, and of a count of lines
 # In characters: the text of an exception may contain a whole object.
@@ -292,27 +295,27 @@ def end_of_tracebacks(failures: Sequence[BaseException]) -> str:
         return _UNREADABLE
 
 
-def not_synced_by(failure: BaseException) -> NotSynced | None:
-    """The NotSynced that made a call fail, as it has read an unsynced cache; None for other failures.
+def cause_of(failure: BaseException, kind: type[E]) -> E | None:
+    """The error of a class that made a call fail; None for other failures.
 
     It is the failure itself, its cause (`raise … from error`), or a member of a group of such failures. An
-    error that is raised in an `except NotSynced:` without `from` is another failure.
+    error that is raised in an `except` of the class without `from` is another failure.
     """
     try:
-        return _not_synced(failure)
+        return _cause_of(failure, kind)
     except BaseException:  # noqa: BLE001 - user code: its cause may raise anything
         return None
 
 
-def _not_synced(failure: BaseException) -> NotSynced | None:
+def _cause_of(failure: BaseException, kind: type[E]) -> E | None:
     error: BaseException | None = failure
-    # Not `__context__`: an error that is raised while a NotSynced is handled is another failure.
+    # Not `__context__`: an error that is raised while another one is handled is another failure.
     for _ in range(_LONGEST_CHAIN):
-        if error is None or isinstance(error, NotSynced):
+        if error is None or isinstance(error, kind):
             return error
         if isinstance(error, BaseExceptionGroup):
             several: tuple[BaseException, ...] = error.exceptions
-            found = [_not_synced(each) for each in several]
+            found = [_cause_of(each, kind) for each in several]
             return None if None in found else found[0]
         error = error.__cause__
     return None

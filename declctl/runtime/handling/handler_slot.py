@@ -417,6 +417,7 @@ class HandlerSlot(ABC, Generic[T]):
             slow_expressions=counts.slow_expressions,
             timeouts=counts.timeouts,
             terminal_failures=counts.terminal_failures,
+            gone=counts.gone,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
             resource=binding.plan.resource,

@@ -3,7 +3,7 @@
     take ──▶ begin ──▶ select ──▶ snapshots ──▶ breaker ──▶ call the hooks ──▶ end ──▶ the worker's next item
                │         │           │             │          │                 ▲
                │         │           │             │          ├── all returned ─┤ Succeeded
-               │         │           │             │          ├── one raised ───┤ Failed, Unsynced
+               │         │           │             │          ├── one raised ───┤ Failed, Gone, Unsynced
                │         │           └── unsynced ─┼──────────┼─────────────────┤ Unsynced
                │         └── nothing to call ──────┼──────────┼─────────────────┤ NotCalled
                │                                   └──refused─┼─────────────────┤ Suspended
@@ -41,7 +41,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from declctl.errors import FilterFailed, NotSynced
+from declctl.errors import FilterFailed, NotSynced, ObjectGone
 from declctl.hooks.calls import (
     EventTarget,
     Implementation,
@@ -71,11 +71,11 @@ from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.failure_log import (
     FailedAttempt,
     FailureLog,
+    cause_of,
     describe_failure,
     end_of_tracebacks,
     failure_type,
     internal_fault,
-    not_synced_by,
 )
 from declctl.runtime.handling.invocation import (
     Invocation,
@@ -93,6 +93,7 @@ from declctl.runtime.handling.outcomes import (
     FILTERED,
     SUCCEEDED,
     Failed,
+    Gone,
     Interrupted,
     InvocationOutcome,
     LoopEnded,
@@ -502,13 +503,15 @@ class Invocations(ABC, Generic[T]):
         if not failures:
             return SUCCEEDED
         item, plan = invocation.item, invocation.binding.plan
-        unsynced = [not_synced_by(failure) for failure in failures]
+        unsynced = [cause_of(failure, NotSynced) for failure in failures]
         if (fault := unsynced[0]) is not None and None not in unsynced:
             delay = None
             if not self._closed:
                 longest = WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
                 delay = min(invocation.binding.backoff.delay(waits_of(item) + 1), longest)
             return Unsynced(error=describe_failure(fault), fault=fault, retry_in=delay)
+        if all(cause_of(failure, ObjectGone) is not None for failure in failures):
+            return Gone(error=describe_failure(failures[0]), fault=failures[0])
         attempt, most = item.attempts + 1 - waits_of(item), invocation.most_attempts
         is_terminal = self._is_terminal(failures)
         # A removed handler has no worker for a retry.
@@ -552,6 +555,8 @@ class Invocations(ABC, Generic[T]):
                 counts.streak = None
             elif isinstance(outcome, NotCalled):
                 counts.filtered += not outcome.is_disabled
+            elif isinstance(outcome, Gone):
+                counts.gone += 1
             elif isinstance(outcome, Failed | Interrupted):
                 if not invocation.timed_out:  # a timeout has counted itself
                     self._count_failure(invocation, outcome)
@@ -619,6 +624,14 @@ class Invocations(ABC, Generic[T]):
                     trace_ids={} if invocation.trace is None else invocation.trace.ids(),
                 )
             )
+        elif isinstance(outcome, Gone):
+            self._log.info(
+                f"{self._name}: the call for {invocation.subject} ends, and is not repeated: {outcome.error}",
+                handler=self._name,
+                key=item.key,
+                generation=generation,
+                event_id=invocation.event_id,
+            )
         elif isinstance(outcome, Unsynced):
             self._failures.waits(item.key, generation, outcome.error, invocation.event_id)
         elif isinstance(outcome, Interrupted) and outcome.fault is not None:
@@ -673,7 +686,7 @@ class Invocations(ABC, Generic[T]):
         elif isinstance(outcome, Failed):
             if outcome.becomes_letter:
                 self._letters.put(*self._dead_letter(invocation, outcome))
-        else:
+        elif not isinstance(outcome, Gone):
             is_processed = isinstance(outcome, NotCalled) and not outcome.is_disabled
         self._slot.ended(invocation)
         if self._queue.done(item) if is_processed else self._queue.drop(item):

@@ -20,7 +20,7 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
-from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.caching.managed_informer import ManagedInformer, cached_record
 from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
@@ -168,7 +168,7 @@ class Slots:
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Note a write of a handler that the server has stored; `caches` are all that there are."""
         there = tuple(caches)
-        self._loops.note(written, origin, before=lambda: _cached(written, there))
+        self._loops.note(written, origin, before=lambda: _before(written, there))
         slot = self._slots.get(origin.handler)
         if slot is not None:
             slot.written(written, origin, there)
@@ -495,15 +495,10 @@ class Slots:
         return slot
 
 
-def _cached(written: Written, caches: Iterable[ManagedInformer]) -> Mapping[str, Any] | None:
+def _before(written: Written, caches: Iterable[ManagedInformer]) -> Mapping[str, Any] | None:
     """The object of a write as a cache has it; None if none does."""
-    kind = (written.kind.group, written.kind.kind)
-    for managed in caches:
-        if managed.identity.group_kind == kind:
-            record = managed.informer.indexer.get_by_key(written.key)
-            if record is not None and record.uid == written.uid:
-                return record.read()
-    return None
+    record = cached_record(caches, written.kind, written.key)
+    return None if record is None or record.uid != written.uid else record.read()
 
 
 def _transfer(

@@ -32,6 +32,7 @@ _MINUTE = 60.0
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between two calls of a key that loops
 _MOST_REMEMBERED = 20_000  # versions, calls and last writes
 _MOST_FIELDS = 8  # that are named
+_TIME_STEP = 1.0  # seconds: the times of managed fields are whole
 _NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
 
 VersionId = tuple[str, str]
@@ -87,6 +88,14 @@ class _OwnWrite(msgspec.Struct, frozen=True):
     exact: bool  # nothing but this write lies between it and the version before
 
 
+class _LastWrite(msgspec.Struct, frozen=True):
+    """The last write of a handler to an object, with one verb."""
+
+    digest: int
+    time: str  # of its managed fields, in whole seconds
+    since: float  # monotonic seconds: the first write that was answered with this time
+
+
 @dataclass(slots=True)
 class _Call:
     """The newest call of a key."""
@@ -119,8 +128,7 @@ class WriteLoops:
         self._written: OrderedDict[VersionId, _OwnWrite] = OrderedDict()
         self._calls: dict[_CallKey, _Call] = {}  # of reconcilers; written without the lock
         self._event_calls: OrderedDict[_CallKey, _Call] = OrderedDict()  # of handlers of changes
-        # By handler, object and verb: the digest of the last write, and the time of its managed fields.
-        self._last: OrderedDict[tuple[str, str, WriteVerb], tuple[int, str]] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str, WriteVerb], _LastWrite] = OrderedDict()
         self._feeding: dict[_CallKey, _Feeding] = {}
 
     def note(
@@ -185,20 +193,18 @@ class WriteLoops:
         """Note a write; returns the message of a loop that was found by it. Under the lock."""
         at = origin.handler, origin.key
         place = origin.handler, written.uid, written.verb
-        time, last = _time_of(written), self._last.get(place)
-        _remember(self._last, place, (written.digest, time))
-        if written.based_on:
-            changed = written.based_on != written.resource_version
-        else:
-            # A server-side apply that changes nothing leaves the time of its managed fields as it was.
-            changed = last is None or last[1] != time
-        if not changed:
+        now, time, last = self._clock.monotonic(), _time_of(written), self._last.get(place)
+        since = last.since if last is not None and last.time == time else now
+        _remember(self._last, place, _LastWrite(written.digest, time, since))
+        fights = last is not None and last.digest == written.digest
+        # Another manager may have made the new version: an apply that changes nothing leaves its time alone.
+        is_idle = fights and not written.based_on and now - since > _TIME_STEP
+        if is_idle or not written.changed:
             return None
         call = self._call(origin)
         depth = self._depth(call.reasons)
         version = written.uid, written.resource_version
         _remember(self._written, version, _OwnWrite(at, depth, bool(written.based_on)))
-        fights = last is not None and last[0] == written.digest
         feeding = self._feeding.get(at)
         if not depth and not fights:
             # The cause is a change from outside: what came before does not count any more.

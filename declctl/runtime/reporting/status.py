@@ -316,6 +316,11 @@ HANDLER_FIGURES = (
         "declctl_handler_terminal_failures",
         "Calls of a reconciler that raised Terminal, so that they were not tried again.",
     ),
+    Figure(
+        "gone",
+        "declctl_handler_gone",
+        "Calls that ended because the object was gone whose status they would have written.",
+    ),
     Figure("p50_seconds"),
     Figure("p95_seconds"),
     Figure("p99_seconds"),

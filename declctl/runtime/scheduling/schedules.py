@@ -31,7 +31,7 @@ from declctl.kit import Clock, LoopThread, set_within
 from declctl.kit.timetable import zone_of
 from declctl.manifest.model import ScheduleSpec
 from declctl.runtime.handling.context import HandlerContext, Memo, Snapshots, SnapshotSource
-from declctl.runtime.handling.failure_log import FailureLog, describe_failure, not_synced_by
+from declctl.runtime.handling.failure_log import FailureLog, cause_of, describe_failure
 from declctl.runtime.handling.invocations import CANCEL_SECONDS, LONGEST_WAIT_FOR_SYNC, WAIT_FOR_LIST
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedule_timer import ScheduleTimer, due_times
@@ -329,7 +329,7 @@ class Schedules:
         if schedule.run is not run:
             return  # revoked: another call may run by now
         if not run.overdue:
-            unsynced = None if failure is None else not_synced_by(failure)
+            unsynced = None if failure is None else cause_of(failure, NotSynced)
             if unsynced is not None:
                 self._call_again(schedule, run, unsynced)
             elif failure is not None:

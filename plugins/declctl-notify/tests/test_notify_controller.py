@@ -17,6 +17,8 @@ from declctl.testing import BundleDir, ControllerUnderTest, running, until
 from notify_receiver import Receiver
 from prometheus_client import CollectorRegistry
 
+pytestmark = pytest.mark.thorough
+
 VARIABLE, SECRET = "DECLCTL_TEST_NOTIFY_URL", "s3cr3t-path"
 AT_ONCE = {"groupBy": ["name"], "groupWait": "0s", "groupInterval": "0s", "repeatInterval": "0s"}
 TARGETS = [{"name": "team", "urlFrom": {"env": VARIABLE}}]

@@ -18,6 +18,8 @@ from receiver import Receiver
 import declctl_webhook
 from declctl_webhook.metrics import REQUEST_SECONDS
 
+pytestmark = pytest.mark.thorough
+
 SRC = Path(__file__).parent.parent / "src"
 README = Path(__file__).parent.parent / "README.md"
 

@@ -21,7 +21,7 @@ from tests.rooms.kit.figure_examples import COUNTS, RATES
 if TYPE_CHECKING:
     from playwright.async_api import LocatorAssertions, Page
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.thorough]
 TOKEN = "open sesame"
 SECRET = "connection to s3cr3t failed"
 EVERY = 2_000  # milliseconds between two views

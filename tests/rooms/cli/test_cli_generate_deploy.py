@@ -14,6 +14,8 @@ from declctl.cli.generate.alerts import ALERTS
 from declctl.testing import ConfigMapDir
 from tests.rooms.cli.conftest import Command, Ended
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: guard}\nspec:\n"
 PODS = "  resources: [{name: pods, apiVersion: v1, kind: Pod}]\n"

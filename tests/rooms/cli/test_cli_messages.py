@@ -8,6 +8,8 @@ import pytest
 from tests.rooms.cli.conftest import Command
 from tests.rooms.cli.hello import MANIFEST
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     ("entry_point", "suggestion"),

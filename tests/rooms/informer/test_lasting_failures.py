@@ -2,38 +2,26 @@
 
 import pytest
 
-from declctl.errors import (
-    Conflict,
-    Expired,
-    Forbidden,
-    InvalidRequest,
-    MalformedAnswer,
-    NotFound,
-    ServerError,
-    TooLargeResourceVersion,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from declctl import errors
 from tests.rooms.informer.broken_input import BROKEN_LINES, BROKEN_LISTS, CODES, line
 from tests.rooms.informer.reflecting import bench
 from tests.rooms.informer.shapes import pod
 
 FAULTS = {
-    "unreachable": Unreachable("connection refused"),
-    "malformed": MalformedAnswer("half a line"),
+    "unreachable": errors.Unreachable("connection refused"),
+    "malformed": errors.MalformedAnswer("half a line"),
     "bug": KeyError("a bug of the source"),
-    "400": InvalidRequest(400, "BadRequest", ""),
-    "401": Unauthorized(401, "Unauthorized", ""),
-    "403": Forbidden(403, "Forbidden", ""),
-    "404": NotFound(404, "NotFound", ""),
-    "409": Conflict(409, "Conflict", ""),
-    "410": Expired(410, "Expired", ""),
-    "429": TooManyRequests(429, "TooManyRequests", ""),
-    "500": ServerError(500, "InternalError", ""),
-    "500 StoreReadError": ServerError(500, "StoreReadError", ""),
-    "503": ServerError(503, "ServiceUnavailable", ""),
-    "too large": TooLargeResourceVersion(504, "Timeout", "Too large resource version"),
+    "400": errors.InvalidRequest(400, "BadRequest", ""),
+    "401": errors.Unauthorized(401, "Unauthorized", ""),
+    "403": errors.Forbidden(403, "Forbidden", ""),
+    "404": errors.NotFound(404, "NotFound", ""),
+    "409": errors.Conflict(409, "Conflict", ""),
+    "410": errors.Expired(410, "Expired", ""),
+    "429": errors.TooManyRequests(429, "TooManyRequests", ""),
+    "500": errors.ServerError(500, "InternalError", ""),
+    "500 StoreReadError": errors.ServerError(500, "StoreReadError", ""),
+    "503": errors.ServerError(503, "ServiceUnavailable", ""),
+    "too large": errors.TooLargeResourceVersion(504, "Timeout", "Too large resource version"),
 }
 
 

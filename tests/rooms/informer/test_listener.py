@@ -11,6 +11,7 @@ import pytest
 from declctl.informer import DeletedFinalStateUnknown, ProcessorListener, ResourceEventHandlerFuncs
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectView
 from tests.rooms.informer.shapes import record
+from tests.unreadable import Unreadable
 
 SOON = 5.0  # seconds after which a test that waits for another thread gives up
 
@@ -98,21 +99,6 @@ async def test_async_functions_are_awaited_however_they_are_wrapped(clock):
         listener.add_all([added("a"), Notification(ChangeType.DELETED, record("a"))])
         await done_with(listener)
     assert seen == ["lambda a", "partial a"]
-
-
-class Unreadable(Exception):
-    """An exception that raises whatever it is asked."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-    @property
-    def __cause__(self) -> BaseException:
-        raise SystemExit(4)
-
-    @property
-    def __context__(self) -> BaseException:
-        raise SystemExit(5)
 
 
 class Odd(BaseException):

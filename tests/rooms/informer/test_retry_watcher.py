@@ -5,22 +5,13 @@ import contextlib
 
 import pytest
 
+from declctl import errors
 from declctl.decoding import Projection
-from declctl.errors import (
-    Expired,
-    Forbidden,
-    MalformedAnswer,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-    UsageError,
-)
 from declctl.informer.watches import RetryWatcher
 from declctl.objects import EventType, WatchEvent
 from tests.rooms.informer.shapes import pod, record, rest
 
-GONE = Expired(410, "Expired", "too old resource version")
+GONE = errors.Expired(410, "Expired", "too old resource version")
 
 
 class Reader:
@@ -49,7 +40,7 @@ async def reading(source, clock, version="1"):
 @pytest.mark.parametrize("version", ["", "0"])
 def test_a_version_that_can_not_be_resumed_from_is_refused(source, version):
     """Whoever begins anywhere could not be promised each event once."""
-    with pytest.raises(UsageError, match="version"):
+    with pytest.raises(errors.UsageError, match="version"):
         RetryWatcher(source, version)
 
 
@@ -98,7 +89,7 @@ async def test_between_two_watches_lies_a_second(source, clock):
         assert len(source.watches()) == 2
     source.calm()
     source.requests.clear()
-    source.fail_next(Unreachable("connection refused"), times=1000)
+    source.fail_next(errors.Unreachable("connection refused"), times=1000)
     async with reading(source, clock):
         await clock.advance(3600)
     assert 100 < len(source.watches()) < 150
@@ -109,9 +100,9 @@ async def test_between_two_watches_lies_a_second(source, clock):
     "fault",
     [
         GONE,
-        Unreachable("connection refused"),
-        ServerError(500, "InternalError", "etcd is away"),
-        TooManyRequests(429, "TooManyRequests", "slow down", retry_after=2.0),
+        errors.Unreachable("connection refused"),
+        errors.ServerError(500, "InternalError", "etcd is away"),
+        errors.TooManyRequests(429, "TooManyRequests", "slow down", retry_after=2.0),
         None,  # an empty watch, which is not even opened
     ],
     ids=lambda fault: type(fault).__name__,
@@ -147,7 +138,7 @@ async def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
         await rest(clock)
         source.cut(GONE)
         await rest(clock)
-        with pytest.raises(Expired, match="too old"):
+        with pytest.raises(errors.Expired, match="too old"):
             await reader.task
         again = [event async for event in watcher]
         await clock.advance(100)
@@ -158,7 +149,7 @@ async def test_a_version_that_is_too_old_ends_it_with_the_error(source, clock):
 
 @pytest.mark.client_go(221, "Retry watcher / informer watcher")
 @pytest.mark.parametrize(
-    "fault", [Forbidden(403, "Forbidden", "no"), Unauthorized(401, "Unauthorized", "who?")]
+    "fault", [errors.Forbidden(403, "Forbidden", "no"), errors.Unauthorized(401, "Unauthorized", "who?")]
 )
 async def test_who_may_not_watch_is_told_so(source, clock, fault):
     """It ends with the error, instead of asking for ever."""
@@ -193,7 +184,7 @@ async def test_it_stops_with_events_that_nobody_reads(source, clock, read):
 async def test_stopping_ends_whoever_waits(source, clock, refused):
     """The reader's loop ends as if there were no more events, also in the middle of a back-off."""
     if refused:
-        source.fail_next(Unreachable("connection refused"))
+        source.fail_next(errors.Unreachable("connection refused"))
     watcher = RetryWatcher(source, "1", clock=clock)
     reader = Reader(watcher)
     await rest(clock)
@@ -248,6 +239,6 @@ async def test_an_event_without_a_version_ends_it(clock):
             yield [WatchEvent(EventType.ADDED, record(version=""))]
 
     async with RetryWatcher(Versionless(), "1", clock=clock) as watcher:
-        with pytest.raises(MalformedAnswer, match="no version"):
+        with pytest.raises(errors.MalformedAnswer, match="no version"):
             await anext(watcher)
         assert watcher.is_stopped

@@ -13,6 +13,7 @@ from declctl.runtime.handling.failure_log import FailureLog
 from declctl.runtime.reporting.reporter import failing_handlers
 from declctl.testing import until
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, SOON, Hanging, errors, fails
+from tests.unreadable import Unreadable
 
 FOREVER = OnFailure.RETRY
 
@@ -154,21 +155,6 @@ class _Unprintable(Exception):
         raise RuntimeError("not even this")
 
 
-class _Unreadable(Exception):
-    """An exception that raises whatever it is asked."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-    @property
-    def __cause__(self) -> BaseException:
-        raise SystemExit(4)
-
-    @property
-    def __context__(self) -> BaseException:
-        raise SystemExit(5)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -178,7 +164,7 @@ class _Unreadable(Exception):
         RecursionError(),
         _Errors(),
         _Unprintable(),
-        _Unreadable(),
+        Unreadable(),
         ValueError("x" * 1_000_000),
     ],
     ids=lambda error: type(error).__name__,
@@ -209,7 +195,7 @@ def test_whatever_is_raised_is_a_failure_and_no_more(bench, log, error, asynchro
     assert len(figures.last_error or "") < 3000
     assert [line.level for line in log.lines] == ["error", "error"]
     assert sum(len(str(line.fields)) for line in log.lines) < 50_000
-    if not isinstance(error, _Unreadable):
+    if not isinstance(error, Unreadable):
         assert "raise error\n" in log.lines[0].fields["traceback"]
 
 

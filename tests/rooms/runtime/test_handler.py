@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from declctl.errors import ObjectGone
 from declctl.kit.documents import document_of
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync, OnFailure, RetrySpec
@@ -65,6 +66,25 @@ def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added
     slot.queue.clear()
     figures = slot.statistics()
     assert (figures.queued, figures.merged, figures.dropped) == (0, 0, 3)
+
+
+def test_a_call_whose_object_is_gone_is_not_repeated_and_the_next_change_comes(bench, added) -> None:
+    """Its status can never be written: the Deleted does not wait behind it for ever."""
+    heard = []
+
+    def writes(change) -> None:
+        heard.append(change.type)
+        if change.type == "Added":
+            raise ObjectGone(404, "NotFound", "a is gone")
+
+    slot = bench.slot(writes, adds="a", retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
+    item = slot.queue.take()
+    slot.add_all([added("a", D)])
+    slot.work(item)
+    bench.work()
+    assert heard == [A, D]
+    figures = slot.statistics()
+    assert (figures.gone, figures.succeeded, figures.retried, figures.failed) == (1, 1, 0, 0)
 
 
 def test_what_is_not_asked_for_is_not_queued(bench, added) -> None:

@@ -207,7 +207,7 @@ def test_filters():
 @pytest.mark.parametrize("outcome", list(TapOutcome))
 def test_failed_means_what_has_to_be_looked_at(outcome: TapOutcome):
     """Retries and overdue calls count, waits for a cache and filters do not."""
-    fine = {TapOutcome.SUCCEEDED, TapOutcome.FILTERED, TapOutcome.WAITING}
+    fine = {TapOutcome.SUCCEEDED, TapOutcome.FILTERED, TapOutcome.GONE, TapOutcome.WAITING}
     assert TapFilter(failed=True).matches(call(outcome=outcome)) is (outcome not in fine)
 
 

@@ -42,8 +42,9 @@ class Scene:
             self.loops.begin(handler, "a/web", reasons)
         if based_on == "current":
             based_on = str(self.version)
-        self.version += more.pop("advances", 1)
-        self.write_again(handler, based_on=based_on, digest=digest, reads=reads, **more)
+        advances = more.pop("advances", 1)
+        self.version += advances
+        self.write_again(handler, based_on=based_on, digest=digest, reads=reads, changed=advances > 0, **more)
         return "u", str(self.version)
 
     def write_again(self, handler: str = "web", **given: Any) -> None:
@@ -57,6 +58,7 @@ class Scene:
             "u",
             str(self.version),
             obj,
+            given.get("changed", True),
             manager=f"declctl/x/{handler}",
             based_on=based_on or "",
             digest=self.version if digest is None else digest,
@@ -125,13 +127,15 @@ def test_a_change_from_outside_begins_anew_and_slow_feedback_is_no_loop(scene, e
     assert scene.loops.loops() == []
 
 
+@pytest.mark.parametrize("pace", [0.01, 0.3, 5])
 @pytest.mark.parametrize("based_on", ["current", None])
-def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_on) -> None:
+def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_on, pace) -> None:
     """Another manager sets the field back: the handler writes the same, and changes something each time."""
-    for number in range(MOST_IN_A_MINUTE + 2):
-        scene.clock.set(2)
+    for _ in range(MOST_IN_A_MINUTE + 2):
+        scene.clock.set(pace)
         scene.version += 1  # the other manager
-        scene.write(based_on=based_on, digest=7, time=f"00:00:{number:02}")
+        # The times of managed fields are whole seconds.
+        scene.write(based_on=based_on, digest=7, time=str(int(scene.clock.monotonic())))
     (loop,) = scene.loops.loops()
     assert (loop.fights, loop.handler) == (True, "web")
     assert "somebody reverts what it writes to v1 Pod a/web" in scene.reports[0]
@@ -140,6 +144,7 @@ def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_o
 def test_an_apply_that_changes_nothing_is_no_fight(scene) -> None:
     """Level-triggered reconcilers apply the same in each call; others change the object meanwhile."""
     for _ in range(50):
+        scene.clock.set(1.1)
         scene.version += 1
         scene.write(based_on=None, digest=7, time="00:00:01")
     assert scene.loops.loops() == []

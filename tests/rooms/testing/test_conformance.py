@@ -278,6 +278,7 @@ def test_a_required_key_needs_a_config_of_the_test(install: Callable) -> None:
     assert 'write conformance("pager", config={…})' in failure("has-valid-defaults", config=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -91,6 +91,7 @@ class Scene:
         self.forgotten: list[GroupVersionKind] = []
         self.written: list[Any] = []
         self.leads = True
+        self.cached = ""
         self.log = Logged()
         self.resources = dict(RESOURCES)
 
@@ -104,7 +105,10 @@ class Scene:
     def factory(self, *, dry_run: bool = False) -> WriterFactory:
         """The writers of a new process."""
         policy = WritePolicy(
-            lambda: self.leads, dry_run, lambda written, origin: self.written.append(written)
+            lambda: self.leads,
+            dry_run,
+            lambda written, origin: self.written.append(written),
+            cached_version=lambda kind, key: self.cached,
         )
         return WriterFactory(
             self.server,

@@ -43,6 +43,16 @@ def test_an_apply_has_force_and_a_stable_field_manager(scene, apply) -> None:
     assert (written.resource_version, written.changed, written.dry_run) == ("101", True, False)
 
 
+@pytest.mark.parametrize(("cached", "changed"), [("", [True, False, True]), ("101", [False, False, True])])
+def test_an_apply_has_changed_what_has_a_version_that_was_not_known(scene, scope, cached, changed) -> None:
+    """The server answers with the present version if it had all of it: known by a cache or an answer."""
+    scene.cached, found, writer = cached, [], scene.writer()
+    for before in (100, 100, 101):
+        scene.server.version = before
+        found.append(scene.run(writer.apply(document_of(MAP), scope())).changed)
+    assert found == changed
+
+
 def test_a_field_manager_may_be_named(scene, apply) -> None:
     """A handler that was renamed keeps its fields.
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
+from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.objects import GroupVersionKind
 from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, object_of, status_change
 
@@ -171,14 +171,14 @@ def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> 
     """The status of the old one says nothing about the new one."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
-    with pytest.raises(Conflict, match="WebApp team-a/shop has been deleted and created again"):
+    with pytest.raises(ObjectGone, match="WebApp team-a/shop has been deleted and created again"):
         patch(view(), [READY], seconds=1.0)
     assert len(scene.server.sent("PATCH")) == 1
 
 
 def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
     scene.server.errors = [NotFound(404, "NotFound", "gone")]
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectGone):
         patch(view(), [READY])
 
 

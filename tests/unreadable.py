@@ -1,0 +1,16 @@
+"""An exception that no code can read."""
+
+
+class Unreadable(Exception):
+    """An exception that raises whatever it is asked."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    @property
+    def __cause__(self) -> BaseException:
+        raise SystemExit(4)
+
+    @property
+    def __context__(self) -> BaseException:
+        raise SystemExit(5)
