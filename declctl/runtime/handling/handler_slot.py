@@ -277,8 +277,8 @@ class HandlerSlot(ABC, Generic[T]):
         for registration in self.registrations.values():
             registration.retime(period)
 
-    def pause_finalizer(self, finalizer: str) -> None:
-        """Add this finalizer to no object any more; an empty one ends the pause. No effect without one."""
+    def let_finalizer_go(self, finalizer: str) -> None:
+        """Let objects be released from a finalizer; see `ReconcileSlot`. No effect in other modes."""
 
     def cache_synced(self) -> None:
         """Retry at once what backs off because of a read of an unsynced cache: a cache has synced.

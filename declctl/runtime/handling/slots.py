@@ -186,15 +186,15 @@ class Slots:
         streaks = {name: slot.invocations.lasting_streak() for name, slot in self._slots.items()}
         return {name: streak for name, streak in streaks.items() if streak is not None}
 
-    def pause_finalizer(self, handler: str, finalizer: str) -> None:
-        """Add a finalizer to no object any more, because an edit removes it from the manifest."""
+    def let_finalizer_go(self, handler: str, finalizer: str) -> None:
+        """Let objects be released from a finalizer, because an edit removes it from the manifest."""
         if (slot := self._slots.get(handler)) is not None:
-            slot.pause_finalizer(finalizer)
+            slot.let_finalizer_go(finalizer)
 
-    def resume_finalizers(self) -> None:
-        """Add finalizers again, because the manifest is that of the running generation."""
+    def keep_finalizers(self) -> None:
+        """Add finalizers again to all objects, because the manifest is that of the running generation."""
         for slot in self._slots.values():
-            slot.pause_finalizer("")
+            slot.let_finalizer_go("")
 
     def begin_proofs(self, bindings: Mapping[str, HandlerBinding]) -> Sequence[FreshnessProof]:
         """Begin proofs for the caches that handlers join: each must be as new as the changes they received.

@@ -15,11 +15,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from declctl.errors import WriteError
+from declctl.errors import DeclctlError, WriteError
 from declctl.hooks.calls import Implementation, ReconcileTarget
 from declctl.objects import (
     ChangeType,
@@ -88,9 +89,8 @@ class FinalizerSteps:
         # Keys of objects that get the finalizer: they are called when the cache shows them with it.
         self._awaited: set[str] = set()
         self._finalized = 0
-        self.paused = (
-            ""  # a finalizer that is added to no object, as a reload would remove it; empty for none
-        )
+        self._leaving = ""  # a finalizer that a refused edit removes; empty for none
+        self._released: set[str] = set()  # uids of objects from which it was removed since
 
     @property
     def finalized(self) -> int:
@@ -101,6 +101,27 @@ class FinalizerSteps:
     def awaited(self) -> int:
         """The number of keys that wait until the cache shows their object with the finalizer."""
         return len(self._awaited)
+
+    def let_go(self, finalizer: str) -> str:
+        """Note that a refused edit removes a finalizer; an empty one: that none is removed any more.
+
+        Objects that are released from it meanwhile do not get it again; all others do, new ones as well.
+        Returns the finalizer that an edit has removed until now.
+        """
+        with self._lock:
+            before, self._leaving = self._leaving, finalizer
+            if before != finalizer:
+                self._released.clear()
+        return before
+
+    def note_release(self, notification: Notification) -> None:
+        """Note an object that was released from the finalizer that leaves. Raises nothing."""
+        if not self._leaving or notification.old is None:
+            return
+        with suppress(DeclctlError):  # the object can't be decoded
+            before, after = (finalizers_of(each.read()) for each in (notification.old, notification.record))
+            if self._leaving in before and self._leaving not in after:
+                self._released.add(notification.record.uid)
 
     def has_released(self, notification: Notification) -> bool:
         """Whether the finalizer was removed from the object of a change, so that a Deleted is its end."""
@@ -174,7 +195,7 @@ class FinalizerSteps:
             )
         if not in_scope:
             return CallSteps(())
-        if has_it or self.paused == finalizer.name:
+        if has_it or obj.uid in self._released:
             return CallSteps(target.reconciling)
         with self._lock:
             if not finalizer.dry_run:

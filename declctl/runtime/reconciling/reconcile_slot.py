@@ -939,7 +939,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         self._unmapped.use(self._sources)
         self._skips_initial = binding.policy.skips_initial
         self._keys.max_running = binding.policy.max_running
-        self.pause_finalizer("")
+        self.let_finalizer_go("")
         self._keys.debounce = binding.policy.debounce
         self.wake()  # without a debounce, no key rests any longer
 
@@ -947,6 +947,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         """Queue the keys to which changes of an informer lead. Neither waits nor raises."""
         finalizer = _of_reconciler(self.binding).finalizer
         for notification in notifications:
+            self.finalizers.note_release(notification)
             skipped = notification.initial and self._skips_initial
             failed: list[KeySource] = []
             failures: list[DeclctlError] = []
@@ -965,13 +966,12 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 self._let_wait(managed, notification, failed, failures)
         self.wake()
 
-    def pause_finalizer(self, finalizer: str) -> None:
-        """Add this finalizer to no object any more; an empty one ends the pause.
+    def let_finalizer_go(self, finalizer: str) -> None:
+        """Do not add this finalizer again to objects that are released from it; an empty one ends that.
 
-        If the handler still has it after the pause, all keys are due: their objects may have been reconciled
-        without it.
+        If the handler still has it then, all keys are due: their objects may have been released.
         """
-        before, self.finalizers.paused = self.finalizers.paused, finalizer
+        before = self.finalizers.let_go(finalizer)
         if before and not finalizer and self.binding.plan.finalizer == before:
             resource = self.binding.plan.resource
             for managed in _own_informers(self.binding):

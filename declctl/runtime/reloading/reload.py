@@ -228,7 +228,7 @@ class Reloader:
             wants_anew = force or (asked and bool(self.active.loaded_code.disabled))
             if digest == self.active.inputs.digest and not wants_anew:
                 self._last_digest = digest
-                self._slots.resume_finalizers()  # an edit that removed one was taken back
+                self._slots.keep_finalizers()  # an edit that removed one was taken back
                 try:
                     with self._own_faults():
                         steps = await asyncio.to_thread(restart_steps, self.active.loaded_code.plugins)

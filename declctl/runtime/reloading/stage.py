@@ -782,13 +782,14 @@ class Stage:
     async def _require_released(self, new: Generation, replaced: Generation) -> None:
         """Raise ReloadRefused if objects have a finalizer that no handler has any more.
 
-        From here on the present code adds it to no other object, so that objects can be released.
+        From here on the present code does not add it again to objects that are released from it. New objects
+        get it, as they would be lost without `declctl_finalize` otherwise.
         """
         for handler in lost_finalizers(replaced.plan, new.plan):
             resource = next(each for each in replaced.plan.resources if each.name == handler.resource)
             watch = resource.watches[0]
             kind = GroupVersionKind.of(watch.api_version, watch.kind)
-            self._slots.pause_finalizer(handler.name, handler.finalizer)
+            self._slots.let_finalizer_go(handler.name, handler.finalizer)
             document = new.inputs.loaded.document
             spec = next((each for each in new.plan.handlers if each.name == handler.name), None)
             line = document.locate(("spec",) if spec is None else spec.path).line
