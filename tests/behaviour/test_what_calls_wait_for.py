@@ -203,6 +203,7 @@ def test_an_edit_that_names_a_cache_that_never_synced_is_told_so(start, rig, san
     until("no more waits", lambda: not any(runs.handler(n).queued + runs.handler(n).running for n in MODES))
     declare(rig, rest)
     rig.apply(code)
+    rig.retired()  # with what the schedule has called
     rig.board.told.clear()
     runs.sandbox.patch("ConfigMap", "m", {"data": {"n": "1"}}, namespace="default")
     until("all wait", lambda: all(runs.handler(name).retried for name in MODES))
