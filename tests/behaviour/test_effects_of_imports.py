@@ -173,7 +173,7 @@ def test_what_a_library_does_when_it_is_imported_is_fine(bundle_dir, tmp_path, m
     site = tmp_path / "elsewhere"
     site.mkdir()
     (site / "outsider_library.py").write_text(f"{HELPER}\nmetric(); port(); pool.submit(print)\n")
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
     pieces = Pieces(bundle_dir)
     pieces.handler("tell")
     pieces.reload_policy = "preflightTimeout: 20s"

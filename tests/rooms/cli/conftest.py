@@ -171,7 +171,7 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     site = folder / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     modules: list[str] = []
 
     def install(name: str, source: str) -> None:
