@@ -331,10 +331,7 @@ def test_surplus_bytes_are_never_the_answer_to_the_next_request(surplus, first, 
 
 @pytest.mark.parametrize("case", ["plain", "encrypted", "not read yet"])
 def test_a_connection_is_closed_when_its_server_speaks_unasked(case, server_tls):
-    """While nobody asks, what comes is neither kept nor taken for an answer.
-
-    That holds for bytes that wait in the socket when a request is made, too: they are older.
-    """
+    """What comes while nobody asks is no answer, and what waits in the socket is older than the request."""
     writers = []
 
     async def script(_, writer):

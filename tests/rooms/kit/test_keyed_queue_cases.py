@@ -67,6 +67,15 @@ def test_values_live_no_longer_than_their_delivery():
     queue.done(queue.take())
     assert watched() is None
     assert drain(queue) == [("two", 0)]
+    queue = queue_of()
+    queue.add("k", "Modified")
+    running = queue.take()
+    queue.add("k", "Added")
+    assert queue.take() is None
+    queue.done(running)
+    queue.add("k", "Deleted")  # the value whose turn had come has vanished
+    queue.add("k", "Modified")
+    assert drain(queue) == [("Modified", 0)]
 
 
 @pytest.mark.guarantee("G2", "G3")

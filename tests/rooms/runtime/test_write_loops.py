@@ -134,7 +134,6 @@ def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_o
     for _ in range(MOST_IN_A_MINUTE + 2):
         scene.clock.set(pace)
         scene.version += 1  # the other manager
-        # The times of managed fields are whole seconds.
         scene.write(based_on=based_on, digest=7, time=str(int(scene.clock.monotonic())))
     (loop,) = scene.loops.loops()
     assert (loop.fights, loop.handler) == (True, "web")
