@@ -8,7 +8,6 @@ Leadership is checked again right before each request, because a write may have 
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
@@ -170,7 +169,7 @@ class WriteGate:
         self._rate = (QPS, BURST)
         self._bucket: TokenBucket | None = bucket or TokenBucket(QPS, BURST, clock=clock)
         self._cached_version = cached_version
-        self._versions: OrderedDict[str, str] = OrderedDict()  # of the last answers, by uid
+        self._versions: dict[str, str] = {}  # of the last answers, by uid
         self._on_written = on_written
         self._on_dry_run = on_dry_run
         self.dry_run = dry_run
@@ -302,9 +301,9 @@ class WriteGate:
         metadata, based_on = answer.get("metadata") or {}, (write.body or {}).get("metadata") or {}
         uid, version = str(metadata.get("uid")), str(metadata.get("resourceVersion"))
         is_new = version not in (cached, self._versions.pop(uid, ""), based_on.get("resourceVersion"))
+        if len(self._versions) >= _MOST_VERSIONS:
+            self._versions.clear()  # the next write of each of them counts as a change
         self._versions[uid] = version
-        if len(self._versions) > _MOST_VERSIONS:
-            self._versions.popitem(last=False)
         return is_new
 
     async def _wait_for_token(self, bucket: TokenBucket) -> None:
