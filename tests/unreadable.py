@@ -1,9 +1,7 @@
-"""An exception that no code can read."""
+"""An exception that raises whatever it is asked."""
 
 
 class Unreadable(Exception):
-    """An exception that raises whatever it is asked."""
-
     def __str__(self) -> str:
         raise SystemExit(3)
 

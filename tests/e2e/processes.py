@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -88,8 +89,10 @@ class Declctl:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        if kind is not None and self.alive:
+            with suppress(OSError, AssertionError):
+                print("--- status", json.dumps(self.status()))
+        self._process.kill()
         self._process.wait()
         if kind is not None:  # pytest shows it beside the failure
             print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-80:]]))

@@ -321,9 +321,8 @@ def test_a_loop_of_applies_is_named_and_slowed_down(
     _create(cluster, namespace, "shop")
     with Declctl(bundle("stamps", RECONCILES), kubeconfig=cluster.kubeconfig) as declctl:
         until("it is named", lambda: declctl.condition("Degraded")["reason"] == "WriteLoop")
-        message = declctl.condition("Degraded")["message"]
         writes = f"web {namespace}/shop: its writes to v1 ConfigMap {namespace}/shop lead to its next call"
-        assert writes in message
+        assert writes in declctl.condition("Degraded")["message"]
         totals = {each["verb"]: each["count"] for each in declctl.status()["writes"]}
         assert totals["apply"] < 20
         assert declctl.stop() == 0
