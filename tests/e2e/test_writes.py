@@ -13,8 +13,6 @@ from waiting import until
 
 from declctl.testing import BundleDir
 
-DEFINITION = Path(__file__).parent / "support" / "webapps.yaml"
-WEBAPPS = "/apis/example.dev/v1/namespaces/{namespace}/webapps"
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -103,9 +101,9 @@ async def shared(obj, ctx):
 @pytest.fixture
 def webapps(cluster: Cluster, namespace: str) -> Iterator[str]:
     """The path of the web apps of a namespace, whose kind goes with the test."""
-    (document,) = documents(DEFINITION)
+    (document,) = documents(Path(__file__).parent / "support" / "webapps.yaml")
     cluster.rest.create(document)
-    path = WEBAPPS.format(namespace=namespace)
+    path = f"/apis/example.dev/v1/namespaces/{namespace}/webapps"
     until("the kind is served", lambda: cluster.rest.serves(path))
     yield path
     cluster.rest.delete("customresourcedefinitions", document["metadata"]["name"])
