@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     paths = [path for path in (more.get("PYTHONPATH"), kept.get("PYTHONPATH")) if path]
     known = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    return {**kept, "NO_COLOR": "1", **more, **known}
+    return {**kept, "NO_COLOR": "1", "PYTHONFAULTHANDLER": "1", **more, **known}
 
 
 def find_kubectl() -> str:
@@ -64,18 +64,8 @@ class Declctl:
         env: Mapping[str, str] | None = None,
         python: str = sys.executable,
     ) -> None:
-        where = ["--kubeconfig", str(kubeconfig)] if kubeconfig else []
-        command = [
-            python,
-            "-m",
-            "declctl",
-            "run",
-            str(manifest),
-            "--admin",
-            "127.0.0.1:0",
-            *where,
-            *arguments,
-        ]
+        where = ["--admin", "127.0.0.1:0", *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
+        command = [python, "-m", "declctl", "run", str(manifest), *where, *arguments]
         self.out: list[str] = []
         self.err: list[str] = []
         self._process = subprocess.Popen(
@@ -92,10 +82,12 @@ class Declctl:
         if kind is not None and self.alive:
             with suppress(OSError, AssertionError):
                 print("--- status", json.dumps(self.status()))
-        self._process.kill()
-        self._process.wait()
+            self._process.send_signal(signal.SIGABRT)  # each thread says where it is
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(seconds=5.0)
+        self.kill()
         if kind is not None:  # pytest shows it beside the failure
-            print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-80:]]))
+            print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-200:]]))
 
     @property
     def pid(self) -> int:
