@@ -632,10 +632,10 @@ class SecondaryWatchSpec(LocatedSpec):
 class HandlerSpec(LocatedSpec):
     """One handler of one resource; exactly one of `entry_point` and `plugin` is set.
 
-    `resync_period` is None for the period of the resource, and 0 for never. `timeout` is None for no limit.
-    `filter` is None if every change passes. `events` are in the order of ALL_EVENTS. `applies` is empty and
-    `status` is None if the manifest declares nothing. `field_manager` is empty for the default, and
-    `finalizer` for none.
+    `replay` is None for the default of the mode. `resync_period` is None for the period of the resource,
+    and 0 for never. `timeout` is None for no limit. `filter` is None if every change passes. `events` are
+    in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing.
+    `field_manager` is empty for the default, and `finalizer` for none.
     """
 
     ABOUT = about(
@@ -752,10 +752,13 @@ class HandlerSpec(LocatedSpec):
             examples=["5m"],
         )
     )
-    replay: ReplayPolicy = option(
-        ReplayPolicy,
-        "Whether changed code receives all cached objects again, as Resync with the reason Replay.",
-        default=ReplayPolicy.NEVER,
+    replay: ReplayPolicy | None = field(
+        choice(
+            "Whether changed code receives all cached objects again, as Resync with the reason Replay; by "
+            "default OnCodeChange with mode Reconcile, else Never.",
+            list(ReplayPolicy),
+        ),
+        read=ReplayPolicy,
     )
     delivery: Delivery = option(
         Delivery,

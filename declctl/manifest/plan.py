@@ -19,8 +19,10 @@ from declctl.manifest.model import (
     LeaderElectionSpec,
     LifecycleSpec,
     MetricsSpec,
+    Mode,
     PluginSpec,
     ReloadSpec,
+    ReplayPolicy,
     ResourceSpec,
     ScheduleSpec,
     WritesSpec,
@@ -112,7 +114,7 @@ class ResourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlan(HandlerSpec):
-    """One handler, with the resync period of its resource if it has none of its own.
+    """One handler, with the resync period of its resource and the replay of its mode, unless it has its own.
 
     The concurrency of its queue is that of all handlers which share the queue.
 
@@ -120,6 +122,7 @@ class HandlerPlan(HandlerSpec):
     """
 
     resync_period: float = 0.0
+    replay: ReplayPolicy = ReplayPolicy.NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,9 @@ def _handler(spec: HandlerSpec, resource_period: float, shared_workers: int) -> 
     given = {each.name: getattr(spec, each.name) for each in fields(spec)}
     if spec.resync_period is None:
         given["resync_period"] = resource_period
+    if spec.replay is None:
+        reconciles = spec.mode is Mode.RECONCILE
+        given["replay"] = ReplayPolicy.ON_CODE_CHANGE if reconciles else ReplayPolicy.NEVER
     if spec.queue.is_shared:
         given["queue"] = replace(spec.queue, concurrency=shared_workers)
     return HandlerPlan(**given)

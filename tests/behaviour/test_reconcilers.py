@@ -276,8 +276,8 @@ def keys(request):
 @pytest.mark.client_go(305, "Handlers")
 @pytest.mark.parametrize("added_by", ["first sync", "replay"])
 def test_a_change_goes_before_keys_of_which_nothing_has_changed(added_by, rig, sandbox, config_map) -> None:
-    """A restart, or new code with `replay`, queues all objects: one that changes does not wait."""
-    rig.handler("keys", rest="mode: Reconcile, replay: OnCodeChange")
+    """A restart, or new code, queues all objects: one that changes does not wait."""
+    rig.handler("keys", rest="mode: Reconcile")
     objects = [config_map(f"m{number}") for number in range(10)]
     if added_by == "replay":
         rig.board.open_gate("call")

@@ -61,7 +61,7 @@ def test_retries_that_wait_for_a_worker_at_the_commit_go_to_the_fixed_code(
     rig, gate, config_map, mode, is_async, concurrency
 ) -> None:
     """All retries are due and the workers are busy: of the broken code, only running calls go on."""
-    rig.handler("tell", rest=f"mode: {mode}, {HOURS}, queue: {{concurrency: {concurrency}}}")
+    rig.handler("tell", rest=f"mode: {mode}, replay: Never, {HOURS}, queue: {{concurrency: {concurrency}}}")
     objects = [config_map(f"m{number}") for number in range(OBJECTS)]
     runs = rig.run(code(BROKEN, mode, is_async=is_async), objects=objects)
     until("all have failed", lambda: runs.handler("tell").retried == OBJECTS)

@@ -118,9 +118,14 @@ class HandlerSlot(ABC, Generic[T]):
     def apply_policy(self, binding: HandlerBinding) -> None:
         """Queue changes by the policy of a binding from now on."""
 
+    @property
+    @abstractmethod
+    def replayed_caches(self) -> Sequence[ManagedInformer]:
+        """The informers whose objects a replay brings again."""
+
     @abstractmethod
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
-        """Queue cached objects of an informer again, for new code. `now` is a Unix time stamp."""
+        """Queue objects of one of `replayed_caches` again, for new code. `now` is a Unix time stamp."""
 
     @abstractmethod
     def requeue(self, key: str) -> RequeueResult:
@@ -538,11 +543,15 @@ class EventSlot(HandlerSlot[Notification]):
             self._changes.add_all(taken)
             self.wake()
 
+    @property
+    def replayed_caches(self) -> Sequence[ManagedInformer]:
+        """All, unless the handler receives no Resync."""
+        return tuple(self.registrations) if _RESYNC in self._types else ()
+
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:  # noqa: ARG002
         """Queue cached objects again as Resync, for new code."""
-        if _RESYNC in self._types:
-            self.replayed += len(records)
-            self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
+        self.replayed += len(records)
+        self.add_all([Notification(_RESYNC, r, reason=_REPLAY, received_at=now) for r in records])
 
     def requeue(self, key: str) -> RequeueResult:
         """Queue the changes of a dead letter again, as they were: with their objects of that time.

@@ -988,8 +988,8 @@ class ReconcileSlot(HandlerSlot[Causes]):
 
     def object_gone(self, notification: Notification) -> None:
         """Queue the key of an object that might have left the scope, and is gone. Raises nothing."""
-        for source in (each for sources in self._sources.values() for each in sources):
-            if source.keys_of is None:
+        for managed in self._sources:
+            for source in self._own_sources(managed):
                 self._add(source, notification, _reason(notification))
         self.wake()
 
@@ -1153,17 +1153,24 @@ class ReconcileSlot(HandlerSlot[Causes]):
         """As of any handler; what waits for its keys is dropped and counted, too."""
         return self._unmapped.clear() + super().close()
 
+    @property
+    def replayed_caches(self) -> Sequence[ManagedInformer]:
+        """Those of the reconciler's own objects: what it watches beside them leads to the same keys."""
+        return [managed for managed in self.registrations if any(self._own_sources(managed))]
+
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue the keys of the reconciler's own objects, for new code."""
-        for source in self._sources.get(managed, ()):
-            if source.keys_of is not None:
-                continue
+        for source in self._own_sources(managed):
             for record in records:
                 notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
                 mapped = self._add(source, notification, None)
                 self._let_wait(managed, notification, [source] * bool(mapped.failures), mapped.failures)
-            self.replayed += len(records)
+        self.replayed += len(records)
         self.wake()
+
+    def _own_sources(self, managed: ManagedInformer) -> Iterator[KeySource]:
+        """The sources of an informer whose objects have the keys themselves."""
+        return (source for source in self._sources.get(managed, ()) if source.keys_of is None)
 
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""

@@ -409,6 +409,7 @@ class Outcome(msgspec.Struct, frozen=True):
     unplanned: Sequence[str] = ()  # requests that the plan had not, in words
     back: bool = False  # the attempt was a rollback, and says nothing of the files
     imports: ImportSeconds = ImportSeconds()  # of a committed generation
+    replayed: int = 0  # cached objects that come again, behind live changes, to code that has changed
 
     @property
     def bundle(self) -> str:
@@ -430,13 +431,13 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: {summary(self.steps)}{self._restarts}"
         took = f"{self.seconds * 1000:.0f} ms"
+        again = f", {self.replayed:,} keys again" if self.replayed else ""
         if self.result is Result.ROLLED_BACK:
-            return f"generation {self.generation}: {self.message}, {self.lists} LIST, {took}"
+            return f"generation {self.generation}: {self.message}{again}, {self.lists} LIST, {took}"
         if self.imports.are_slow:
             took = f"{took} ({self.imports})"
-        line = (
-            f"generation {self.generation}: {summary(self.steps)}, {self.lists} LIST, {took}{self._restarts}"
-        )
+        what = f"{summary(self.steps)}{again}"
+        line = f"generation {self.generation}: {what}, {self.lists} LIST, {took}{self._restarts}"
         return f"{line}; not as planned: {'; '.join(self.unplanned)}" if self.unplanned else line
 
     @property
@@ -473,6 +474,7 @@ class Outcome(msgspec.Struct, frozen=True):
             "preflightImportSeconds": round(self.imports.in_preflight, 6),
             "importSeconds": round(self.imports.here, 6),
             "changes": [str(step) for step in self.steps],
+            "replayed": self.replayed,
             "lists": self.lists,
             "watches": self.watches,
             "unplanned": list(self.unplanned),

@@ -368,10 +368,11 @@ class Reloader:
             )
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
-    def commit(self, staged: StagedGeneration, *, back: bool = False) -> None:
+    def commit(self, staged: StagedGeneration, *, back: bool = False) -> int:
         """Make a staged generation the active one, in one step of the loop.
 
-        Calls no user code and awaits nothing.
+        Calls no user code and awaits nothing. Returns the number of cached objects that come again to code
+        that has changed.
         """
         old, new = self.active, staged.generation
         # From this line on, events go to the new bindings. The rest publishes indexes, exchanges records and
@@ -386,7 +387,7 @@ class Reloader:
                     cached.informer.synced.on_open(self._cache_synced)
         for call in self.on_commit:
             call(new.plan)
-        self._replays.begin(staged.replayed)
+        replayed = self._replays.begin(staged.replayed)
         self.active = new
         self._next_number = new.number + 1
         self._retiring.unretired[new.number] = new
@@ -400,6 +401,7 @@ class Reloader:
             released = self.probation.begin(old, new.plan.reload, back=back)
             self._retiring.begin(old, policy, ended, released)
         self._changed.set()
+        return replayed
 
     def _cache_synced(self) -> None:
         for call in tuple(self.on_synced):
@@ -423,7 +425,7 @@ class Reloader:
         warnings: Sequence[Diagnostic] = (),
     ) -> Outcome:
         """Commit a staged generation; return the outcome. `rollback_line` is the log line of a rollback."""
-        self.commit(staged, back=bool(rollback_line))
+        replayed = self.commit(staged, back=bool(rollback_line))
         requests = self._services.caches.request_counts()
         result = Result.ROLLED_BACK if rollback_line else Result.APPLIED
         return Outcome(
@@ -438,6 +440,7 @@ class Reloader:
             watches=requests.watches,
             unplanned=requests.unplanned,
             imports=staged.imports,
+            replayed=replayed,
             diagnostics=warnings,
         )
 

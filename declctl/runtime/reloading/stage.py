@@ -210,8 +210,12 @@ class Replays:
         self._log = log
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by the name of the handler
 
-    def begin(self, names: Sequence[str]) -> None:
-        """Begin a replay for each of these handlers. A present replay of a handler is replaced."""
+    def begin(self, names: Sequence[str]) -> int:
+        """Begin a replay for each of these handlers; returns the number of objects in all.
+
+        A present replay of a handler is replaced.
+        """
+        objects = 0
         for name in names:
             slot = self._slots.get(name)
             if slot is None:
@@ -222,6 +226,8 @@ class Replays:
             task = asyncio.get_running_loop().create_task(self._replay(slot), name=f"replay {name}")
             self._tasks[name] = task
             task.add_done_callback(lambda done, name=name: self._over(name, done))
+            objects += sum(len(cached.informer.indexer) for cached in slot.replayed_caches)
+        return objects
 
     def close(self) -> None:
         """End all replays: the process ends."""
@@ -230,7 +236,7 @@ class Replays:
 
     async def _replay(self, slot: AnySlot) -> None:
         before = slot.replayed
-        for cached in tuple(slot.registrations):
+        for cached in slot.replayed_caches:
             for keys in _slices(list(cached.informer.indexer.known())):
                 # Newer changes go first. The queue has no event for "empty", and a replay may be late.
                 while cached in slot.registrations and slot.queue.statistics().waiting:
