@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from declctl.manifest.model import AdminAuthorization, PluginSpec
+from declctl.manifest.model import AdminAuthorization, FieldConflicts, PluginSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -167,6 +167,8 @@ def _handling(
         # An object of a namespace owns no object without one; those are applied, and in no set.
         in_sets = applies_sets and (child.namespaced or not own.namespaced)
         verbs, how = (CHILDREN, "ctx.apply_set") if in_sets else (APPLY, "ctx.apply")
+        if handler.field_conflicts is FieldConflicts.FAIL and not in_sets:
+            verbs = "get", *verbs  # a refused apply does not show who holds fields that it may take over
         # The children of an object without a namespace may be in any.
         for scope in scopes if own.namespaced and child.namespaced else (Scope(),):
             yield _right(child, verbs, scope, f"{handler.name} writes {child.plural} by {how}", path)

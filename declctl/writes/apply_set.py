@@ -303,8 +303,8 @@ class ApplySets:
             if not owner.declared.adopts:
                 raise AlreadyExists(
                     f"{member.resource.gvk.kind} {member.key} exists, and is no child of "
-                    f"{owner.parent['kind']} {owner.parent.key}: {owner.origin.handler} has onExisting: Fail. "
-                    "Delete the object, give the child another name, or write onExisting: Adopt"
+                    f"{owner.parent['kind']} {owner.parent.key}: {owner.origin.handler} has onExisting: "
+                    "Fail. Delete the object, give the child another name, or write onExisting: Adopt"
                 )
             adopted.add(member)
         return adopted

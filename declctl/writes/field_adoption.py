@@ -43,60 +43,62 @@ class FieldAdoption:
 
         `adopted` are further managers than that of declctl's own clients. Raises as `WriteGate.send`.
         """
-        managers = CLIENT_MANAGER, *adopted
-        written = conflict = None
-        try:
-            written = await self._gate.send(write, origin)
-            live = written.obj
-        except Conflict as error:
-            # Without force: a field that is going to be taken over is no conflict.
-            if self._gate.dry_run or not set(managers) & set(error.managers):
-                raise
-            conflict = error
-            live = await self._gate.read(write.resource, write.key.namespace, write.key.name)
-        looked_at = write.manager, managers, str((live.get("metadata") or {}).get("uid"))
-        if written is not None and (self._gate.dry_run or looked_at in self._done):
-            return written
-        version = await self._take_over(write, origin, managers, live)
+        if self._gate.dry_run:
+            return await self._gate.send(write, origin)
+        managers, version, conflicts, took_over = (
+            (CLIENT_MANAGER, *adopted),
+            write.resource.gvk.api_version,
+            0,
+            False,
+        )
+        while True:
+            refusal = None
+            try:
+                answer = await self._gate.send(write, origin)
+                live = answer.obj
+            except Conflict as error:
+                # Without force: a field that is going to be taken over is no conflict.
+                if took_over or not set(managers) & set(error.managers):
+                    raise
+                answer, refusal = None, error
+                live = await self._gate.read(write.resource, write.key.namespace, write.key.name)
+            looked_at = write.manager, managers, str((live.get("metadata") or {}).get("uid"))
+            entries = None
+            if answer is None or looked_at not in self._done:
+                entries = upgraded_managed_fields(live, managers, write.manager, version)
+            if entries is not None:
+                try:
+                    write = await self._take_over(write, origin, live, entries)
+                except Conflict:
+                    if conflicts == _MOST_CONFLICTS:
+                        raise
+                    self._ledger.retried(RetryReason.CONFLICT)
+                    await self._clock.sleep(conflict_pause(self._clock, conflicts))
+                    conflicts += 1
+                    continue  # the answer to the next apply has the entries as they are then
+                took_over = True
+            self._remember(looked_at)
+            if entries is None:
+                if answer is None:
+                    raise refusal
+                return replace(answer, changed=True) if took_over else answer
+
+    async def _take_over(
+        self, write: ApiWrite, origin: WriteOrigin, live: KubeObject, entries: Sequence[KubeObject]
+    ) -> ApiWrite:
+        """Give an object other entries of `managedFields`, unless it has changed; returns the next apply."""
+        seen = {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
+        body: KubeObject = {"metadata": {**seen, "managedFields": entries}}
+        patch = ApiWrite(WriteVerb.PATCH, write.resource, write.key, body=body, manager=write.manager)
+        version = (await self._gate.send(patch, origin)).resource_version
+        metadata: KubeObject = (write.body or {})["metadata"]
+        if "resourceVersion" not in metadata:
+            return write
+        # It is a precondition, which the takeover has outdated.
+        body = {**(write.body or {}), "metadata": {**metadata, "resourceVersion": version}}
+        return structs.replace(write, body=body)
+
+    def _remember(self, looked_at: tuple[str, Sequence[str], str]) -> None:
         self._done[looked_at] = None
         if len(self._done) > _MOST_OBJECTS:
             self._done.popitem(last=False)
-        if version is None:
-            if written is None:
-                raise conflict or AssertionError
-            return written
-        metadata: KubeObject = (write.body or {})["metadata"]
-        if "resourceVersion" in metadata:  # a precondition, which the takeover has outdated
-            body = {**(write.body or {}), "metadata": {**metadata, "resourceVersion": version}}
-            write = structs.replace(write, body=body)
-        return replace(await self._gate.send(write, origin), changed=True)
-
-    async def _take_over(
-        self, write: ApiWrite, origin: WriteOrigin, managers: Sequence[str], live: KubeObject
-    ) -> str | None:
-        """Make the fields of other managers those of the apply; returns the version of the object after it.
-
-        None if there are none.
-        """
-        conflicts = 0
-        while True:
-            entries = upgraded_managed_fields(live, managers, write.manager, write.resource.gvk.api_version)
-            if entries is None:
-                return None
-            seen = {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
-            patch = ApiWrite(
-                WriteVerb.PATCH,
-                write.resource,
-                write.key,
-                body={"metadata": {**seen, "managedFields": entries}},
-                manager=write.manager,
-            )
-            try:
-                return (await self._gate.send(patch, origin)).resource_version
-            except Conflict:
-                if conflicts == _MOST_CONFLICTS:
-                    raise
-                self._ledger.retried(RetryReason.CONFLICT)
-                await self._clock.sleep(conflict_pause(self._clock, conflicts))
-                conflicts += 1
-                live = await self._gate.read(write.resource, write.key.namespace, write.key.name)
