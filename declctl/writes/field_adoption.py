@@ -45,14 +45,10 @@ class FieldAdoption:
         """
         if self._gate.dry_run:
             return await self._gate.send(write, origin)
-        managers, version, conflicts, took_over = (
-            (CLIENT_MANAGER, *adopted),
-            write.resource.gvk.api_version,
-            0,
-            False,
-        )
+        managers, version = (CLIENT_MANAGER, *adopted), write.resource.gvk.api_version
+        conflicts, took_over = 0, False
         while True:
-            refusal = None
+            answer: Written | Conflict
             try:
                 answer = await self._gate.send(write, origin)
                 live = answer.obj
@@ -60,11 +56,11 @@ class FieldAdoption:
                 # Without force: a field that is going to be taken over is no conflict.
                 if took_over or not set(managers) & set(error.managers):
                     raise
-                answer, refusal = None, error
+                answer = error
                 live = await self._gate.read(write.resource, write.key.namespace, write.key.name)
             looked_at = write.manager, managers, str((live.get("metadata") or {}).get("uid"))
             entries = None
-            if answer is None or looked_at not in self._done:
+            if isinstance(answer, Conflict) or looked_at not in self._done:
                 entries = upgraded_managed_fields(live, managers, write.manager, version)
             if entries is not None:
                 try:
@@ -79,8 +75,8 @@ class FieldAdoption:
                 took_over = True
             self._remember(looked_at)
             if entries is None:
-                if answer is None:
-                    raise refusal
+                if isinstance(answer, Conflict):
+                    raise answer
                 return replace(answer, changed=True) if took_over else answer
 
     async def _take_over(
