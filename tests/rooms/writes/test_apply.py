@@ -95,8 +95,7 @@ def _refused(manager: str) -> Exception:
 LABELS, FINALIZERS = {"f:metadata": {"f:labels": {}}}, {"f:metadata": {"f:finalizers": {'v:"x"': {}}}}
 STAYS = [  # others, own updates, finalizers, a status, another version of the API
     *(_entry(manager, FINALIZERS) for manager in ("kubectl", OWN, "declctl")),
-    _entry("declctl", {"f:status": {}}, subresource="status"),
-    _entry("declctl", {"f:z": {}}, apiVersion="v0"),
+    *(_entry("declctl", {"f:z": {}}, **more) for more in ({"subresource": "status"}, {"apiVersion": "v0"})),
 ]
 HELD, OLD = _entry("declctl", {"f:data": {".": {}, "f:b": {}}, **LABELS}), _entry("old", {"f:c": {"f:d": {}}})
 APPLIED = _entry(OWN, {"f:data": {"f:a": {}}, "f:c": {}}, "Apply")
