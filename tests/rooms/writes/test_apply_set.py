@@ -447,7 +447,7 @@ def test_a_child_of_another_object_is_refused(scene, apply, view) -> None:
     [
         (controlled_by("o1"), AlreadyOwned, "an object has one controller"),
         (controlled_by("shop", "Deployment"), AlreadyOwned, "an object has one controller"),
-        (member("shared", owner="x"), AlreadyExists, "shared exists, and is no child of WebApp team-a/shop"),
+        ({"metadata": {"uid": "u"}}, AlreadyExists, "shared exists, and is no child of WebApp team-a/shop"),
     ],
 )
 def test_the_next_process_refuses_it_as_well(scene, apply, other, error, message) -> None:
