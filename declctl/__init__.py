@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from declctl.errors import (
+        AlreadyExists,
         AlreadyOwned,
+        Conflict,
         CrossNamespaceOwner,
         DeclctlError,
         InvalidWrite,
@@ -85,7 +87,9 @@ if TYPE_CHECKING:
 _ROOMS = MappingProxyType(
     {
         "errors": (
+            "AlreadyExists",
             "AlreadyOwned",
+            "Conflict",
             "CrossNamespaceOwner",
             "DeclctlError",
             "InvalidWrite",
@@ -157,6 +161,7 @@ _ROOMS = MappingProxyType(
 )
 
 __all__ = [
+    "AlreadyExists",
     "AlreadyOwned",
     "AppliedSet",
     "BucketRateLimiter",
@@ -166,6 +171,7 @@ __all__ = [
     "ChangeReason",
     "ChangeType",
     "Client",
+    "Conflict",
     "CrossNamespaceOwner",
     "DeclctlError",
     "DeletedFinalStateUnknown",

@@ -26,6 +26,7 @@ DeclctlError
 │   ├── InvalidWrite         the object or an argument can't be written; the message says what to do
 │   ├── CrossNamespaceOwner  an object can't own a child in another namespace, or outside of namespaces
 │   ├── AlreadyOwned         another object is the controller of a child
+│   ├── AlreadyExists        a child exists that nothing owns, and the handler adopts none
 │   └── NoStatusSubresource  the kind has no status subresource
 └── ApiError                 a request to an API server failed
     ├── Unreachable          no answer: refused, reset, timed out, or the name was not found
@@ -230,6 +231,10 @@ class AlreadyOwned(WriteError):
     """Another object is the controller of a child (controller-runtime's AlreadyOwnedError)."""
 
 
+class AlreadyExists(WriteError):
+    """A child exists, and no object owns it: `onExisting: Fail` refuses to adopt it."""
+
+
 class NoStatusSubresource(WriteError):
     """The kind has no status subresource, so its status can't be written by itself."""
 
@@ -284,7 +289,18 @@ class ObjectGone(NotFound):
 
 
 class Conflict(StatusError):
-    """409: the object has a newer version, or exists already."""
+    """409: the object has a newer version, or exists already, or others own fields of an apply without force.
+
+    Only in the last case, `fields` has their paths, such as `.spec.replicas`, and `managers` their managers.
+    """
+
+    fields: Sequence[str] = ()
+    managers: Sequence[str] = ()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the write was based on a state that is not the newest: another attempt may succeed."""
+        return self.reason == "Conflict" and not self.fields
 
 
 class Expired(StatusError):

@@ -50,7 +50,7 @@ def _print(found: dict[str, Any], field: str | None, *, now: datetime) -> None:
     rows = [
         (
             each["path"],
-            each["manager"],
+            _entry(each),
             each["handler"] or "-",
             _of(each["write"], "generation"),
             _cause(each),
@@ -84,6 +84,13 @@ def _print(found: dict[str, Any], field: str | None, *, now: datetime) -> None:
                 for each in writes
             ],
         )
+
+
+def _entry(owned: dict[str, Any]) -> str:
+    """The entry of `managedFields` that holds a field: its manager, and what is not that of an apply."""
+    named = [owned["operation"]] if owned["operation"] != "Apply" or owned["subresource"] else []
+    named += [owned["subresource"]] if owned["subresource"] else []
+    return f"{owned['manager']} ({', '.join(named)})" if named else str(owned["manager"])
 
 
 def _of(write: dict[str, Any] | None, name: str) -> object:

@@ -101,6 +101,20 @@ class OwnerSelection(StrEnum):
     ANY = "Any"
 
 
+class FieldConflicts(StrEnum):
+    """What an apply does with fields of other managers that it would change."""
+
+    FORCE = "Force"
+    FAIL = "Fail"
+
+
+class OnExisting(StrEnum):
+    """What `ctx.apply_set` does with a child that exists and that nothing owns."""
+
+    ADOPT = "Adopt"
+    FAIL = "Fail"
+
+
 class OnFailure(StrEnum):
     """What happens to a change after the last attempt."""
 
@@ -160,6 +174,10 @@ def _kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
     return tuple(
         GroupVersionKind.of(str(value_at(each, "apiVersion")), str(value_at(each, "kind"))) for each in value
     )
+
+
+def _texts(value: list[Json]) -> tuple[str, ...]:
+    return tuple(map(str, value))
 
 
 def _name(value: Json) -> str:
@@ -653,6 +671,8 @@ class HandlerSpec(LocatedSpec):
             "writes": "applies",
             "owns": "applies",
             "manager": "fieldManager",
+            "force": "fieldConflicts",
+            "adopt": "onExisting",
             "finalizers": "finalizer",
         },
     )
@@ -727,6 +747,31 @@ class HandlerSpec(LocatedSpec):
             examples=["declctl/pod-guard/notify"],
         ),
         absent="",
+    )
+    adopt_fields_from: tuple[str, ...] = field(
+        listing(
+            "Field managers whose fields the handler takes over at its first apply of an object, as it does "
+            "with those of ctx.client: fields that they have set by create or update. Those that the apply "
+            "does not have are removed.",
+            text("A field manager.", value="fieldManager"),
+            minItems=1,
+            uniqueItems=True,
+            examples=[["old-operator"]],
+        ),
+        read=_texts,
+        absent=(),
+    )
+    field_conflicts: FieldConflicts = option(
+        FieldConflicts,
+        "Whether ctx.apply and ctx.apply_set take fields that other managers have set to another value "
+        "(Force), or raise a Conflict that names fields and managers (Fail).",
+        default=FieldConflicts.FORCE,
+    )
+    on_existing: OnExisting = option(
+        OnExisting,
+        "Whether ctx.apply_set adopts a child that exists and that nothing owns, which the log tells "
+        "(Adopt), or raises AlreadyExists (Fail).",
+        default=OnExisting.ADOPT,
     )
     finalizer: str = field(
         text(

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from declctl.manifest.model import AdminAuthorization, PluginSpec
+from declctl.manifest.model import AdminAuthorization, FieldConflicts, PluginSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -166,7 +166,7 @@ def _handling(
         path = (*handler.path, "applies", index)
         # An object of a namespace owns no object without one; those are applied, and in no set.
         in_sets = applies_sets and (child.namespaced or not own.namespaced)
-        verbs, how = (CHILDREN, "ctx.apply_set") if in_sets else (APPLY, "ctx.apply")
+        verbs, how = (CHILDREN, "ctx.apply_set") if in_sets else (_applying(handler), "ctx.apply")
         # The children of an object without a namespace may be in any.
         for scope in scopes if own.namespaced and child.namespaced else (Scope(),):
             yield _right(child, verbs, scope, f"{handler.name} writes {child.plural} by {how}", path)
@@ -191,6 +191,11 @@ def _handling(
         about = [resource, *(resources[watch.resource] for watch in handler.watches)]
         reason = f"{handler.name} calls ctx.record_event"
         yield from _events(about, kinds, reason, handler.path)
+
+
+def _applying(handler: HandlerPlan) -> tuple[str, ...]:
+    # Without force, an apply is refused before its answer shows the fields that it is going to take over.
+    return ("get", *APPLY) if handler.field_conflicts is FieldConflicts.FAIL else APPLY
 
 
 def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path) -> Iterator[Right]:

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import msgspec
 
-from declctl.errors import MalformedAnswer, from_status
+from declctl.errors import Conflict, MalformedAnswer, from_status
 from declctl.objects.frame import UNREADABLE, KubeObject
+from declctl.objects.refusals import RefusalCause, conflict_sentence, field_owners, invalid_sentence
 
 OBJECT_BYTES = 32 * 1024 * 1024
 """One object: an item of a LIST, or a line of a WATCH with its event."""
@@ -197,6 +198,7 @@ def no_name(raw: bytes) -> MalformedAnswer:
 
 
 _REASON_CHARACTERS = 120
+_INVALID = 422
 
 
 def status_error(status: Mapping[str, Any], *, retry_after: float | None = None) -> Exception:
@@ -210,14 +212,22 @@ def status_error(status: Mapping[str, Any], *, retry_after: float | None = None)
     code = status.get("code")
     asked = retry_after if retry_after is not None else details.get("retryAfterSeconds")
     wait, remark = _bounded(asked)
-    message = _text(status.get("message"), MESSAGE_CHARACTERS)
-    return from_status(
+    causes, message = list(_causes(details)), _text(status.get("message"), MESSAGE_CHARACTERS)
+    if code == _INVALID:
+        message = invalid_sentence(message, causes)
+    if owners := field_owners(causes):
+        message = conflict_sentence(owners)
+    error = from_status(
         code if isinstance(code, int) and 0 < code < 1000 else 500,
         _text(status.get("reason"), _REASON_CHARACTERS) or "Unknown",
         f"{message} {remark}".strip(),
-        causes=tuple(_causes(details)),
+        causes=[text for cause in causes for text in (cause.reason, cause.message) if text],
         retry_after=wait,
     )
+    if isinstance(error, Conflict):
+        error.fields = tuple(field for field, _ in owners)
+        error.managers = tuple(dict.fromkeys(manager for _, manager in owners))
+    return error
 
 
 def _bounded(asked: Any) -> tuple[float | None, str]:
@@ -236,10 +246,10 @@ def _text(value: Any, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
-def _causes(details: Mapping[str, Any]) -> Iterator[str]:
+def _causes(details: Mapping[str, Any]) -> Iterator[RefusalCause]:
     causes = details.get("causes")
     for cause in cast("list[Any]", causes) if isinstance(causes, list) else ():
         if isinstance(cause, Mapping):
             fields = cast("Mapping[str, Any]", cause)
-            texts = (fields.get("reason"), fields.get("message"))
-            yield from (text for text in texts if isinstance(text, str))
+            texts = (fields.get(name) for name in RefusalCause._fields)
+            yield RefusalCause(*(text if isinstance(text, str) else "" for text in texts))

@@ -7,7 +7,7 @@ ledger of writes keeps a digest of each field with its value, four bytes for eac
 import json
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -18,10 +18,14 @@ from declctl.objects.frame import KubeObject
 MOST_DIGESTS = 256
 """The most fields of one manager of which digests are made: 1 KB."""
 
+CLIENT_MANAGER = "declctl"
+"""The field manager of declctl's own requests that name none: the User-Agent up to its slash."""
+
 Steps = tuple[str, ...]
 """The path of a field. A step is the name of a field, or an element of a list in brackets."""
 
 _TOLERANCE = timedelta(seconds=5)  # by which the clock of the server may be behind ours
+_METADATA, _FINALIZERS = "f:metadata", "f:finalizers"
 _MISSING = object()
 _PRESENT = object()  # the value of a field that is owned without what is below it
 
@@ -107,6 +111,69 @@ def managed_entries(
         for entry in entries
         if (entry.get("manager"), entry.get("operation"), entry.get("subresource") or "") == wanted
     ]
+
+
+def upgraded_managed_fields(
+    obj: KubeObject, csa_managers: Collection[str], ssa_manager: str, api_version: str
+) -> list[KubeObject] | None:
+    """`managedFields` in which fields of former updates belong to the applies of `ssa_manager`.
+
+    client-go's `csaupgrade.UpgradeManagedFields`: the entries `Update` of the `csa_managers` become part of
+    the entry `Apply` of the other one. None if there are none. Different from client-go, an entry of another
+    API version stays, as its fields may have other paths, and so do finalizers: an apply without one would
+    let the object go before it is cleaned up.
+    """
+    entries: list[KubeObject] = list((obj.get("metadata") or {}).get("managedFields") or ())
+    own: KubeObject = {
+        "manager": ssa_manager,
+        "operation": "Apply",
+        "apiVersion": api_version,
+        "fieldsType": "FieldsV1",
+    }
+    others: list[KubeObject] = []
+    taken: KubeObject = {}
+    for entry in entries:
+        fields, is_of_object = entry.get("fieldsV1") or {}, not entry.get("subresource")
+        match entry.get("manager"), entry.get("operation"):
+            case manager, "Apply" if manager == ssa_manager and is_of_object:
+                own = entry
+            case manager, "Update" if (
+                manager in csa_managers
+                and manager != ssa_manager  # these are its finalizer, and the marks of its sets
+                and is_of_object
+                and entry.get("apiVersion") == api_version
+            ):
+                adopted, kept = _split_finalizers(fields)
+                taken = _union(taken, adopted)
+                others += [{**entry, "fieldsV1": kept}] if kept else []
+            case _:
+                others.append(entry)
+    if not taken or own.get("apiVersion") != api_version:
+        return None
+    return [{**own, "fieldsV1": _union(own.get("fieldsV1") or {}, taken)}, *others]
+
+
+def _split_finalizers(fields: KubeObject) -> tuple[KubeObject, KubeObject]:
+    """A set of fields without the finalizers, and these alone."""
+    metadata = fields.get(_METADATA) or {}
+    if _FINALIZERS not in metadata:
+        return fields, {}
+    rest = {name: inner for name, inner in metadata.items() if name != _FINALIZERS}
+    without = {name: inner for name, inner in fields.items() if name != _METADATA}
+    return (
+        {**without, _METADATA: rest} if rest else without,
+        {_METADATA: {_FINALIZERS: metadata[_FINALIZERS]}},
+    )
+
+
+def _union(one: KubeObject, other: KubeObject) -> KubeObject:
+    """The union of two sets of fields (FieldsV1)."""
+    found = {**one, **other}
+    for name in one.keys() & other.keys():
+        inner = _union(one[name], other[name])
+        # A field that is owned by itself, and has others below it, is marked.
+        found[name] = inner if (one[name] and other[name]) or not inner else {**inner, ".": {}}
+    return found
 
 
 def field_digest(steps: Steps, value: object) -> int:

@@ -15,6 +15,10 @@ LEVELS = ("debug", "info", "warning", "error")  # the least important lines firs
 class Log(Protocol):
     """A structured logger: the event is a sentence for people, the fields are for machines."""
 
+    def debug(self, event: str, **fields: Any) -> Any:
+        """Log a detail for a search of faults."""
+        ...
+
     def info(self, event: str, **fields: Any) -> Any:
         """Log something that went as it should."""
         ...

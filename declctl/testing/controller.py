@@ -91,6 +91,10 @@ class Logged:
         self.lines: list[Line] = [] if lines is None else lines
         self._bound = bound  # fields of each line
 
+    def debug(self, event: str, **fields: Any) -> None:
+        """Add a line of level debug."""
+        self._keep("debug", event, fields)
+
     def info(self, event: str, **fields: Any) -> None:
         """Add a line of level info."""
         self._keep("info", event, fields)

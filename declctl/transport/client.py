@@ -16,6 +16,7 @@ from declctl.decoding.projection import Projection
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import ServerUrl
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource
+from declctl.objects.managed_fields import CLIENT_MANAGER
 from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
@@ -51,7 +52,7 @@ class Client:
 
         self.identity: Identity = cluster.identity
         clock = clock or SystemClock()
-        user_agent = f"declctl/{_version()}"
+        user_agent = f"{CLIENT_MANAGER}/{_version()}"
         headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
         self._counters = TransportCounters()
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)

@@ -2,6 +2,7 @@
 
 from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
+from declctl.writes.declared import DeclaredWrites
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import (
     FinalizedObject,
@@ -25,7 +26,6 @@ from declctl.writes.ledger import (
 )
 from declctl.writes.writer import (
     CallScope,
-    DeclaredWrites,
     HandlerWriter,
     WritePolicy,
     WriterFactory,

@@ -13,7 +13,8 @@ has applied.
 
 All parents of a handler have one field manager. So the server takes an apply for another parent as a change
 of mind, and removes the owner reference of the first one. Therefore a member is read before this process
-applies it for the first time, and is refused if another object controls it.
+applies it for the first time, and is refused if another object controls it. One that nothing owns is adopted,
+which the log tells, or refused, as the handler declares.
 """
 
 import base64
@@ -27,10 +28,12 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
+from declctl.errors import AlreadyExists, AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
+from declctl.writes.declared import DeclaredWrites
+from declctl.writes.field_adoption import FieldAdoption
 from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
@@ -97,8 +100,12 @@ class SetOwner(msgspec.Struct, frozen=True):
     parent: ObjectView
     manager: str
     origin: WriteOrigin
-    applies: tuple[GroupVersionKind, ...]  # that the handler declares; empty for every kind
-    lacks_annotations: bool = False  # the cached parent may be without annotations that the server has
+    declared: DeclaredWrites
+
+    @property
+    def applies(self) -> tuple[GroupVersionKind, ...]:
+        """The kinds that the handler declares; empty for every kind."""
+        return self.declared.applies
 
     @property
     def reference(self) -> KubeObject:
@@ -130,12 +137,19 @@ class SetOwner(msgspec.Struct, frozen=True):
 
         As in controller-runtime, a parent that was deleted and created again is the same one.
         """
-        own = self.reference
-        for each in (obj.get("metadata") or {}).get("ownerReferences") or ():
-            same = _group_kind_of(each) == _group_kind_of(own) and each.get("name") == own["name"]
-            if each.get("controller") and each.get("uid") != own["uid"] and not same:
+        for each in _owners_of(obj):
+            if each.get("controller") and not self._is_parent(each):
                 return each
         return None
+
+    def is_owner_of(self, obj: Mapping[str, Any]) -> bool:
+        """Whether the parent, or a former one of its name, owns an object."""
+        return any(self._is_parent(each) for each in _owners_of(obj))
+
+    def _is_parent(self, reference: Mapping[str, Any]) -> bool:
+        own = self.reference
+        same = _group_kind_of(reference) == _group_kind_of(own) and reference.get("name") == own["name"]
+        return same or reference.get("uid") == own["uid"]
 
     def is_marked_for(self, kind: GroupKind) -> bool:
         """Whether the parent has a set in which objects of a kind may be, as far as its cached state tells.
@@ -154,7 +168,7 @@ class SetOwner(msgspec.Struct, frozen=True):
         metadata = obj.get("metadata") or {}
         return (
             (metadata.get("labels") or {}).get(PART_OF) == set_id(self.parent)
-            and any(each.get("uid") == self.parent.uid for each in metadata.get("ownerReferences") or ())
+            and any(each.get("uid") == self.parent.uid for each in _owners_of(obj))
             and _has_applied(self.manager, metadata)
         )
 
@@ -175,6 +189,7 @@ class ApplySets:
     def __init__(
         self,
         gate: WriteGate,
+        fields: FieldAdoption,
         discover: Discover,
         *,
         version: str,
@@ -187,6 +202,7 @@ class ApplySets:
         self._told: set[tuple[str, GroupKind]] = set()  # handlers and kinds of `_tell_undeclared`
         self._on_marked = on_marked
         self._gate = gate
+        self._fields = fields
         self._discover = discover
         self._tooling = f"{_TOOL}/v{version}"
         # (uid of the parent, field manager) → the set after a call that has succeeded; the oldest call first.
@@ -206,20 +222,20 @@ class ApplySets:
     async def apply(self, owner: SetOwner, documents: Sequence[AppliedDocument]) -> AppliedSet:
         """Apply the documents in order, then delete the members that are not among them.
 
-        Raises InvalidWrite, CrossNamespaceOwner and AlreadyOwned before anything is written, NotLeader, and
-        ApiError. After the first error nothing else is applied, and nothing is deleted.
+        Raises InvalidWrite, CrossNamespaceOwner, AlreadyOwned and AlreadyExists before anything is written,
+        NotLeader, and ApiError. After the first error nothing else is applied, and nothing is deleted.
         """
         async with self._locks.of((owner.parent.uid, owner.manager)):
             members = await self._members(owner, documents)
             resource = await self._discover(_kind_of(owner.parent))
             marks = _ParentMarks(self._gate, self._clock, resource, owner, self._tooling, self._on_marked)
-            if owner.lacks_annotations:
+            if owner.declared.lacks_annotations:
                 known = self._known.get((owner.parent.uid, owner.manager))
                 await marks.read(None if known is None else known.parent)
             marks.check_tool()
             with self._claimed(owner, members):
-                await self._check_controllers(owner, members)
-                return await self._apply_members(owner, members, marks)
+                adopted = await self._check_owners(owner, members)
+                return await self._apply_members(owner, members, marks, adopted)
 
     async def keep_marks(
         self, manager: str, owner: SetOwner | None, document: AppliedDocument, member: Member
@@ -265,11 +281,13 @@ class ApplySets:
             for claim in claims:
                 del self._claims[claim]
 
-    async def _check_controllers(self, owner: SetOwner, members: Iterable[Member]) -> None:
-        """Raise AlreadyOwned if another object controls a member.
+    async def _check_owners(self, owner: SetOwner, members: Iterable[Member]) -> set[Member]:
+        """The members that exist, and that the parent does not own yet.
 
-        A member that this process has applied for this parent is not read.
+        A member that this process has applied for this parent is not read. Raises AlreadyOwned if another
+        object controls a member, and AlreadyExists for one to be adopted if the handler adopts none.
         """
+        adopted: set[Member] = set()
         for member in members:
             if self._parents.get((owner.manager, member)) == owner.parent.uid:
                 continue
@@ -280,6 +298,27 @@ class ApplySets:
             other = owner.other_controller(obj)
             if other is not None:
                 raise _already_owned(owner, member, other.get("kind"), other.get("name"))
+            if owner.is_owner_of(obj):
+                continue
+            if not owner.declared.adopts:
+                raise AlreadyExists(
+                    f"{member.resource.gvk.kind} {member.key} exists, and is no child of "
+                    f"{owner.parent['kind']} {owner.parent.key}: {owner.origin.handler} has onExisting: "
+                    "Fail. Delete the object, give the child another name, or write onExisting: Adopt"
+                )
+            adopted.add(member)
+        return adopted
+
+    def _tell_adopted(self, owner: SetOwner, member: Member) -> None:
+        """Log that a child was adopted. From then on the parent owns it, so that this comes once."""
+        if self._log is None:
+            return
+        parent, kind = owner.parent, member.resource.gvk.kind
+        self._log.warning(
+            f"{owner.origin.handler}: {kind} {member.key} existed, and {parent['kind']} {parent.key} adopts "
+            "it: the whole object is deleted with it, or when it leaves the set. With onExisting: Fail, such "
+            "a child is refused"
+        )
 
     def _remember(self, manager: str, member: Member, uid: str) -> None:
         if self._gate.dry_run:
@@ -290,13 +329,21 @@ class ApplySets:
             self._parents.popitem(last=False)
 
     async def _apply_members(
-        self, owner: SetOwner, members: Mapping[Member, AppliedDocument], marks: "_ParentMarks"
+        self,
+        owner: SetOwner,
+        members: Mapping[Member, AppliedDocument],
+        marks: "_ParentMarks",
+        adopted: Collection[Member],
     ) -> AppliedSet:
         state = owner.parent.uid, owner.manager
         last = self._known.pop(state, None)  # only a call that succeeds has members to remember
         scope = SetScope.of(members, owner)
         await marks.widen(scope)
-        applied = [await self._apply(owner, document, member) for member, document in members.items()]
+        applied: list[Written] = []
+        for member, document in members.items():
+            applied.append(await self._apply(owner, document, member))
+            if member in adopted:
+                self._tell_adopted(owner, member)
         # One object may be served in two groups: what was applied is never deleted under its other name.
         uids = {written.uid for written in applied}
         # The former scope, also if somebody has replaced the parent without its annotations.
@@ -348,8 +395,9 @@ class ApplySets:
             body=document.body,
             manager=owner.manager,
             repeats_conflict=not has_preconditions(document),
+            force=owner.declared.force,
         )
-        written = await self._gate.send(write, owner.origin)
+        written = await self._fields.apply(write, owner.origin, owner.declared.adopt_fields_from)
         self._remember(owner.manager, member, owner.parent.uid)
         return written
 
@@ -387,17 +435,17 @@ class ApplySets:
                 resource = await self._discover(
                     versions.get((group, kind), GroupVersionKind(group, "", kind))
                 )
+                async for obj in self._listed(owner, resource, scope):
+                    metadata = obj["metadata"]
+                    member = Member.of(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
+                    if member in kept or metadata["uid"] in uids:
+                        continue
+                    if not owner.owns(obj):
+                        left.add(member)
+                    elif "deletionTimestamp" not in metadata:
+                        pruned += await self._delete(owner, member, obj)
             except NotFound:
                 continue  # the kind is not served any more, and its objects went with it
-            async for obj in self._listed(owner, resource, scope):
-                metadata = obj["metadata"]
-                member = Member.of(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
-                if member in kept or metadata["uid"] in uids:
-                    continue
-                if not owner.owns(obj):
-                    left.add(member)
-                elif "deletionTimestamp" not in metadata:
-                    pruned += await self._delete(owner, member, obj)
         stay = SetScope(undeclared, scope.namespaces if undeclared else frozenset())
         return pruned, SetScope.of(left, owner) | stay
 
@@ -487,7 +535,11 @@ class _ParentMarks:
     def metadata(self) -> Mapping[str, Any] | None:
         """What a later call has to know of the parent, if its cached state does not tell."""
         names = ("uid", "resourceVersion", "annotations")
-        return {name: self._metadata.get(name) for name in names} if self._owner.lacks_annotations else None
+        return (
+            {name: self._metadata.get(name) for name in names}
+            if self._owner.declared.lacks_annotations
+            else None
+        )
 
     async def read(self, known: Mapping[str, Any] | None = None) -> None:
         """Take the metadata `known` in the place of those in the cache; without them, those of the server."""
@@ -601,6 +653,10 @@ def _kind_of(parent: ObjectView) -> GroupVersionKind:
 
 def _group_kind_of(reference: Mapping[str, Any]) -> GroupKind:
     return str(reference.get("apiVersion")).rpartition("/")[0], str(reference.get("kind"))
+
+
+def _owners_of(obj: Mapping[str, Any]) -> Sequence[KubeObject]:
+    return (obj.get("metadata") or {}).get("ownerReferences") or ()
 
 
 def _has_applied(manager: str, metadata: Mapping[str, Any]) -> bool:

@@ -86,7 +86,8 @@ class ApiWrite(msgspec.Struct, frozen=True):
     """One write before it is sent.
 
     `repeats_conflict` repeats the request after a 409: only for an apply without preconditions, whose result
-    does not depend on what somebody else wrote meanwhile. With `awaits_event`, the writer goes on when the
+    does not depend on what somebody else wrote meanwhile. Without `force`, an apply that would change fields
+    of other managers raises a Conflict that has their names. With `awaits_event`, the writer goes on when the
     watch brings the object back.
     """
 
@@ -97,6 +98,7 @@ class ApiWrite(msgspec.Struct, frozen=True):
     manager: str = ""
     subresource: str = ""
     repeats_conflict: bool = False
+    force: bool = True  # of an apply
     awaits_event: bool = False
 
     @property
@@ -122,7 +124,7 @@ class ApiWrite(msgspec.Struct, frozen=True):
         found: dict[str, str] = {}
         if self.manager and self.verb is not WriteVerb.DELETE:
             found["fieldManager"] = self.manager
-        if self.verb is WriteVerb.APPLY:
+        if self.verb is WriteVerb.APPLY and self.force:
             found["force"] = "true"
         if dry_run:
             found["dryRun"] = "All"
@@ -403,7 +405,7 @@ class _Attempts:
         """The requests after the first one."""
         return self._conflicts + self._throttled
 
-    async def wait_to_repeat(self, error: StatusError) -> None:
+    async def wait_to_repeat(self, error: TooManyRequests | Conflict) -> None:
         """Wait before the next request, or raise `error` if there is none."""
         if isinstance(error, TooManyRequests):
             # As client-go, which repeats a 429 only if the server says when.
@@ -418,7 +420,8 @@ class _Attempts:
             self._waited += wait
             reason = RetryReason.TOO_MANY_REQUESTS
         else:
-            if not self.write.repeats_conflict or self._conflicts >= MOST_CONFLICTS:
+            # The owners of fields stay the same ones.
+            if error.fields or not self.write.repeats_conflict or self._conflicts >= MOST_CONFLICTS:
                 raise error
             wait = conflict_pause(self._clock, self._conflicts)
             self._conflicts += 1

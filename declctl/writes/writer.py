@@ -25,6 +25,8 @@ from declctl.writes.apply import (
     plain_json,
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
+from declctl.writes.declared import DeclaredWrites
+from declctl.writes.field_adoption import FieldAdoption
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
 from declctl.writes.gate import (
     ApiWrite,
@@ -113,7 +115,7 @@ class HandlerWriter:
         handler: str,
         generation: int,
         manager: str,
-        declared: "DeclaredWrites",
+        declared: DeclaredWrites,
     ) -> None:
         self._parts = parts
         self._handler = handler
@@ -121,12 +123,14 @@ class HandlerWriter:
         self._declared = declared
         self.manager = manager
 
-    async def apply(self, document: AppliedDocument, scope: CallScope) -> Written:
-        """Server-side apply of one object, with force.
+    async def apply(
+        self, document: AppliedDocument, scope: CallScope, *, force: bool | None = None
+    ) -> Written:
+        """Server-side apply of one object. `force` is by default that of the handler.
 
         Without a namespace it is that of the object of the call. A child of a set of the handler stays one.
-        Raises InvalidWrite, UndeclaredWrite,
-        NotLeader, and ApiError: NotFound if the server does not serve the kind.
+        Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError: NotFound if the server does not serve
+        the kind; without force a Conflict if other managers own fields that it would change.
         """
         self._declared.require(document.kind, self._handler)
         resource = await self._parts.discover(document.kind)
@@ -141,8 +145,9 @@ class HandlerWriter:
             body=document.body,
             manager=self.manager,
             repeats_conflict=not has_preconditions(document),
+            force=self._declared.force if force is None else force,
         )
-        written = await self._parts.gate.send(write, origin)
+        written = await self._parts.fields.apply(write, origin, self._declared.adopt_fields_from)
         if scope.obj is not None and written.uid == scope.obj.uid:
             self._parts.statuses.learn(written)  # its version is newer than that which the handler has
         return written
@@ -188,36 +193,10 @@ class HandlerWriter:
         return await change(target, None if reads_first else obj)
 
     def _owner(self, parent: ObjectView, origin: WriteOrigin) -> SetOwner:
-        declared = self._declared
-        return SetOwner(parent, self.manager, origin, declared.applies, declared.lacks_annotations)
+        return SetOwner(parent, self.manager, origin, self._declared)
 
     def _origin(self, scope: CallScope) -> WriteOrigin:
         return origin_of(self._handler, self._generation, scope)
-
-
-class DeclaredWrites(msgspec.Struct, frozen=True):
-    """What the manifest says of the writes of a handler.
-
-    `applies` are the kinds that it may write; empty if none are declared: then it may write every kind.
-    `status` is None if nothing is declared, and True if the handler is the controller of the kind of its
-    objects. With `lacks_status` or `lacks_annotations`, cached objects may be without the status or the
-    annotations that the server has.
-    """
-
-    applies: tuple[GroupVersionKind, ...] = ()
-    status: bool | None = None
-    lacks_status: bool = False
-    lacks_annotations: bool = False
-
-    def require(self, kind: GroupVersionKind, handler: str) -> None:
-        """Raise UndeclaredWrite for a kind that is not declared, in whatever version."""
-        if not self.applies or any((k.group, k.kind) == (kind.group, kind.kind) for k in self.applies):
-            return
-        declared = ", ".join(str(each) for each in self.applies)
-        raise UndeclaredWrite(
-            f"a write of {kind} was not sent: the handler {handler} applies {declared}; add "
-            f"{{apiVersion: {kind.api_version}, kind: {kind.kind}}} to its `applies` in the manifest"
-        )
 
 
 _NOTHING_DECLARED = DeclaredWrites()
@@ -226,7 +205,7 @@ _NOTHING_DECLARED = DeclaredWrites()
 class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
-    gate: WriteGate
+    fields: FieldAdoption
     sets: ApplySets
     statuses: StatusWriter
     finalizers: FinalizerWriter
@@ -251,7 +230,7 @@ class WriterFactory:
     - `controller`: the name of the manifest, which is part of each field manager.
     - `discover`, `forget`: the resource of a kind, and to discover it anew.
     - `version`: of declctl, for the annotation of ApplySets.
-    - `log`: gets the kinds of children that a handler may not delete.
+    - `log`: gets the kinds of children that a handler may not delete, and the children that it adopts.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -289,10 +268,13 @@ class WriterFactory:
             rediscover=rediscover,
         )
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
-        sets = ApplySets(gate, discover, version=version, clock=clock, on_marked=statuses.learn, log=log)
+        fields = FieldAdoption(gate, ledger, clock)
+        sets = ApplySets(
+            gate, fields, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
+        )
         finalizers = FinalizerWriter(gate, ledger, clock)
         self._gate = gate
-        self._parts = WriterParts(gate, sets, statuses, finalizers, discover)
+        self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
 
     def writer(
         self,

@@ -41,6 +41,8 @@ import asyncio
 import time
 from pathlib import Path
 
+from kubernetes.aio.client import CoreV1Api
+
 
 def children(obj):
     for name, text in (obj["spec"].get("files") or {}).items():
@@ -84,6 +86,19 @@ async def late(change, obj, ctx):
     while not (Path(__file__).parents[1] / "open").exists():
         await asyncio.sleep(0.01)
     await ctx.patch_status(files=1)
+
+
+async def moved(obj, ctx):
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "moved"}}
+    old = {"data": {"old": "1", "a": "0"}}
+    await CoreV1Api(ctx.client).patch_namespaced_config_map("moved", obj.namespace, old)
+    for _ in range(2):
+        written = await ctx.apply({**child, "data": {"a": "1"}})
+        print("applied", written.changed, ",".join(sorted(written.obj["data"])), flush=True)
+    try:
+        await ctx.apply({**child, "data": {"seed": "2"}}, force=False)
+    except Exception as conflict:
+        print("conflict", *conflict.fields, *conflict.managers, conflict, flush=True)
 
 
 async def shared(obj, ctx):
@@ -342,6 +357,25 @@ def test_a_call_whose_object_is_gone_ends_and_the_next_change_comes(
         assert [line for line in declctl.out if line in told] == told
         (figures,) = declctl.status()["handlers"]
         assert (figures["gone"], figures["retried"], figures["failed"]) == (2, 0, 0)
+        assert declctl.stop() == 0
+
+
+@pytest.mark.scenario
+def test_an_apply_takes_fields_over(cluster: Cluster, webapps: str, namespace: str, bundle: Any) -> None:
+    """Fields of declctl's own clients, and of a manager that the handler names; others stay, or are named."""
+    url = f"/api/v1/namespaces/{namespace}/configmaps/moved?fieldManager="
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "moved"}, "data": {"seed": "1"}}
+    cluster.rest.request("PATCH", f"{url}seed", child, media="application/apply-patch+yaml")
+    cluster.rest.request("PATCH", f"{url}old-operator", {"data": {"older": "1"}}, media=MERGE)
+    _create(cluster, namespace, "shop")
+    adopts = f"{EVENTS}\n      adoptFieldsFrom: [old-operator]"
+    with Declctl(bundle("moved", adopts), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is refused", lambda: _lines(declctl, "conflict"))
+        assert _lines(declctl, "applied") == [f"applied {changed} a,seed" for changed in (True, False)]
+        assert "conflict .data.seed seed 409 Conflict: other field" in _lines(declctl, "conflict")[0]
+        entries = _maps(cluster, namespace)["moved"]["metadata"]["managedFields"]
+        held = {each["manager"]: each["operation"] for each in entries}
+        assert held == {"declctl/guard/web": "Apply", "seed": "Apply"}
         assert declctl.stop() == 0
 
 

@@ -107,6 +107,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     timeouts: int = 0  # calls that took longer than `timeout`
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     gone: int = 0  # calls that ended as their object was gone
+    conflicts: int = 0  # calls that are made again as others have written meanwhile; part of `retried`
     dead_letters: int = 0  # now
     dead_letters_dropped: int = 0  # because there were too many
     cache_waits: int = 0  # calls that waited until caches had what the handler had written
@@ -162,6 +163,7 @@ class HandlerCounts:
     timeouts: int = 0  # calls that took longer than the timeout of the handler
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     gone: int = 0  # calls that ended as their object was gone, whose status they would write
+    conflicts: int = 0  # calls that are made again as others have written meanwhile; part of `retried`
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
     last_error_type: str | None = None

@@ -255,21 +255,24 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def apply(self, obj: Mapping[str, Any]) -> Awaitable[Written]:
-        """Server-side apply of an object, with force; await it. For `async def` hooks.
+    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Awaitable[Written]:
+        """Server-side apply of an object; await it. For `async def` hooks.
 
         `obj` has apiVersion, kind, metadata.name, and the fields to set. Without metadata.namespace it is
         the namespace of the object of the call. Fields that the last apply of this handler has set, and
         this one does not, are removed. Returns the kind, key, uid and resource version that were written.
+        With `force` False, fields of other managers are not changed: a Conflict has their names. By default
+        it is True, or what `fieldConflicts` of the handler says.
         Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
         """
-        return self._awaited("apply", lambda writes: writes.apply(obj))
+        return self._awaited("apply", lambda writes: writes.apply(obj, force=force))
 
     def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> Awaitable[AppliedSet]:
         """Apply the children of the object of the call, and delete former ones; await it.
 
         For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
-        that is not in `objects` is deleted. Raises what `apply` raises, and CrossNamespaceOwner.
+        that is not in `objects` is deleted. Raises what `apply` raises, CrossNamespaceOwner, AlreadyOwned and
+        AlreadyExists.
         """
         return self._awaited("apply_set", lambda writes: writes.apply_set(objects))
 
@@ -392,9 +395,9 @@ class HandlerWrites:
         self._scope = scope
         self._loop = loop
 
-    def apply(self, obj: object) -> Future[Written]:
+    def apply(self, obj: object, *, force: bool | None = None) -> Future[Written]:
         """See `HandlerContext.apply`."""
-        return self._submit("apply", self._writer.apply(document_of(obj), self._scope))
+        return self._submit("apply", self._writer.apply(document_of(obj), self._scope, force=force))
 
     def apply_set(self, objects: Iterable[object]) -> Future[AppliedSet]:
         """See `HandlerContext.apply_set`."""
@@ -436,9 +439,9 @@ class SyncWrites:
     def __init__(self, writes: HandlerWrites) -> None:
         self._writes = writes
 
-    def apply(self, obj: Mapping[str, Any]) -> Written:
+    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Written:
         """See `HandlerContext.apply`."""
-        return _waited("apply", lambda: self._writes.apply(obj))
+        return _waited("apply", lambda: self._writes.apply(obj, force=force))
 
     def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> AppliedSet:
         """See `HandlerContext.apply_set`."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.errors import FilterFailed
+from declctl.errors import Conflict, FilterFailed
 from declctl.hooks.calls import describe, place_of, readable_traceback
 from declctl.kit import Clock
 from declctl.kit.secret_values import secret_values
@@ -31,6 +31,7 @@ _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
 _LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
+_MOST_QUIET_CONFLICTS = 5  # attempts of one item; an item that is in conflict after them fails on
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
 _LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
@@ -120,6 +121,19 @@ class FailureLog:
             max_attempts=failed.most_attempts,
             retry_in=_rounded(failed.retry_in),
             **fields,
+            **failed.trace_ids,
+        )
+
+    def conflict(self, failed: FailedAttempt) -> None:
+        """Log that others have written what a call has written, so that it is made again."""
+        self._log.debug(
+            f"{self._name} is called again on {failed.subject} in {failed.retry_in:.3g} s: {failed.error}",
+            handler=self._name,
+            key=failed.key,
+            generation=failed.generation,
+            event_id=failed.event_id,
+            attempt=failed.attempt,
+            retry_in=_rounded(failed.retry_in),
             **failed.trace_ids,
         )
 
@@ -262,6 +276,24 @@ class FailureLog:
     def remembered(self) -> int:
         """The number of distinct faults that are remembered."""
         return len(self._times)
+
+
+def is_quiet_conflict(failures: Sequence[BaseException], attempt: int) -> bool:
+    """Whether an attempt has failed only because others have written meanwhile, which the next one solves."""
+    return attempt <= _MOST_QUIET_CONFLICTS and all(_is_outdated(failure) for failure in failures)
+
+
+def _is_outdated(failure: BaseException) -> bool:
+    error = cause_of(failure, Conflict)
+    if error is not None:
+        return error.is_outdated
+    try:
+        error = _raised(failure)
+        # Of an official client, which takes half a second to import.
+        body = str(getattr(error, "body", "")) if type(error).__name__ == "ConflictException" else ""
+        return '"reason":"Conflict"' in body and "FieldManagerConflict" not in body
+    except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
+        return False
 
 
 def describe_failure(failure: BaseException) -> str:

@@ -423,6 +423,7 @@ class HandlerSlot(ABC, Generic[T]):
             timeouts=counts.timeouts,
             terminal_failures=counts.terminal_failures,
             gone=counts.gone,
+            conflicts=counts.conflicts,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
             resource=binding.plan.resource,

@@ -76,6 +76,7 @@ from declctl.runtime.handling.failure_log import (
     end_of_tracebacks,
     failure_type,
     internal_fault,
+    is_quiet_conflict,
 )
 from declctl.runtime.handling.invocation import (
     Invocation,
@@ -522,6 +523,7 @@ class Invocations(ABC, Generic[T]):
             attempt=attempt,
             retry_in=self._delay(invocation.binding, attempt) if again else None,
             is_terminal=is_terminal,
+            is_conflict=again and is_quiet_conflict(failures, attempt),
             becomes_letter=not again and plan.on_failure is OnFailure.DEAD_LETTER and not self._closed,
         )
 
@@ -562,6 +564,7 @@ class Invocations(ABC, Generic[T]):
                     self._count_failure(invocation, outcome)
                     counts.timeouts += invocation.was_cancelled_at_timeout
                 counts.terminal_failures += isinstance(outcome, Failed) and outcome.is_terminal
+                counts.conflicts += isinstance(outcome, Failed) and outcome.is_conflict
                 counts.retried += outcome.retry_in is not None
                 counts.failed += outcome.retry_in is None
             elif isinstance(outcome, Unsynced):
@@ -609,7 +612,8 @@ class Invocations(ABC, Generic[T]):
                 then = self._then
             elif outcome.becomes_letter:
                 then = "given up: `declctl get deadletters` has it"
-            self._failures.failed(
+            tell = self._failures.conflict if outcome.is_conflict else self._failures.failed
+            tell(
                 FailedAttempt(
                     subject=invocation.subject,
                     key=item.key,

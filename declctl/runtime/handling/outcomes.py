@@ -112,6 +112,7 @@ class Failed(InvocationOutcome, frozen=True, kw_only=True):
     is_timed: ClassVar[bool] = True
     attempt: int  # from 1
     is_terminal: bool = False  # the reconciler has raised Terminal: a decision about one object
+    is_conflict: bool = False  # it is called again, as others have written what it has written
     becomes_letter: bool = False  # it is given up, and kept as a dead letter
 
     @property

@@ -36,9 +36,11 @@ from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import (
     ALL_EVENTS,
     CacheMode,
+    FieldConflicts,
     FilterSpec,
     Mode,
     OnError,
+    OnExisting,
     PluginSpec,
     ReplayPolicy,
     ScheduleSpec,
@@ -515,6 +517,9 @@ class _Bindings(msgspec.Struct, frozen=True):
             handler.status,
             lacks_status=changed or metadata_only or any(path.split(".")[0] == "status" for path in dropped),
             lacks_annotations=changed or drops_set_annotations(FieldPath.parse(path) for path in dropped),
+            adopt_fields_from=handler.adopt_fields_from,
+            force=handler.field_conflicts is FieldConflicts.FORCE,
+            adopts=handler.on_existing is OnExisting.ADOPT,
         )
 
     def _finalizer(

@@ -321,6 +321,11 @@ HANDLER_FIGURES = (
         "declctl_handler_gone",
         "Calls that ended because the object was gone whose status they would have written.",
     ),
+    Figure(
+        "conflicts",
+        "declctl_handler_conflicts",
+        "Calls that are made again because others have written meanwhile what they have written.",
+    ),
     Figure("p50_seconds"),
     Figure("p95_seconds"),
     Figure("p99_seconds"),

@@ -73,6 +73,7 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_handler_timeouts_total": ("counter", {"notify": 5}),
     "declctl_handler_terminal_failures_total": ("counter", {"notify": 6}),
     "declctl_handler_gone_total": ("counter", {"notify": 0}),
+    "declctl_handler_conflicts_total": ("counter", {"notify": 0}),
     "declctl_handler_finalized_total": ("counter", {}),
     "declctl_handler_leftovers": ("gauge", {}),
     "declctl_handler_replayed_total": ("counter", {"notify": 7}),

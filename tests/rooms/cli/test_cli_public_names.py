@@ -7,8 +7,9 @@ from pathlib import Path
 import declctl
 
 NAMES = [
-    "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause", "Change", "ChangeReason",
-    "ChangeType", "Client", "CrossNamespaceOwner", "DeclctlError", "DeletedFinalStateUnknown",
+    "AlreadyExists", "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause", "Change",
+    "ChangeReason", "ChangeType", "Client", "Conflict", "CrossNamespaceOwner", "DeclctlError",
+    "DeletedFinalStateUnknown",
     "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher", "InvalidWrite",
     "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter", "Lister", "ManifestErrors",
     "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced", "ObjectEvent", "ObjectKey",

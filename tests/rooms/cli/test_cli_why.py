@@ -18,7 +18,7 @@ OWN = yaml.safe_load("""
 
 
 FORMER = {**OWN, "path": "data.b", "write": None}
-OTHERS = {**OWN, "path": "data.c", "manager": "kubectl", "handler": None, "write": None}
+OTHERS = {**FORMER, "path": "data.c", "manager": "kubectl", "operation": "Update", "handler": None}
 FOUND = {
     "kind": "v1 ConfigMap",
     "resource": "configmaps",
@@ -38,7 +38,7 @@ def test_each_field_has_its_handler_and_its_cause(ask, process):
     assert fields.split() == ["FIELD", "MANAGER", "HANDLER", "GENERATION", "BECAUSE", "OF"]
     assert own.split() == ["data.a", "declctl/guard/web", "web", "3", *WRITE["causes"][0].split()]
     assert former.endswith("a write that this process does not remember")
-    assert others.split() == ["data.c", "kubectl", "-", "-", "-"]
+    assert others.split() == ["data.c", "kubectl", "(Update)", "-", "-", "-"]
     assert "WRITE" in ended.out
     assert process.asked[-1][1] == "/why/configmaps/team-a/settings"
     assert ask("why", SETTINGS, "-o", "json").document == FOUND

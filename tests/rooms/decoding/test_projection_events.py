@@ -102,6 +102,29 @@ def test_status_of_an_odd_shape_is_an_error_of_the_server(status):
     assert error.retry_after is None
 
 
+LONG = {"reason": "FieldValueInvalid", "message": f"Invalid value: {'x' * 5000}: y: is immutable"}
+CHANGED = {"reason": "FieldValueForbidden", "field": "spec", "message": "Forbidden: no change\n  Pod{\n-a\n"}
+OWNED = {"reason": "FieldManagerConflict", "message": 'conflict with "x" using v1', "field": ".data.a"}
+BY_X = "change: .data.a (x), .data.a (x), .data.a (x) and 1 more; leave these fields out, or apply with force"
+INVALID = "spec: Forbidden: no change; Invalid value: …: is immutable; spec: Forbidden: no change; and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "causes", "end", "owners"),
+    [
+        (422, 'Pod "a" is invalid: [', [CHANGED, LONG] * 2, f' "a" is invalid: {INVALID}', ()),
+        (422, "no " * 3000, [], f"{'no ' * 99}no…", ()),
+        (409, "Apply failed", [OWNED] * 4, BY_X, ((".data.a",) * 4, ("x",))),
+    ],
+)
+def test_refusal_is_one_sentence(code, message, causes, end, owners):
+    """A server adds whole values and objects. No value is cut: part of a Secret's would not be hidden."""
+    error = status_error({"code": code, "message": message, "details": {"causes": causes}})
+    assert str(error).endswith(end)
+    assert len(str(error)) < 400
+    assert not owners or (getattr(error, "fields", ()), getattr(error, "managers", ())) == owners
+
+
 def test_wait_that_a_header_asks_for_counts_more_than_that_of_the_status():
     """Retry-After is what the last hop asked for."""
     error = status_error({"code": 429, "details": {"retryAfterSeconds": 3}}, retry_after=9.0)

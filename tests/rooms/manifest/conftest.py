@@ -63,6 +63,9 @@ spec:
       applies: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
       status: true
       fieldManager: guard/web
+      adoptFieldsFrom: [kubectl-edit]
+      fieldConflicts: Fail
+      onExisting: Fail
     - name: tell
       resourceRef: {name: settings}
       pluginRef: {name: slack}

@@ -61,6 +61,9 @@ def test_the_whole_example(loaded):
             applies=(GroupVersionKind("apps", "v1", "Deployment"), GroupVersionKind("", "v1", "Service")),
             status=True,
             field_manager="guard/web",
+            adopt_fields_from=("kubectl-edit",),
+            field_conflicts=model.FieldConflicts.FAIL,
+            on_existing=model.OnExisting.FAIL,
         ),
         model.HandlerSpec(name="tell", resource="settings", plugin="slack"),
     )

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from declctl.errors import ObjectGone
+from declctl.errors import Conflict, ObjectGone
 from declctl.kit.documents import document_of
 from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync, OnFailure, RetrySpec
@@ -85,6 +85,24 @@ def test_a_call_whose_object_is_gone_is_not_repeated_and_the_next_change_comes(b
     assert heard == [A, D]
     figures = slot.statistics()
     assert (figures.gone, figures.succeeded, figures.retried, figures.failed) == (1, 1, 0, 0)
+
+
+OFFICIAL = type("ConflictException", (Exception,), {"body": '{"reason":"Conflict"}'})()
+
+
+@pytest.mark.parametrize("error", [Conflict(409, "Conflict", "modified"), OFFICIAL])
+def test_a_conflict_that_is_retried_is_a_line_for_a_search_and_a_count(bench, error) -> None:
+    """Others have written meanwhile, and the next call reads it; what stays in conflict is an error."""
+
+    def writes() -> None:
+        raise error
+
+    slot = bench.slot(writes, adds="a", retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
+    for second in range(1, 7):
+        bench.work()
+        bench.clock.set(bench.clock.monotonic() + second)
+    assert [line.level for line in bench.log.lines] == ["debug"] * 5 + ["error"]
+    assert (slot.statistics().conflicts, slot.statistics().retried) == (5, 6)
 
 
 def test_what_is_not_asked_for_is_not_queued(bench, added) -> None:

@@ -2,13 +2,14 @@
 
 import datetime as dt
 import math
+from contextlib import nullcontext
 from enum import StrEnum
 
 import pytest
 from msgspec.structs import replace
 
-from declctl.errors import InvalidWrite, NotFound, UndeclaredWrite
-from declctl.objects import GroupVersionKind, ObjectKey
+from declctl.errors import Conflict, InvalidWrite, NotFound, UndeclaredWrite
+from declctl.objects import GroupVersionKind, ObjectKey, status_error
 from declctl.writes import CallScope, DeclaredWrites, WriteGate, document_of, documents_of, status_change
 from declctl.writes.apply import field_manager
 
@@ -76,6 +77,73 @@ def test_a_namespace_is_that_of_the_object_of_the_call_unless_it_is_named(scene,
         "/api/v1/namespaces/team-b/configmaps/settings",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles/r",
     ]
+
+
+OWN = "declctl/guard/web"
+PATH = "/api/v1/namespaces/team-a/configmaps/settings"
+
+
+def _entry(manager: str, fields: dict, operation: str = "Update", **more) -> dict:
+    return {"manager": manager, "operation": operation, "apiVersion": "v1", "fieldsV1": fields, **more}
+
+
+def _refused(manager: str) -> Exception:
+    causes = [{"reason": "FieldManagerConflict", "message": f'conflict with "{manager}"'}]
+    return status_error({"code": 409, "reason": "Conflict", "details": {"causes": causes}})
+
+
+LABELS, FINALIZERS = {"f:metadata": {"f:labels": {}}}, {"f:metadata": {"f:finalizers": {'v:"x"': {}}}}
+STAYS = [  # others, own updates, finalizers, a status, another version of the API
+    *(_entry(*each) for each in (("kubectl", LABELS), (OWN, LABELS), ("declctl", FINALIZERS))),
+    *(_entry("declctl", {"f:z": {}}, **more) for more in ({"subresource": "status"}, {"apiVersion": "v0"})),
+]
+HELD, OLD = _entry("declctl", {"f:data": {".": {}, "f:b": {}}, **LABELS}), _entry("old", {"f:c": {"f:d": {}}})
+APPLIED = _entry(OWN, {"f:data": {"f:a": {}}, "f:c": {}}, "Apply")
+MERGED = {"f:data": {".": {}, "f:a": {}, "f:b": {}}, "f:c": {".": {}, "f:d": {}}, **LABELS}
+CUT_OFF, FAILS = Conflict(409, "Conflict", "modified"), {"force": False}
+
+
+@pytest.mark.parametrize(
+    ("entries", "declared", "errors", "methods"),
+    [
+        ([HELD, *STAYS], {}, [], "PATCH PATCH PATCH, PATCH"),  # each object is looked at once
+        ([OLD, *STAYS], {}, [], "PATCH, PATCH"),
+        ([HELD], {}, [None, CUT_OFF], "PATCH PATCH PATCH PATCH PATCH, PATCH"),
+        ([HELD], {}, [None, CUT_OFF] * 6, f"{'PATCH ' * 12}modified, PATCH PATCH PATCH"),
+        ([], FAILS, [_refused("kubectl")], "PATCH refused, PATCH"),
+        ([HELD], FAILS, [_refused("declctl"), None, None, None] * 2, "PATCH GET PATCH PATCH, " * 2),
+        ([], FAILS, [_refused("declctl")], "PATCH GET refused, PATCH"),  # it has let go meanwhile
+    ],
+)  # fmt: skip
+def test_the_first_apply_takes_fields_over(scene, scope, entries, declared, errors, methods) -> None:
+    """A field that only updates have set would stay for ever. Whoever has none pays no request for it."""
+    metadata = {"uid": "u", "resourceVersion": "7", "managedFields": entries}
+    scene.server.answers |= {(method, PATH): {"metadata": metadata} for method in ("PATCH", "GET")}
+    scene.server.errors, writer, found = [*errors], scene.writer(declared=DeclaredWrites(**declared)), []
+    for _ in range(2):
+        scene.server.requests.clear()
+        is_first = not scene.written
+        try:
+            written, ended = scene.run(writer.apply(document_of(MAP), scope()), seconds=1), []
+            assert written.changed is (is_first or len(scene.server.requests) > 1)
+        except Conflict as error:
+            ended = ["refused" if error.fields else error.message]
+        found.append(" ".join([*(method for method, _ in scene.server.sent()), *ended]))
+    assert ", ".join(found) == methods.removesuffix(", ")
+    assert scene.server.requests[0][2].get("force") == (None if declared is FAILS else "true")
+
+
+def test_a_takeover_merges_fields_and_leaves_the_rest(scene, scope) -> None:
+    """Finalizers stay: an apply without one would let the object go. A dry run takes nothing over."""
+    metadata = {"uid": "u", "resourceVersion": "7", "managedFields": [HELD, APPLIED, OLD, *STAYS]}
+    scene.server.answers["PATCH", PATH] = {"metadata": metadata}
+    document = document_of({**MAP, "metadata": {"name": "settings", "resourceVersion": "5"}})
+    for dry_run in (True, False):
+        factory, declared = scene.factory(dry_run=dry_run), DeclaredWrites(adopt_fields_from=("old", OWN))
+        scene.run(factory.writer("web", 1, declared=declared).apply(document, scope()))
+    _, _, (*_, params, patch), (*_, again) = scene.server.requests
+    assert (params, again["metadata"]["resourceVersion"]) == ({"fieldManager": OWN}, "7")
+    assert patch["metadata"] == {**metadata, "managedFields": [{**APPLIED, "fieldsV1": MERGED}, *STAYS]}
 
 
 def test_the_object_of_the_handler_is_left_alone(scene, apply) -> None:
@@ -207,7 +275,7 @@ def test_a_status_that_the_manifest_excludes_is_refused(scene, scope) -> None:
 
 
 MOVED = {**MAP, "apiVersion": "example.dev/v1", "kind": "WebApp"}
-OLD, NEW = (
+OLD_PATH, NEW = (
     f"/apis/example.dev/v1/namespaces/team-a/{plural}/settings" for plural in ("webapps", "webapplications")
 )
 
@@ -225,40 +293,31 @@ def _moved(scene):
                     scene.resources["WebApp"] = now
 
         scene.forgotten = Forgotten()
-        scene.server.answers["PATCH", OLD] = NotFound(404, "NotFound", "404 page not found")
+        scene.server.answers["PATCH", OLD_PATH] = NotFound(404, "NotFound", "404 page not found")
 
     return moved
 
 
-def test_a_kind_that_has_another_plural_now_is_discovered_again(scene, apply, moved) -> None:
+@pytest.mark.parametrize(
+    ("plural", "fault"),
+    # Of a namespace that is missing, the same request is not repeated.
+    [("webapplications", ""), ("webapps", "404 page not found"), (None, "no WebApp")],
+)
+def test_a_kind_whose_path_is_not_found_is_discovered_again(scene, apply, moved, plural, fault) -> None:
     """Its definition was deleted and made anew: the apply goes to the new path, without a restart."""
-    moved(replace(scene.resources["WebApp"], plural="webapplications"))
-    written = apply(MOVED)
-    assert scene.server.sent() == [("PATCH", OLD), ("PATCH", NEW)]
-    assert str(written.key) == "team-a/settings"
+    moved(None if plural is None else replace(scene.resources["WebApp"], plural=plural))
+    result = "refused" if fault else "succeeded"
+    with pytest.raises(NotFound, match=fault) if fault else nullcontext():
+        apply(MOVED)
+    assert scene.server.sent() == [("PATCH", OLD_PATH), ("PATCH", NEW)][: 1 if fault else 2]
     (record,) = scene.ledger.newest()
-    assert (record.result, record.resource) == ("succeeded", "webapplications.example.dev")
-
-
-def test_a_kind_that_is_not_served_any_more_is_named(scene, apply, moved) -> None:
-    """Not by the text of a page that is not found."""
-    moved(None)
-    with pytest.raises(NotFound, match="no WebApp"):
-        apply(MOVED)
-
-
-def test_a_namespace_that_is_missing_is_the_error_of_the_server(scene, apply, moved) -> None:
-    """The kind is discovered once more, and the same request is not repeated."""
-    moved(scene.resources["WebApp"])
-    with pytest.raises(NotFound, match="404 page not found"):
-        apply(MOVED)
-    assert scene.server.sent() == [("PATCH", OLD)]
+    assert f"{record.result} {record.resource}" == f"{result} {plural or 'webapps'}.example.dev"
 
 
 def test_a_list_of_a_kind_that_has_another_plural_now_is_read_there(scene, moved) -> None:
     """Children of a set are found by lists."""
     moved(replace(scene.resources["WebApp"], plural="webapplications"))
-    lists = OLD.rpartition("/")[0], NEW.rpartition("/")[0]
+    lists = OLD_PATH.rpartition("/")[0], NEW.rpartition("/")[0]
     scene.server.answers["GET", lists[0]] = NotFound(404, "NotFound", "404 page not found")
     scene.server.answers["GET", lists[1]] = {"items": []}
 

@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from declctl import AlreadyExists
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
 from declctl.objects import FieldPath, GroupVersionKind, Resource
 from declctl.writes import DeclaredWrites, document_of, documents_of, drops_set_annotations
@@ -110,9 +111,12 @@ def test_children_get_an_owner_and_the_labels_of_the_set(scene, apply) -> None:
 def test_a_child_that_is_not_in_the_set_any_more_is_deleted(scene, apply, view) -> None:
     """After a restart the former children are found by their label; a delete names the uid."""
     scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
-    done = apply([config_map("a")], view(metadata=SET))
-    assert scene.server.sent()[1:] == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
-    assert scene.server.requests[-1][3] == {
+    scene.server.answers["GET", DEPLOYMENTS] = NotFound(404, "NotFound", "no")  # a former kind, which is gone
+    marks = {**MARKED, KINDS: "ConfigMap,Deployment.apps"}
+    done = apply([config_map("a")], view(metadata={"annotations": marks}))
+    assert scene.server.sent()[1:4] == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
+    assert scene.server.sent()[4:] == [("GET", DEPLOYMENTS), ("PATCH", SHOP)]
+    assert scene.server.requests[3][3] == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "preconditions": {"uid": "uid-of-b"},
@@ -439,23 +443,36 @@ def test_a_child_of_another_object_is_refused(scene, apply, view) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [controlled_by("o1"), controlled_by("shop", "Deployment")], ids=["name", "kind"]
+    ("other", "error", "message"),
+    [
+        (controlled_by("o1"), AlreadyOwned, "an object has one controller"),
+        (controlled_by("shop", "Deployment"), AlreadyOwned, "an object has one controller"),
+        ({"metadata": {"uid": "u"}}, AlreadyExists, "shared exists, and is no child of WebApp team-a/shop"),
+    ],
 )
-def test_the_next_process_refuses_it_as_well(scene, apply, other) -> None:
+def test_the_next_process_refuses_it_as_well(scene, apply, other, error, message) -> None:
     """Nothing is remembered after a restart: the first call reads a child before it is written."""
     scene.server.answers["GET", f"{MAPS}/shared"] = other
-    with pytest.raises(AlreadyOwned, match="an object has one controller"):
-        apply([config_map("shared")])
+    with pytest.raises(error, match=message):
+        apply([config_map("shared")], declared=DeclaredWrites(adopts=False))
     assert scene.server.sent() == [("GET", f"{MAPS}/shared")]
 
 
-def test_a_child_of_a_former_object_of_the_same_name_is_taken_over(scene, apply) -> None:
-    """The object was deleted and created again, before the garbage collector came by."""
-    former = controlled_by("shop")
-    former["metadata"]["ownerReferences"][0]["uid"] = "uid-of-the-former-shop"
-    scene.server.answers["GET", f"{MAPS}/shared"] = former
-    apply([config_map("shared")])
-    assert scene.server.sent("PATCH") == [("PATCH", SHOP), ("PATCH", f"{MAPS}/shared")]
+FORMER = controlled_by("shop")["metadata"]["ownerReferences"][0] | {"uid": "uid-of-the-former-shop"}
+
+
+@pytest.mark.parametrize(("owners", "lines"), [([FORMER], 0), ([], 1)], ids=["a former object", "nothing"])
+def test_a_child_that_no_other_object_controls_is_adopted_and_told_once(scene, apply, owners, lines) -> None:
+    """If nothing owned it, somebody should know: the whole object will be deleted with its new owner."""
+    scene.server.answers["GET", f"{MAPS}/a"] = {"metadata": {"uid": "u", "ownerReferences": owners}}
+    scene.server.errors = [None, Forbidden(403, "Forbidden", "no")]
+    with pytest.raises(Forbidden):
+        apply([config_map("a")])
+    assert scene.log.lines == [], "it was not adopted"
+    for _ in range(2):
+        apply([config_map("a")])
+    told = "web: ConfigMap team-a/a existed, and WebApp team-a/shop adopts it: "
+    assert [told in line for line in scene.log.events("warning")] == [True] * lines
 
 
 def test_a_child_that_another_object_has_got_meanwhile_is_not_taken_back(scene, apply, view) -> None:

@@ -4,18 +4,12 @@ import asyncio
 
 import pytest
 
-from declctl.errors import (
-    Conflict,
-    Forbidden,
-    NotLeader,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-)
+from declctl.errors import Conflict, Forbidden, NotLeader, ServerError, TooManyRequests, Unreachable
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, ObjectKey
 from declctl.writes import WriteGate, WriteOrigin, WriteResult, WriteTotal, WriteVerb, document_of
 from declctl.writes.gate import ApiWrite
+from declctl.writes.ledger import WriteLedger
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
 PATH = "/api/v1/namespaces/team-a/configmaps/settings"
@@ -66,8 +60,6 @@ def test_a_write_is_in_the_ledger_with_its_origin(scene, apply) -> None:
 
 def test_the_ledger_is_bounded_and_counts_all(scene, clock) -> None:
     """A controller that runs for months keeps the newest writes, and the sums of all."""
-    from declctl.writes import WriteLedger
-
     ledger = WriteLedger(3)
     gate = WriteGate(scene.server, ledger, clock=clock)
     resource = scene.resources["ConfigMap"]
@@ -117,13 +109,16 @@ def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope)
     assert scene.written == []
 
 
-def test_too_many_requests_are_waited_for_as_long_as_the_server_says(scene, apply) -> None:
-    """A busy API server delays a write; the handler notices nothing."""
-    scene.server.errors = [throttled(3), throttled(4)]
+@pytest.mark.parametrize(
+    ("error", "reason", "least"), [(throttled(3.5), "too_many_requests", 7.0), (conflict(), "conflict", 0.03)]
+)
+def test_what_another_request_mends_is_repeated(scene, apply, error, reason, least) -> None:
+    """A busy server says when; after a conflict, the result is the same. The handler notices nothing."""
+    scene.server.errors = [error, error]
     assert apply(seconds=8).resource_version == "101"
     (record,) = scene.ledger.newest()
-    assert (record.retries, record.seconds) == (2, 7.0)
-    assert scene.ledger.retries() == {"too_many_requests": 2, "conflict": 0}
+    assert (record.retries, record.seconds >= least) == (2, True)
+    assert scene.ledger.retries() == {"too_many_requests": 0, "conflict": 0, reason: 2}
 
 
 @pytest.mark.parametrize(
@@ -145,31 +140,22 @@ def test_what_is_tried_again_is_not_tried_for_ever(scene, apply, answers, reques
     assert results(scene) == ["conflict" if isinstance(answers[0], Conflict) else "throttled"]
 
 
-def test_a_conflict_of_an_apply_is_repeated(scene, apply) -> None:
-    """Two writers met in the server; with force the result is the same in any order."""
-    scene.server.errors = [conflict(), conflict()]
-    apply(seconds=1)
-    assert len(scene.server.requests) == 3
-    assert scene.ledger.retries() == {"too_many_requests": 0, "conflict": 2}
-
-
-@pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-def test_a_conflict_with_a_precondition_is_the_handlers(scene, apply, field) -> None:
-    """The handler has named the state that it means: another one is no reason to try again."""
-    scene.server.errors = [conflict()]
-    with pytest.raises(Conflict):
-        apply({**MAP, "metadata": {"name": "settings", field: "1"}}, seconds=10)
-    assert len(scene.server.requests) == 1
-
-
-@pytest.mark.parametrize("error", [Unreachable("refused"), ServerError(500, "InternalError", "etcd")])
-def test_a_server_that_fails_is_the_handlers_retry(scene, apply, error) -> None:
+@pytest.mark.parametrize(
+    ("error", "precondition", "result"),
+    [
+        (Unreachable("refused"), {}, "failed"),
+        (ServerError(500, "InternalError", "etcd"), {}, "failed"),
+        (conflict(), {"uid": "1"}, "conflict"),  # the handler has named the state that it means
+        (conflict(), {"resourceVersion": "1"}, "conflict"),
+    ],
+)
+def test_what_no_request_mends_is_the_handlers_retry(scene, apply, error, precondition, result) -> None:
     """Nothing is repeated here: the handler is called again with its back-off."""
     scene.server.errors = [error]
     with pytest.raises(type(error)):
-        apply(seconds=10)
+        apply({**MAP, "metadata": {"name": "settings", **precondition}}, seconds=10)
     assert len(scene.server.requests) == 1
-    assert results(scene) == ["failed"]
+    assert results(scene) == [result]
     assert scene.ledger.newest()[0].error == str(error)
 
 
