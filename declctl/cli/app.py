@@ -583,7 +583,8 @@ def reload(
 @app.command()
 def rollback(
     generation: Annotated[
-        int | None, typer.Argument(metavar="[N]", help="Its number; by default the one before.", min=1)
+        int | None,
+        typer.Argument(metavar="[N]", help="Its number; by default the one that was live before.", min=1),
     ] = None,
     *,
     output: _OutputOption = Output.TEXT,
@@ -591,10 +592,9 @@ def rollback(
 ) -> int:
     """Let an earlier generation run again.
 
-    It needs spec.reload.probationPeriod: for so long after a reload, the generation before is kept in memory;
-    without it none is kept, and only earlier files bring earlier code back. It exits 0 if the generation
-    runs, 1 if it is not in memory or can't take over, 2 if no process answers. The files are not tried again
-    until they change.
+    The files of the three generations that were live before are kept, of fewer if they are large: `declctl
+    history` marks them. It exits 0 if the generation runs, 1 if it is not kept or can't take over, 2 if no
+    process answers. The files on disk are not tried again until they change.
     """
     from declctl.cli.remote import give_order
 

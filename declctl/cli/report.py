@@ -139,10 +139,10 @@ def _numbered(old: Document) -> str:
 
 
 def print_history(document: Document) -> None:
-    """The attempts of `GET /history` as a table; those in memory are marked."""
+    """The attempts of `GET /history` as a table; what runs and what can come back are marked."""
     rows = [
         (
-            f"{each['generation']}{'*' if _is_in_memory(each, document) else ''}",
+            f"{each['generation']}{_comes_back(each, document)}",
             each["time"],
             each["result"],
             each["bundleHash"][:12],
@@ -208,9 +208,11 @@ def _what(attempt: Document) -> str:
     return f"rollback: {said}" if attempt.get("rollback") and attempt["result"] == "Refused" else said
 
 
-def _is_in_memory(attempt: Document, document: Document) -> bool:
-    made = attempt["result"] in ("Applied", "RolledBack")
-    return made and attempt["generation"] in document["inMemory"]
+def _comes_back(attempt: Document, document: Document) -> str:
+    is_made = attempt["result"] in ("Applied", "RolledBack")
+    if is_made and attempt["generation"] == document["generation"]:
+        return " (runs)"
+    return " (can come back)" if is_made and attempt["generation"] in document["kept"] else ""
 
 
 def headline(document: Document, *, now: datetime) -> str:

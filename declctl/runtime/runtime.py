@@ -47,7 +47,7 @@ from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
-from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices
 from declctl.runtime.reloading.reload import Reloader
@@ -456,12 +456,15 @@ class Runtime:
         return await self.parts.attempts.reload(asked=asked, force=force)
 
     async def rollback(self, number: int | None = None) -> Outcome:
-        """Commit the previous generation again, or generation `number`, if it is still in memory."""
+        """Commit the generation that was live before, or generation `number`, if it is kept."""
         if self._stopping.is_set():  # handlers drain, so nothing may be committed
             return self.parts.attempts.stopping().as_rollback()
+        return (await self.parts.attempts.until_closed(self._roll_back(number))).as_rollback()
+
+    async def _roll_back(self, number: int | None) -> Outcome:
         done = await self.parts.reloader.rollback(number, why="somebody asked for it")
         outcome = done.as_rollback()
-        if outcome.reason == NOT_IN_MEMORY:
+        if outcome.reason == NOT_KEPT:
             self.parts.announcer.not_attempted(outcome)
         else:
             await self.parts.finished(outcome, True)
@@ -545,9 +548,10 @@ class Runtime:
         return self.parts.slots.tap
 
     def history(self) -> dict[str, Any]:
-        """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
-        loaded = self._reloader.loaded if self._reloader is not None else ()
-        return {"attempts": self._history.document(), "inMemory": list(loaded)}
+        """The outcomes of the newest attempts, the oldest first; what runs, and what can come back."""
+        reloader = self._reloader
+        number, kept = (0, ()) if reloader is None else (reloader.running[0], reloader.kept)
+        return {"attempts": self._history.document(), "generation": number, "kept": list(kept)}
 
     def status(self) -> ControllerStatus:
         """The status of the whole controller at this moment. From any thread."""

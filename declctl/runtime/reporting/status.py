@@ -70,7 +70,7 @@ PROCESS_FIGURES = (
     Figure(
         "generations_alive",
         "declctl_generations_alive",
-        "Generations in memory: more than one while an old one drains or can come back.",
+        "Generations with loaded code: more than one while an old one drains, or in a probation.",
         counts=False,
     ),
     Figure(
