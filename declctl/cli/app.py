@@ -279,6 +279,16 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
         ),
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            help="The namespace of this process: of its Lease, and of the Secrets of its plugins. By default "
+            "that of its pod, or of the ConfigMap that it follows. Objects are watched as the manifest says.",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -332,6 +342,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             churn=churn,
             dry_run=dry_run,
             allowed_digests=allowed_digests,
+            namespace=namespace,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,

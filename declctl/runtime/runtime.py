@@ -43,6 +43,7 @@ from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log, LogLevelControl
+from declctl.runtime.own_namespace import OwnNamespace, namespace_of_lease, own_namespace
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
@@ -99,6 +100,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     dry_run: bool = False
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
+    namespace: str | None = None  # of this process, where the manifest names none
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
@@ -179,7 +181,7 @@ class RuntimeParts(msgspec.Struct, frozen=True):
 def make_candidate(
     name: str, client: Client, election: LeaderElectionSpec, *, options: RunOptions, clock: Clock, log: Log
 ) -> "Candidate | None":
-    """This process as a candidate; None without an election.
+    """This process as a candidate; None without an election. Raises UsageError without a namespace.
 
     A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
     """
@@ -187,8 +189,16 @@ def make_candidate(
         return None
     from declctl.runtime.leading import Candidate  # late: most controllers have no election
 
-    namespace = client.identity.namespace or "default"
-    return Candidate(election, client, default_name=name, default_namespace=namespace, clock=clock, log=log)
+    namespace = namespace_of_lease(election, namespace_of_process(client, options))
+    candidate = Candidate(election, client, name=name, namespace=namespace.name, clock=clock, log=log)
+    log.info(f"the election is by the Lease {candidate.shown}; its namespace is {namespace.source}")
+    return candidate
+
+
+def namespace_of_process(client: Client, options: RunOptions) -> OwnNamespace | None:
+    """See `own_namespace`."""
+    config_map = None if options.followed is None else options.manifest
+    return own_namespace(client.identity, given=options.namespace, config_map=config_map)
 
 
 def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -264,13 +274,15 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     schedules = Schedules(clock=clock, log=log)
+    own = namespace_of_process(client, options)
+    secrets_in = client.identity.namespace or "default" if own is None else own.name
     # Generations use these services. The reloader and its stage get no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
         known=client.known,
         caches=caches,
         cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
-        secrets=ConfigSecrets(client.request_json, client.identity.namespace or "default"),
+        secrets=ConfigSecrets(client.request_json, secrets_in),
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
@@ -817,6 +829,14 @@ class Runtime:
     async def _end_for_a_start(self, why: str) -> None:
         """End in order, unless it is known that the next start would fail: this process works."""
         assert self._first_plan is not None
+        assert self.client is not None
+        election = self._active().plan.leader_election
+        if election.enabled and not self.options.dry_run:
+            try:
+                namespace_of_lease(election, namespace_of_process(self.client, self.options))
+            except UsageError as fault:
+                self._log.error(f"not starting again, as the next start would fail: {fault}; it is for {why}")
+                return
         if self._why_not_start is not None:
             fault = await self._why_not_start(self._first_plan, self._active().plan)
             if fault is not None:

@@ -230,7 +230,7 @@ class ControllerUnderTest:
         self.sandbox.load(self._objects)
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
-            RunOptions(manifest=self._path(), watch=self._watch, mutation_detector=True),
+            RunOptions(self._path(), watch=self._watch, namespace="default", mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
             fronts=[self._front],
             children=CHILDREN,

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from declctl.errors import UsageError
+from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 from declctl.testing import BundleDir, ControllerUnderTest, until
+from declctl.transport import Client
 
 SPEC = """
 apiVersion: declctl.dev/v1alpha1
@@ -91,6 +94,14 @@ def bundle(bundle_dir: BundleDir, board: ModuleType) -> BundleDir:
     bundle_dir.write("manifest.yaml", SPEC % "")
     bundle_dir.write("code.py", CODE)
     return bundle_dir
+
+
+def test_the_namespace_of_the_lease_is_not_guessed(bundle: BundleDir, sandbox: SandboxThread) -> None:
+    """Beside pods in another namespace it would lead, too: it ends before it has written anything."""
+    config, options = sandbox.kubeconfig(), RunOptions(str(bundle.path))
+    with pytest.raises(UsageError, match="start with --namespace NAMESPACE"):
+        Runtime(options, connect=lambda: Client.from_kubeconfig_dict(config)).run()
+    assert sandbox.objects("Lease", "default") == []
 
 
 def follows(controller: ControllerUnderTest) -> bool:
