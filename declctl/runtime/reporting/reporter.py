@@ -460,9 +460,8 @@ class StatusReporter:
             if not handler.is_idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
-                reasons.append(
-                    f"{handler.name} has {left} changes left ({figures.last_error or 'no failure'})"
-                )
+                changes = "1 change" if left == 1 else f"{left:,} changes"
+                reasons.append(f"{handler.name} has {changes} left ({figures.last_error or 'no failure'})")
         return "; ".join(reasons)
 
     def failed_handlers(self) -> str:

@@ -155,7 +155,9 @@ def test_a_fight_with_a_process_of_the_same_name_is_named(scene, manager: str) -
         scene.write(based_on=None, digest=7, obj=applied("declctl/x/web", 3), before=applied(manager, 2))
     (loop,) = scene.loops.loops()
     assert loop.namesake == ("" if manager == "kubectl" else manager)
-    other = "somebody reverts" if manager == "kubectl" else f"another process with the field manager {manager}"
+    other = (
+        "somebody reverts" if manager == "kubectl" else f"another process with the field manager {manager}"
+    )
     assert f"a/web: {other}" in scene.reports[0]
 
 

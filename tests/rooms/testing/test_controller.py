@@ -2,12 +2,16 @@
 
 import asyncio
 import threading
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from declctl.testing import ControllerUnderTest, running
+from declctl.errors import ManifestErrors
+from declctl.testing import BundleDir, ControllerUnderTest, running, until
+from declctl.testing import controller as under_test
 
 MANIFEST = """
 apiVersion: declctl.dev/v1alpha1
@@ -86,17 +90,56 @@ def test_a_call_that_takes_too_long_is_a_timeout(controller: ControllerUnderTest
         controller.on_machinery(fail(), 10)
 
 
-def test_a_busy_controller_is_not_idle(controller: ControllerUnderTest) -> None:
+def test_a_busy_controller_is_not_idle(
+    controller: ControllerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its loop does not answer in time: that is the AssertionError of a wait, as for any other reason."""
     go = threading.Event()
     loop = controller.on_machinery(_loop(), 5)
     loop.call_soon_threadsafe(go.wait)
     try:
-        with pytest.raises(AssertionError, match=r"not within 0\.1 s: all caches have seen version"):
+        monkeypatch.setattr(under_test, "_LOOK_SECONDS", 0.1)
+        with pytest.raises(
+            AssertionError, match=r"^not idle within 0\.1 s: its machinery loop has not answered"
+        ):
             controller.wait_idle(0.1)
     finally:
         go.set()
     controller.wait_idle()
+
+
+FAILING = """
+async def f(change):
+    if change.key.name == "a":
+        raise ValueError("no " + change.key.name)
+"""
+
+
+def test_a_wait_that_fails_names_what_is_not_done_and_its_last_error(tmp_path: Path) -> None:
+    """The test reads which key of which handler is left, and why; a cache that lacks objects, too."""
+    handler = "{name: fails, resourceRef: {name: pods}, entryPoint: 'a:f', retry: {initialBackoff: 1m}}"
+    manifest = f"{MANIFEST}  handlers: [{handler}]\n"
+    bundle = BundleDir(tmp_path, {"manifest.yaml": manifest, "a.py": FAILING})
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}} for name in ("a", "b")]
+    with running(bundle.path, objects=pods) as controller:
+        until("it has failed", lambda: controller.handler("fails").retried)
+        with pytest.raises(AssertionError, match=r"^not idle within 0 s: ") as failed:
+            controller.wait_idle(0.0)
+        assert "fails has 1 change left (default/a: ValueError: no a" in str(failed.value)
+        assert "; fails default/a is BackingOff (failed attempts: 1, ValueError)" in str(failed.value)
+        controller.sandbox.faults.silence("pods")
+        controller.sandbox.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}})
+        with pytest.raises(AssertionError, match=r"; pods has seen version \d+ of \d+"):
+            controller.wait_idle(0.0)
+
+
+def test_a_fault_of_the_manifest_is_its_one_line() -> None:
+    """A test with a typo in its manifest reads the typo, and not how declctl has come to it."""
+    with pytest.raises(ManifestErrors, match=r"manifest\.yaml:\d+:\d+: error DCL") as failed:
+        running(MANIFEST.replace("apiVersion: v1,", "apiversion: v1,")).start()
+    shown = [entry for entry in failed.traceback if not entry.ishidden(failed)]
+    assert len(shown) == 1
+    assert "Exception" not in "".join(traceback.format_exception(failed.value)).replace("ManifestErrors", "")
 
 
 async def _loop() -> asyncio.AbstractEventLoop:
