@@ -134,9 +134,9 @@ _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR|NAME",
-        help="The running process: its admin address, or the name of its controller. [default: the process "
-        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME|PID",
+        help="The running process: its admin address, the name of its controller, or its id. [default: the "
+        "process of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -1224,6 +1224,19 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
             help="The ConfigMap whose key `digests` lists what may run, for `declctl run --allowed-digests`.",
         ),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable of the container; may be repeated."),
+    ] = None,
+    egress: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--egress",
+            metavar="CIDR[:PORT]",
+            help="What the process may reach beside DNS, such as the API server; may be repeated. "
+            "[default: everything]",
+        ),
+    ] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
@@ -1252,7 +1265,7 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     For `kubectl apply --server-side -f -`. The pod meets the pod security standard restricted. An edit of the
     files is a reload; only fields that take effect at the next start replace the pod.
     """
-    from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+    from declctl.cli.generate.deploy import DeployOptions, egress_rules, generate_deployment, variables_of
     from declctl.cli.generate.volumes import volume_options
 
     volumes = volume_options(
@@ -1263,7 +1276,14 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         writable=writable or [],
     )
     options = DeployOptions(
-        image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
+        image,
+        plugin_image,
+        service_monitor,
+        alerts,
+        create_namespace=create_namespace,
+        variables=variables_of(env or []),
+        egress=egress_rules(egress or []),
+        volumes=volumes,
     )
     asked = _cluster_of(manifest, kubeconfig, context, asked=cluster, definitions=crds)
     planned, place = _planned(manifest, crds, asked, (kubeconfig, context), name=name, namespace=namespace)
@@ -1414,7 +1434,7 @@ def _planned(
         planned = planned_controller(
             manifest, at=at, definitions=definitions or [], cluster=cluster, namespace=namespace
         )
-    return planned, place_of(name or planned.plan.name, namespace)
+    return planned, place_of(name, namespace, planned.plan.name)
 
 
 def _cluster_of(

@@ -74,6 +74,8 @@ def _number(number: int, word: str) -> str:
 def print_status(document: Document, *, now: datetime) -> None:
     """Print the document of `GET /status` on stdout; ages are counted from `now`."""
     line(headline(document, now=now))
+    if process := document.get("process"):
+        line(f"process {process}")
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
     if level := document.get("logLevel"):
         until = f"in {_until(level['until'], now=now)}" if level["until"] else None
@@ -177,7 +179,7 @@ def print_dead_letters(document: Document, *, now: datetime) -> None:
 
 
 def print_queue(document: Document, *, now: datetime) -> None:
-    """The items of `GET /queue/{handler}` as a table, and on stderr how many there are."""
+    """The items of `GET /queue/{handler}` as a table, and how many there are."""
     has_types = any(each["type"] is not None for each in document["items"])
     rows = [
         (
@@ -199,7 +201,7 @@ def print_queue(document: Document, *, now: datetime) -> None:
     counts = [f"{document[name]:,} {word}" for name, word in _QUEUE_COUNTS if document.get(name)]
     left_out = f"; {document['leftOut']:,} are not shown" if document["leftOut"] else ""
     said = f"{', '.join(counts)}{left_out}" if counts else "nothing waits"
-    line(f"{document['handler']}: {said}", err=True)
+    line(f"{document['handler']}: {said}")
 
 
 def _what(attempt: Document) -> str:

@@ -6,6 +6,7 @@ in threads. The main thread waits for signals. `RuntimeParts` outlive generation
 """
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -265,11 +266,15 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
             ledger, bucket=lambda: writers.bucket, known_plural=client.known_plural, clock=clock
         ),
     )
+    # Two processes of one controller differ by their pods, or on one machine by their ids.
+    process = socket.gethostname()
+    if not client.identity.in_cluster:
+        process = f"{process} pid {os.getpid()}"
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     events = WriteGate(
         sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
     )
-    recorder = EventRecorder(events, controller=name, instance=socket.gethostname(), clock=clock, log=log)
+    recorder = EventRecorder(events, controller=name, instance=process, clock=clock, log=log)
     caches = InformerPool(client, tasks=tasks, clock=clock)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
@@ -307,6 +312,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     file_watch = FileWatchHealth(clock=clock, log=log)
     observer = StatusReporter(
         name,
+        process=process,
         active=lambda: reloader.active,
         old=lambda: reloader.old,
         caches=caches,

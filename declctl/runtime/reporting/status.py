@@ -714,6 +714,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
+    process: str = ""  # its pod; outside of a cluster, its machine and its id
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""

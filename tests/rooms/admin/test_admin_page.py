@@ -168,11 +168,7 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
         reload_retry=RetryStatus("Forbidden", 2, 3.0),
     )
     attempt = {"result": "Refused", "generation": 6, "message": text, "changes": [text], "suggestion": text}
-    runtime.told_history = {
-        "attempts": [{"time": "2026-01-01T11:00:00Z", **attempt}],
-        "generation": 0,
-        "kept": [],
-    }
+    runtime.told_history["attempts"] = [{"time": "2026-01-01T11:00:00Z", **attempt}]
     assert ask("/", Accept=accept).text.count(SECRET) > 10
     shown = ask("/", token="right", Accept=accept)
     assert shown.status == 200
