@@ -309,12 +309,12 @@ def test_what_options_add_to_the_pod_and_its_network(deploy, write):
     options = ("--env=A=1=2", "--env=B=", "--egress=10.0.0.1/32:443", "--egress=fd00::/8", "--name=x")
     pods = PODS.replace("apiVersion: v1, kind: Pod", kind)
     objects = deploy(*options, "--create-namespace", "-n", "a", pods=pods).objects
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}
-    assert list(objects.values())[:2] == [namespace, definition]
+    first, second, *_ = objects.values()
+    assert (first["kind"], first["metadata"], second) == ("Namespace", {"name": "a"}, definition)
     assert {"Namespace", "CustomResourceDefinition"}.isdisjoint(kind for kind, _ in deploy().objects)
     spec = objects["Deployment", "x"]["spec"]
-    env = [{"name": "A", "value": "1=2"}, {"name": "B", "value": ""}]
-    assert spec["template"]["spec"]["containers"][0]["env"] == env
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "A", "value": "1=2"}, {"name": "B", "value": ""}]
     assert set(spec["selector"]["matchLabels"].values()) == {"guard", "x"}
     server = {"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": [{"port": 443}]}
     rules = objects["NetworkPolicy", "x"]["spec"]["egress"]
