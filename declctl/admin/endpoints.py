@@ -444,9 +444,9 @@ class ReloadOrders:
         return _outcome(await asyncio.shield(task))
 
     async def rollback(self, request: web.Request) -> web.StreamResponse:
-        """Commit the previous generation again; with `?generation=N` the one of that number.
+        """Commit the generation that was live before; with `?generation=N` the one of that number.
 
-        200 with the outcome; 422 if that generation is not in memory any more, or can't be committed.
+        200 with the outcome; 422 if that generation is not kept, or can't be committed.
         """
         if not self._runtime.status().generation:
             return _starting()

@@ -163,7 +163,7 @@ def _named(given: str) -> AdminAddress:
         encrypted = encrypted or (known is not None and known.cert_file is not None)
         return AdminAddress(reachable, named=True, process=known, encrypted=encrypted)
     running = running_processes()
-    found = [each for each in running if each.controller == given]
+    found = [each for each in running if given in (each.controller, str(each.pid))]
     if len(found) == 1:
         return _at(found[0])
     if found:
@@ -221,8 +221,8 @@ def _reachable(address: Address) -> Address:
 def _ambiguous(found: Sequence[RunningProcess]) -> UsageError:
     each = "; ".join(map(str, found))
     return UsageError(
-        f"{len(found)} controllers run that this may be for: {each}. Say which one with --admin, by its name "
-        "or its address."
+        f"{len(found)} controllers run that this may be for: {each}. Say which one with --admin, by its "
+        "name, its pid or its address."
     )
 
 

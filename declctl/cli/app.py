@@ -134,9 +134,9 @@ _AdminOption = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="ADDR|NAME",
-        help="The running process: its admin address, or the name of its controller. [default: the process "
-        "of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
+        metavar="ADDR|NAME|PID",
+        help="The running process: its admin address, the name of its controller, or its id. [default: the "
+        "process of the manifest in the current folder, else the only one that runs, else 127.0.0.1:8081]",
     ),
 ]
 _KubeconfigOption = Annotated[
@@ -279,6 +279,16 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             help="Only manifests run whose digest is in this file, one in each line (declctl digest).",
         ),
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            help="The namespace of this process: of its Lease, and of the Secrets of its plugins. By default "
+            "that of its pod, or of the ConfigMap that it follows. Objects are watched as the manifest says.",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     log_format: Annotated[
@@ -332,6 +342,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             churn=churn,
             dry_run=dry_run,
             allowed_digests=allowed_digests,
+            namespace=namespace,
             kubeconfig=kubeconfig,
             context=context,
             log_format=log_format,
@@ -583,7 +594,8 @@ def reload(
 @app.command()
 def rollback(
     generation: Annotated[
-        int | None, typer.Argument(metavar="[N]", help="Its number; by default the one before.", min=1)
+        int | None,
+        typer.Argument(metavar="[N]", help="Its number; by default the one that was live before.", min=1),
     ] = None,
     *,
     output: _OutputOption = Output.TEXT,
@@ -591,10 +603,9 @@ def rollback(
 ) -> int:
     """Let an earlier generation run again.
 
-    It needs spec.reload.probationPeriod: for so long after a reload, the generation before is kept in memory;
-    without it none is kept, and only earlier files bring earlier code back. It exits 0 if the generation
-    runs, 1 if it is not in memory or can't take over, 2 if no process answers. The files are not tried again
-    until they change.
+    The files of the three generations that were live before are kept, of fewer if they are large: `declctl
+    history` marks them. It exits 0 if the generation runs, 1 if it is not kept or can't take over, 2 if no
+    process answers. The files on disk are not tried again until they change.
     """
     from declctl.cli.remote import give_order
 
@@ -1213,6 +1224,19 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
             help="The ConfigMap whose key `digests` lists what may run, for `declctl run --allowed-digests`.",
         ),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable of the container; may be repeated."),
+    ] = None,
+    egress: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--egress",
+            metavar="CIDR[:PORT]",
+            help="What the process may reach beside DNS, such as the API server; may be repeated. "
+            "[default: everything]",
+        ),
+    ] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
@@ -1241,7 +1265,7 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     For `kubectl apply --server-side -f -`. The pod meets the pod security standard restricted. An edit of the
     files is a reload; only fields that take effect at the next start replace the pod.
     """
-    from declctl.cli.generate.deploy import DeployOptions, generate_deployment
+    from declctl.cli.generate.deploy import DeployOptions, egress_rules, generate_deployment, variables_of
     from declctl.cli.generate.volumes import volume_options
 
     volumes = volume_options(
@@ -1252,7 +1276,14 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         writable=writable or [],
     )
     options = DeployOptions(
-        image, plugin_image, service_monitor, alerts, create_namespace=create_namespace, volumes=volumes
+        image,
+        plugin_image,
+        service_monitor,
+        alerts,
+        create_namespace=create_namespace,
+        variables=variables_of(env or []),
+        egress=egress_rules(egress or []),
+        volumes=volumes,
     )
     asked = _cluster_of(manifest, kubeconfig, context, asked=cluster, definitions=crds)
     planned, place = _planned(manifest, crds, asked, (kubeconfig, context), name=name, namespace=namespace)
@@ -1403,7 +1434,7 @@ def _planned(
         planned = planned_controller(
             manifest, at=at, definitions=definitions or [], cluster=cluster, namespace=namespace
         )
-    return planned, place_of(name or planned.plan.name, namespace)
+    return planned, place_of(name, namespace, planned.plan.name)
 
 
 def _cluster_of(

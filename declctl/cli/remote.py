@@ -34,7 +34,7 @@ def show_status(admin: str | None, *, as_json: bool) -> None:
 def show_history(admin: str | None, *, as_json: bool) -> None:
     """Print what became of each attempt to reload, the oldest first. Raises UsageError."""
     answer = ask(admin_address(admin), "GET", "/history")
-    document = expect(answer, "attempts", "inMemory")
+    document = expect(answer, "attempts", "generation", "kept")
     if as_json:
         print_json(document)
     else:

@@ -74,6 +74,8 @@ def _number(number: int, word: str) -> str:
 def print_status(document: Document, *, now: datetime) -> None:
     """Print the document of `GET /status` on stdout; ages are counted from `now`."""
     line(headline(document, now=now))
+    if process := document.get("process"):
+        line(f"process {process}")
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
     if level := document.get("logLevel"):
         until = f"in {_until(level['until'], now=now)}" if level["until"] else None
@@ -139,10 +141,10 @@ def _numbered(old: Document) -> str:
 
 
 def print_history(document: Document) -> None:
-    """The attempts of `GET /history` as a table; those in memory are marked."""
+    """The attempts of `GET /history` as a table; what runs and what can come back are marked."""
     rows = [
         (
-            f"{each['generation']}{'*' if _is_in_memory(each, document) else ''}",
+            f"{each['generation']}{_comes_back(each, document)}",
             each["time"],
             each["result"],
             each["bundleHash"][:12],
@@ -177,7 +179,7 @@ def print_dead_letters(document: Document, *, now: datetime) -> None:
 
 
 def print_queue(document: Document, *, now: datetime) -> None:
-    """The items of `GET /queue/{handler}` as a table, and on stderr how many there are."""
+    """The items of `GET /queue/{handler}` as a table, and how many there are."""
     has_types = any(each["type"] is not None for each in document["items"])
     rows = [
         (
@@ -199,7 +201,7 @@ def print_queue(document: Document, *, now: datetime) -> None:
     counts = [f"{document[name]:,} {word}" for name, word in _QUEUE_COUNTS if document.get(name)]
     left_out = f"; {document['leftOut']:,} are not shown" if document["leftOut"] else ""
     said = f"{', '.join(counts)}{left_out}" if counts else "nothing waits"
-    line(f"{document['handler']}: {said}", err=True)
+    line(f"{document['handler']}: {said}")
 
 
 def _what(attempt: Document) -> str:
@@ -208,9 +210,11 @@ def _what(attempt: Document) -> str:
     return f"rollback: {said}" if attempt.get("rollback") and attempt["result"] == "Refused" else said
 
 
-def _is_in_memory(attempt: Document, document: Document) -> bool:
-    made = attempt["result"] in ("Applied", "RolledBack")
-    return made and attempt["generation"] in document["inMemory"]
+def _comes_back(attempt: Document, document: Document) -> str:
+    is_made = attempt["result"] in ("Applied", "RolledBack")
+    if is_made and attempt["generation"] == document["generation"]:
+        return " (runs)"
+    return " (can come back)" if is_made and attempt["generation"] in document["kept"] else ""
 
 
 def headline(document: Document, *, now: datetime) -> str:

@@ -61,6 +61,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     churn: float,
     dry_run: bool,
     allowed_digests: str | None,
+    namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
     log_format: str,
@@ -85,6 +86,8 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         timeout=seconds,
         dry_run=dry_run,
         allowed_digests=allowed_digests,
+        # No other process can act on the objects of a sandbox.
+        namespace=namespace or ("default" if sandbox else None),
         mutation_detector=_is_set(_MUTATION_DETECTOR),
         log_level=LogLevelControl(log_level, change_level),
     )

@@ -100,6 +100,8 @@ def _of(write: dict[str, Any] | None, name: str) -> object:
 def _cause(owned: dict[str, Any]) -> str:
     """What caused the call that wrote a field, in words."""
     write = owned["write"]
+    if owned.get("elsewhere"):
+        return f"another process that writes as {owned['manager']}, after the newest write of this one"
     if write is not None:
         causes = "; ".join(write["causes"]) or "a life-cycle hook or a schedule"
         # A process of an older version does not say.

@@ -348,9 +348,9 @@ class SecretKeyRef(LocatedSpec):
     """A key of a Secret in the namespace of the process. Its value is read when a generation is staged."""
 
     ABOUT = about(
-        "A key of a Secret in the namespace of the process: that of its pod, or of the context of the "
-        "kubeconfig. The value is read from the API server at the start and at each reload. Needs the right "
-        "to get this Secret.",
+        "A key of a Secret in the namespace of the process (--namespace, that of its pod, or of the context "
+        "of the kubeconfig). The value is read from the API server at the start and at each reload. Needs "
+        "the right to get this Secret.",
         examples=[{"name": "slack", "key": "token"}],
     )
     name: str = field(text("The name of the Secret.", value="subdomain", examples=["slack"]), required=True)
@@ -1093,8 +1093,8 @@ class WritesSpec(Spec):
 class LeaderElectionSpec(LocatedSpec):
     """The election of one among several processes. Durations are in seconds.
 
-    `lease_name` is None for the name of the controller. `namespace` is None for that of the pod or of the
-    kubeconfig's context.
+    `lease_name` is None for the name of the controller. `namespace` is None for that of the
+    process.
     """
 
     ABOUT = about(
@@ -1145,8 +1145,8 @@ class LeaderElectionSpec(LocatedSpec):
     )
     namespace: str | None = field(
         text(
-            "The namespace of the Lease; by default that of the pod, or of the kubeconfig's context, else "
-            "default.",
+            "The namespace of the Lease; by default that of the pod. Outside of a cluster it is needed, "
+            "unless `declctl run` has --namespace or follows a ConfigMap.",
             value="label",
             examples=["team-a"],
         )

@@ -100,6 +100,17 @@ def managed_values(
         yield from owned_values(entry.get("fieldsV1") or {}, obj)
 
 
+def differs_under(
+    before: KubeObject, after: KubeObject, manager: str, operation: str, subresource: str
+) -> bool:
+    """Whether a manager owned fields in one state of an object with other values than in a later one."""
+    owned = dict(managed_values(before, manager, operation, subresource))
+    for steps, value in managed_values(after, manager, operation, subresource):
+        if steps in owned and field_digest(steps, owned[steps]) != field_digest(steps, value):
+            return True
+    return False
+
+
 def managed_entries(
     obj: KubeObject, manager: str, operation: str, subresource: str
 ) -> list[Mapping[str, Any]]:

@@ -130,7 +130,7 @@ class TakeoverSteps(msgspec.Struct, frozen=True):
 class Candidate:
     """This process in the election of a leader. Used on the machinery loop, but for `may_write`.
 
-    - `default_name`, `default_namespace`: of the Lease, where the manifest names none.
+    - `name`, `namespace`: of the Lease; the manifest's `leaseName` takes precedence over `name`.
     """
 
     def __init__(
@@ -138,17 +138,15 @@ class Candidate:
         spec: LeaderElectionSpec,
         client: JsonSender,
         *,
-        default_name: str,
-        default_namespace: str,
+        name: str,
+        namespace: str,
         clock: Clock,
         log: Log,
     ) -> None:
         self.spec = spec
         self._clock = clock
         self._log = log
-        self._lease = LeaseLock(
-            client, namespace=spec.namespace or default_namespace, name=spec.lease_name or default_name
-        )
+        self._lease = LeaseLock(client, namespace=namespace, name=spec.lease_name or name)
         self._elector = LeaderElector(
             self._lease,
             times=LeaseTimes(spec.lease_duration, spec.renew_deadline, spec.retry_period),
@@ -287,10 +285,10 @@ class Candidate:
         held = self._elector.status().holder == self._elector.identity and not self._lost
         free = await self._elector.release(timeout=timeout)
         if held and free:
-            self._log.info(f"the lease {self._shown} is released: another process can lead at once")
+            self._log.info(f"the lease {self.shown} is released: another process can lead at once")
         elif not free:
             self._log.warning(
-                f"the lease {self._shown} could not be released within {timeout:g} s: another process leads "
+                f"the lease {self.shown} could not be released within {timeout:g} s: another process leads "
                 f"after {self.spec.lease_duration:g} s"
             )
 
@@ -318,7 +316,7 @@ class Candidate:
         self._log.info(
             f"leads: handlers begin, {seconds:.1f} s after the lease was taken; {len(proven)} caches are "
             f"fresh{anew}",
-            lease=self._shown,
+            lease=self.shown,
         )
 
     async def _prove(self, informers: Mapping[SharedIndexInformer, GroupKind]) -> int:
@@ -360,7 +358,7 @@ class Candidate:
                 remedy = f"; `{command}` grants it" if command else ""
                 self._waiting_for = f"a LIST of one of {source.description} fails: {error}{remedy}"
                 if delay == _FIRST_RETRY:
-                    self._log.warning(f"the takeover waits: {self._waiting_for}", lease=self._shown)
+                    self._log.warning(f"the takeover waits: {self._waiting_for}", lease=self.shown)
             await self._clock.sleep(delay)
             delay = min(2 * delay, _LONGEST_RETRY)
 
@@ -370,7 +368,7 @@ class Candidate:
             faults = [str(each.fault) for each in informers if each.fault is not None]
             why = faults[0] if faults else "their watches bring nothing newer"
             self._log.warning(
-                f"the takeover waits, as caches may be stale: {self._waiting_for}: {why}", lease=self._shown
+                f"the takeover waits, as caches may be stale: {self._waiting_for}: {why}", lease=self.shown
             )
 
     async def _report_errors(self) -> None:
@@ -380,16 +378,16 @@ class Candidate:
             if error != self._logged_error:
                 self._logged_error = error
                 if error is not None:
-                    self._log.warning(f"the election fails: {error}", lease=self._shown)
+                    self._log.warning(f"the election fails: {error}", lease=self.shown)
                 else:
-                    self._log.info("the election goes on: a request has succeeded", lease=self._shown)
+                    self._log.info("the election goes on: a request has succeeded", lease=self.shown)
             await self._clock.sleep(self.spec.retry_period)
 
     # Called by the elector, on its loop
 
     def _started(self) -> None:
         self._leads.set()
-        self._log.info(f"this process leads: it holds the lease {self._shown}, and takes over")
+        self._log.info(f"this process leads: it holds the lease {self.shown}, and takes over")
 
     def _stopped(self, why: str) -> None:
         if self._releasing:
@@ -401,7 +399,7 @@ class Candidate:
         left = f"; {running} calls were cancelled or left" if running else ""
         left += f"; {cut} writes were under way" if cut else ""
         self._log.error(
-            f"the lease {self._shown} is lost: {why}. This process ends, and writes nothing any more{left}"
+            f"the lease {self.shown} is lost: {why}. This process ends, and writes nothing any more{left}"
         )
         self._steps.lost(why)
 
@@ -409,10 +407,11 @@ class Candidate:
         if holder != self._elector.identity:
             # A process that has led does not follow: it is about to notice that it has lost the lease.
             does = "ends" if self._leads.is_set() or self._stopping else "follows"
-            self._log.info(f"{holder} leads, and this process {does}", lease=self._shown)
+            self._log.info(f"{holder} leads, and this process {does}", lease=self.shown)
 
     @property
-    def _shown(self) -> str:
+    def shown(self) -> str:
+        """Namespace and name of the Lease."""
         return f"{self._lease.namespace}/{self._lease.name}"
 
 

@@ -294,14 +294,13 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "mend declctl_startup, and start again",
     ),
     ConditionReason(
-        "NotInMemory",
+        "NotKept",
         ATTEMPT,
         None,
-        "The generation of a rollback is not loaded: one is kept for spec.reload.probationPeriod after a "
-        "reload, and none without that field.",
-        "write the earlier files again (from git, or by an apply of the earlier ConfigMap): that is a reload "
-        "to the same code. To go back by `declctl rollback` next time, set spec.reload.probationPeriod "
-        "before the edit, such as 10m",
+        "The generation of a rollback is not kept: those are the three that were live before the one that "
+        "runs, and fewer if their files are large.",
+        "`declctl history` marks those that can come back. To go back to others, write the earlier files "
+        "again (from git, or by an apply of the earlier ConfigMap): that is a reload to the same code",
     ),
     _good("Followed", FILES_FOLLOWED, "Each change of the ConfigMap is an edit."),
     _not_followed(

@@ -6,6 +6,7 @@ in threads. The main thread waits for signals. `RuntimeParts` outlive generation
 """
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,11 +44,12 @@ from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log, LogLevelControl
+from declctl.runtime.own_namespace import OwnNamespace, namespace_of_lease, own_namespace
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
-from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
+from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices
 from declctl.runtime.reloading.reload import Reloader
@@ -99,6 +101,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     dry_run: bool = False
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
+    namespace: str | None = None  # of this process, where the manifest names none
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
@@ -179,7 +182,7 @@ class RuntimeParts(msgspec.Struct, frozen=True):
 def make_candidate(
     name: str, client: Client, election: LeaderElectionSpec, *, options: RunOptions, clock: Clock, log: Log
 ) -> "Candidate | None":
-    """This process as a candidate; None without an election.
+    """This process as a candidate; None without an election. Raises UsageError without a namespace.
 
     A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
     """
@@ -187,8 +190,16 @@ def make_candidate(
         return None
     from declctl.runtime.leading import Candidate  # late: most controllers have no election
 
-    namespace = client.identity.namespace or "default"
-    return Candidate(election, client, default_name=name, default_namespace=namespace, clock=clock, log=log)
+    namespace = namespace_of_lease(election, namespace_of_process(client, options))
+    candidate = Candidate(election, client, name=name, namespace=namespace.name, clock=clock, log=log)
+    log.info(f"the election is by the Lease {candidate.shown}; its namespace is {namespace.source}")
+    return candidate
+
+
+def namespace_of_process(client: Client, options: RunOptions) -> OwnNamespace | None:
+    """See `own_namespace`."""
+    config_map = None if options.followed is None else options.manifest
+    return own_namespace(client.identity, given=options.namespace, config_map=config_map)
 
 
 def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -255,22 +266,28 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
             ledger, bucket=lambda: writers.bucket, known_plural=client.known_plural, clock=clock
         ),
     )
+    # Two processes of one controller differ by their pods, or on one machine by their ids.
+    process = socket.gethostname()
+    if not client.identity.in_cluster:
+        process = f"{process} pid {os.getpid()}"
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     events = WriteGate(
         sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
     )
-    recorder = EventRecorder(events, controller=name, instance=socket.gethostname(), clock=clock, log=log)
+    recorder = EventRecorder(events, controller=name, instance=process, clock=clock, log=log)
     caches = InformerPool(client, tasks=tasks, clock=clock)
     mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     schedules = Schedules(clock=clock, log=log)
+    own = namespace_of_process(client, options)
+    secrets_in = client.identity.namespace or "default" if own is None else own.name
     # Generations use these services. The reloader and its stage get no other part of the process.
     services = RuntimeServices(
         discover=client.discover,
         known=client.known,
         caches=caches,
         cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
-        secrets=ConfigSecrets(client.request_json, client.identity.namespace or "default"),
+        secrets=ConfigSecrets(client.request_json, secrets_in),
         loops=loops,
         log=log,
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
@@ -295,6 +312,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     file_watch = FileWatchHealth(clock=clock, log=log)
     observer = StatusReporter(
         name,
+        process=process,
         active=lambda: reloader.active,
         old=lambda: reloader.old,
         caches=caches,
@@ -456,12 +474,15 @@ class Runtime:
         return await self.parts.attempts.reload(asked=asked, force=force)
 
     async def rollback(self, number: int | None = None) -> Outcome:
-        """Commit the previous generation again, or generation `number`, if it is still in memory."""
+        """Commit the generation that was live before, or generation `number`, if it is kept."""
         if self._stopping.is_set():  # handlers drain, so nothing may be committed
             return self.parts.attempts.stopping().as_rollback()
+        return (await self.parts.attempts.until_closed(self._roll_back(number))).as_rollback()
+
+    async def _roll_back(self, number: int | None) -> Outcome:
         done = await self.parts.reloader.rollback(number, why="somebody asked for it")
         outcome = done.as_rollback()
-        if outcome.reason == NOT_IN_MEMORY:
+        if outcome.reason == NOT_KEPT:
             self.parts.announcer.not_attempted(outcome)
         else:
             await self.parts.finished(outcome, True)
@@ -545,9 +566,10 @@ class Runtime:
         return self.parts.slots.tap
 
     def history(self) -> dict[str, Any]:
-        """The outcomes of the newest attempts, the oldest first, and which generations can come back."""
-        loaded = self._reloader.loaded if self._reloader is not None else ()
-        return {"attempts": self._history.document(), "inMemory": list(loaded)}
+        """The outcomes of the newest attempts, the oldest first; what runs, and what can come back."""
+        reloader = self._reloader
+        number, kept = (0, ()) if reloader is None else (reloader.running[0], reloader.kept)
+        return {"attempts": self._history.document(), "generation": number, "kept": list(kept)}
 
     def status(self) -> ControllerStatus:
         """The status of the whole controller at this moment. From any thread."""
@@ -813,6 +835,14 @@ class Runtime:
     async def _end_for_a_start(self, why: str) -> None:
         """End in order, unless it is known that the next start would fail: this process works."""
         assert self._first_plan is not None
+        assert self.client is not None
+        election = self._active().plan.leader_election
+        if election.enabled and not self.options.dry_run:
+            try:
+                namespace_of_lease(election, namespace_of_process(self.client, self.options))
+            except UsageError as fault:
+                self._log.error(f"not starting again, as the next start would fail: {fault}; it is for {why}")
+                return
         if self._why_not_start is not None:
             fault = await self._why_not_start(self._first_plan, self._active().plan)
             if fault is not None:

@@ -10,9 +10,9 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, wait
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import structlog
 
-from declctl.errors import UsageError
+from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
 from declctl.objects import KubeObject
@@ -45,6 +45,7 @@ _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 _LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
+_MOST_KEYS = 3  # of each handler, that an error names
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -60,6 +61,7 @@ def until(
 
     Returns the first true value of `condition`. Raises AssertionError with the last value after `timeout`.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test that waits
     deadline = time.monotonic() + timeout
     pause = min(_FIRST_PAUSE_SECONDS, every)
     while not (value := condition()):
@@ -227,14 +229,16 @@ class ControllerUnderTest:
     def start(self, timeout: float = 30.0) -> Self:
         """Start the controller, and wait until the first generation is active. Its caches may lack objects.
 
-        Raises the exception of the start, such as ManifestErrors, or AssertionError after `timeout` seconds.
+        Raises the exception of the start, or AssertionError after `timeout` seconds. A fault of the user,
+        such as ManifestErrors, comes without the calls that have found it.
         """
+        __tracebackhide__ = True
         if self._own_sandbox:
             self._stack.enter_context(self.sandbox)
         self.sandbox.load(self._objects)
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
-            RunOptions(manifest=self._path(), watch=self._watch, mutation_detector=True),
+            RunOptions(self._path(), watch=self._watch, namespace="default", mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
             fronts=[self._front],
             children=CHILDREN,
@@ -246,6 +250,8 @@ class ControllerUnderTest:
         self._thread.start()
         try:
             until("the first generation runs", self._has_begun, timeout=timeout)
+            if isinstance(self._error, DeclctlError):
+                raise self._error.with_traceback(None) from None
             if self._error is not None:
                 raise self._error
         except BaseException:
@@ -290,15 +296,20 @@ class ControllerUnderTest:
         self.on_machinery(_called(self.runtime.wake_workers), _LOOK_SECONDS)
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every cache has synced. Raises AssertionError after `timeout` seconds."""
-        until("the controller is ready", lambda: self.status().ready, timeout=timeout)
+        """Wait until every cache has synced.
+
+        Raises AssertionError with those that have not, and why, after `timeout` seconds.
+        """
+        __tracebackhide__ = True
+        self._until("ready", lambda: self.status().ready, timeout)
 
     def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every handler has handled every change that is in the sandbox now.
 
-        Also waits for changes that back off, and for running calls. Raises AssertionError after `timeout`
-        seconds.
+        Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
+        AssertionError with the handlers and resources that are not done, their keys and their last errors.
         """
+        __tracebackhide__ = True
         deadline = time.monotonic() + timeout
         version = self._version()
 
@@ -308,11 +319,7 @@ class ControllerUnderTest:
             except TimeoutError:  # its loop is busy
                 return False
 
-        until(
-            f"all caches have seen version {version} of the sandbox and all handlers are done",
-            at_rest,
-            timeout=timeout,
-        )
+        self._until("idle", at_rest, timeout, version)
 
     def status(self) -> ControllerStatus:
         """The status, as in `GET /status`, taken on the machinery loop."""
@@ -377,6 +384,7 @@ class ControllerUnderTest:
         return self._runtime
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
         return self.start()
 
     def __exit__(
@@ -443,6 +451,34 @@ class ControllerUnderTest:
                 "the call was cancelled before it was done, as all are when the controller ends"
             ) from None
 
+    def _until(self, state: str, condition: Callable[[], bool], timeout: float, version: int = 0) -> None:
+        """As `until`; the error says what is not done."""
+        __tracebackhide__ = True
+        try:
+            until(state, condition, timeout=timeout)
+        except AssertionError:
+            try:
+                left = self.on_machinery(self._left(version), _LOOK_SECONDS)
+            except TimeoutError:
+                left = f"its machinery loop has not answered for {_LOOK_SECONDS:g} s"
+            raise AssertionError(f"not {state} within {timeout:g} s: {left}") from None
+
+    async def _left(self, version: int) -> str:
+        """What is not done, in words: caches and handlers with their last errors, and the next keys."""
+        parts = [unfinished] if (unfinished := self.runtime.unfinished()) else []
+        status = self.runtime.status()
+        for resource in status.resources:
+            if resource.synced and not _has_seen(resource, version):
+                why = f" ({resource.error})" if resource.error else ""
+                seen = f"version {resource.resource_version} of {version}"
+                parts.append(f"{resource.name} has seen {seen}{why}")
+        for handler in status.handlers:
+            found = await self.runtime.queue(handler.name, _MOST_KEYS)
+            for item in () if found is None else found.items:
+                failed = f" (failed attempts: {item.attempts}, {item.last_error_type})"
+                parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
+        return "; ".join(parts) or "it was busy, and is done now"
+
     def _version(self) -> int:
         """The newest version of the sandbox. Sends it to all watches as a bookmark."""
         version = self.sandbox.faults.history.version
@@ -459,10 +495,13 @@ class ControllerUnderTest:
         return self._is_idle(version)
 
     def _is_idle(self, version: int) -> bool:
-        return not self.runtime.unfinished() and all(
-            r.resource_version.isdecimal() and int(r.resource_version) >= version
-            for r in self.runtime.status().resources
-        )
+        resources = self.runtime.status().resources
+        return not self.runtime.unfinished() and all(_has_seen(each, version) for each in resources)
+
+
+def _has_seen(resource: ResourceStatus, version: int) -> bool:
+    """Whether the caches of a resource have everything up to a version of the sandbox."""
+    return resource.resource_version.isdecimal() and int(resource.resource_version) >= version
 
 
 def _series_of(families: Iterable["Metric"]) -> dict[str, float]:
@@ -479,7 +518,6 @@ async def _called(call: Callable[[], T]) -> T:
     return call()
 
 
-@contextmanager
 def running(
     manifest: str | Path,
     *,
@@ -487,9 +525,6 @@ def running(
     sandbox: SandboxThread | None = None,
     watch: bool = False,
     clock: Clock | None = None,
-) -> Generator[ControllerUnderTest]:
+) -> ControllerUnderTest:
     """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
-    with ControllerUnderTest(
-        manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock
-    ) as controller:
-        yield controller
+    return ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock)

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.errors import MalformedAnswer, NotFound, UsageError
+from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
 """Fetches the JSON object of a path; raises the ApiError family."""
 
-_Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup")
+_Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup | _ApiGroupList")
 _MOST_CANDIDATES, _LONGEST_NAME = 1000, 63  # of the names that are compared for a suggestion
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
@@ -74,8 +74,13 @@ class _ApiVersion(msgspec.Struct):
 
 
 class _ApiGroup(msgspec.Struct):
+    name: str | None = None
     preferredVersion: _ApiVersion | None = None  # noqa: N815
     versions: list[_ApiVersion] | None = None
+
+
+class _ApiGroupList(msgspec.Struct):
+    groups: list[_ApiGroup] | None = None
 
 
 class Discovery:
@@ -130,26 +135,29 @@ class Discovery:
     async def find_resource(self, name: str) -> Resource:
         """The resource of a name, which may be plural, singular or short, as for kubectl.
 
-        A name without a group is of the core group. Without a version, the server's preferred version is
-        used. Raises NotFound, with a sentence, while the server does not serve it, and UsageError for a text
-        that is no name.
+        A name without a group is of the core group, or else of the first group of the server that has it.
+        Without a version, the server's preferred version is used. Raises NotFound, with a sentence, while the
+        server does not serve it, and UsageError for a text that is no name.
         """
         wanted = ResourceName.parse(name)
         others: list[str] = []
-        async for version in self._versions(wanted):
+        async for group, version in self._places(wanted):
             try:
-                entries = await self._entries(wanted.group, version)
+                entries = await self._entries(group, version)
             except NotFound:
+                continue
+            except ApiError:
+                # One aggregated API that does not answer hides no resource of the others.
+                if group == wanted.group:
+                    raise
                 continue
             for entry in _main(entries):
                 if wanted.resource in _names(entry):
-                    gvk = GroupVersionKind(wanted.group, version, entry.kind)
+                    gvk = GroupVersionKind(group, version, entry.kind)
                     return self._known.setdefault(gvk, _resource(gvk, entry, entries))
             others += [entry.name for entry in _main(entries)]
         near = _near(wanted.resource, others)
         hint = f"; did you mean {near[0]}?" if near else ""
-        if not wanted.group:
-            hint += "; a resource of another group is named with it, as deployments.apps is"
         raise self._missing(f"{self._server} serves no {wanted}{hint}")
 
     def forget(self, gvk: GroupVersionKind) -> None:
@@ -164,6 +172,20 @@ class Discovery:
                 continue
         group = f"the group {gvk.group}" if gvk.group else "the core group"
         raise self._missing(f"{self._server} serves no {gvk.kind} in {group}")
+
+    async def _places(self, wanted: ResourceName) -> AsyncIterator[tuple[str, str]]:
+        """The groups and versions in which to search for a name."""
+        async for version in self._versions(wanted):
+            yield wanted.group, version
+        if wanted.group or wanted.version is not None:
+            return
+        try:
+            listed = await self._document("/apis", _ApiGroupList)
+        except NotFound:  # a server with the core group alone
+            return
+        for group in listed.groups or ():
+            if group.name and group.preferredVersion is not None and group.preferredVersion.version:
+                yield group.name, group.preferredVersion.version
 
     async def _versions(self, wanted: ResourceName) -> AsyncIterator[str]:
         """The versions of the group in which to search, the preferred one first."""

@@ -85,13 +85,11 @@ class Delays(Generic[K]):
             valid = ((item, due) for due, order, item in entries if self._due.get(item) == (due, order))
             return list(islice(valid, most))
 
-    def clear(self) -> int:
-        """Remove all items; returns how many."""
+    def clear(self) -> None:
+        """Remove all items."""
         with self._lock:
-            dropped = len(self._due)
             self._due.clear()
             self._heap.clear()
-            return dropped
 
     def __len__(self) -> int:
         """The number of items that are not due yet."""
@@ -193,11 +191,16 @@ class DelayingQueue(WorkQueue[K]):
         return self._delays.next_due()
 
     def clear_delayed(self) -> int:
-        """Drop the items that are not due yet; returns how many."""
+        """Drop the items that are not due yet; returns how many of them have failed.
+
+        The others were done, and were only to come again: nothing is lost with them.
+        """
         with self._lock:
+            failed = len(self._retried)
             self._delayed.clear()
             self._retried.clear()
-            return self._delays.clear()
+            self._delays.clear()
+            return failed
 
     async def run(self) -> None:
         """Queue items when they are due, until the queue is shut down. Drops the others (client-go 252)."""

@@ -14,9 +14,15 @@ from typing import Any
 
 import pytest
 
+from declctl.errors import UsageError
+from declctl.manifest.model import LeaderElectionSpec
+from declctl.runtime.own_namespace import namespace_of_lease, own_namespace
+from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.faults import Match
 from declctl.testing import BundleDir, ControllerUnderTest, until
+from declctl.transport import Client
+from declctl.transport.config import Identity
 
 SPEC = """
 apiVersion: declctl.dev/v1alpha1
@@ -91,6 +97,19 @@ def bundle(bundle_dir: BundleDir, board: ModuleType) -> BundleDir:
     bundle_dir.write("manifest.yaml", SPEC % "")
     bundle_dir.write("code.py", CODE)
     return bundle_dir
+
+
+def test_the_namespace_of_the_lease_is_not_guessed(bundle: BundleDir, sandbox: SandboxThread) -> None:
+    """Beside pods in another namespace it would lead, too: it ends before it has written anything."""
+    follows, where = "configmap/b/x", {"context": "c", "server": "s", "user": None, "namespace": "own"}
+    rows = [("a", "n", True), (None, "n", True), (None, None, True), (None, None, False)]
+    own = [own_namespace(Identity(**where, in_cluster=i), given=g, config_map=follows) for _, g, i in rows]
+    specs = [LeaderElectionSpec(namespace=named) for named, _, _ in rows]
+    assert [namespace_of_lease(*each).name for each in zip(specs, own, strict=True)] == ["a", "n", "own", "b"]
+    config = sandbox.kubeconfig()
+    with pytest.raises(UsageError, match="start with --namespace NAMESPACE"):
+        Runtime(RunOptions(str(bundle.path)), connect=lambda: Client.from_kubeconfig_dict(config)).run()
+    assert sandbox.objects("Lease", "default") == []
 
 
 def follows(controller: ControllerUnderTest) -> bool:

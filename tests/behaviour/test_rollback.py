@@ -84,7 +84,7 @@ def test_what_was_taken_back_is_not_tried_again_until_it_changes(rig, run, confi
     unasked = runs.on_machinery(runs.runtime.reload(asked=False), 30)
     assert (unasked.result, unasked.reason, unasked.generation) == ("Unchanged", "AttemptedBefore", 3)
     assert runs.reload().generation == 4
-    assert runs.runtime.history()["inMemory"][0] == 3
+    assert runs.runtime.history()["kept"] == [2, 3]
     assert rig.roll_back().generation == 5
     rig.folder.write("handlers.py", GOOD.format(name="mended"))
     until("the mended code is live", lambda: runs.status().generation == 6)
@@ -212,18 +212,39 @@ def test_one_handler_that_hangs_or_fails_is_taken_back_beside_one_that_succeeds(
 
 @pytest.mark.guarantee("G21")
 def test_after_its_probation_new_code_stays(rig, run, config_map) -> None:
-    """When the period is over the generation before is retired, and can't come back."""
+    """When the period is over, only a user takes new code back: the files before are kept, not their code."""
     runs = run("probationPeriod: 1ms, minCalls: 5")
     _edit(rig, BAD, "bad")
     rig.retired()
     _changes(runs, config_map, "abcdefgh")
     until("the new code has failed often", lambda: len(rig.told("bad")) >= 30)
     assert runs.status().generation == 2
-    refused = rig.roll_back()
-    assert (refused.result, refused.reason) == ("Refused", "NotInMemory")
-    assert runs.condition("Reloaded").status == "True"
-    _edit(rig, GOOD, "mended")
+    assert rig.told("torn down") == [("torn down", "good")]
+    assert rig.roll_back().generation == 3
     runs.wait_idle()
+    assert rig.told("prepared", "good") == [("prepared", "good")] * 2
+    assert runs.condition("Reloaded").reason == "RolledBack"
+
+
+@pytest.mark.guarantee("G21", "G22")
+@pytest.mark.parametrize(("policy", "loaded"), [("0s", []), ("1h", [1])])
+def test_each_way_back_leads_to_what_was_live_before(rig, run, config_map, policy, loaded) -> None:
+    """No generation is skipped, however many edits a probation had; three others are kept, as files."""
+    runs = run(f"probationPeriod: {policy}")
+    for name in ("second", "third", "fourth", "fifth"):
+        _edit(rig, GOOD, name)
+    assert runs.runtime.history()["kept"] == [*loaded, 2, 3, 4]
+    ways = [(None, "fourth", [2, 3, 5]), (2, "second", [3, 5, 6]), (None, "fourth", [3, 5, 7])]
+    for number, (back, name, kept) in enumerate(ways, 6):
+        assert rig.roll_back(back).generation == number
+        assert runs.runtime.history()["kept"] == kept
+        _changes(runs, config_map, [f"m{number}"])
+        runs.wait_idle()
+        assert (name, f"default/m{number}", number) in rig.board.told
+    rig.retired()
+    for number, words in [(2, "is not kept; those that are: 3, 5, 7"), (8, "is the one that runs")]:
+        refused = rig.roll_back(number)
+        assert (refused.reason, refused.message) == ("NotKept", f"generation {number} {words}")
 
 
 @pytest.mark.guarantee("G21", "G25")
@@ -232,7 +253,7 @@ def test_somebody_goes_back_by_hand(rig, run, config_map, asked) -> None:
     runs = run()
     _edit(rig, GOOD, "second")
     missing = rig.roll_back(7)
-    assert (missing.result, missing.message) == ("Refused", "generation 7 is not in memory: generation 1 is")
+    assert (missing.result, missing.message) == ("Refused", "generation 7 is not kept; those that are: 1")
     assert runs.status().generation == 2
     back = rig.roll_back(1)
     assert (back.result, back.generation) == ("RolledBack", 3)
@@ -244,7 +265,7 @@ def test_somebody_goes_back_by_hand(rig, run, config_map, asked) -> None:
     assert [(a["generation"], a["result"], a["reason"]) for a in listed] == [
         (1, "Applied", "Started"),
         (2, "Applied", "Applied"),
-        (2, "Refused", "NotInMemory"),
+        (2, "Refused", "NotKept"),
         (3, "RolledBack", "RolledBack"),
     ]
     assert listed[0]["bundleHash"] == listed[3]["bundleHash"] != listed[1]["bundleHash"]

@@ -3,6 +3,7 @@
 import copy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_the_server_takes_what_the_chart_makes(helm: str, real_cluster: Cluster)
         **copy.deepcopy(RULES),
         "replicas": 2,
         "leaderElection": True,
-        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}], "egress": [{}]},
         "admin": {"tokenSecret": "token"},
         "env": [{"name": "TZ", "value": "UTC"}],
         "allowedDigests": "reviewed",
@@ -123,6 +124,22 @@ def test_rights_are_those_of_the_values(helm: str) -> None:
     assert {kind for kind, _ in granted} == {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
     assert objects["ClusterRole", "declctl:default:guard:1"]["rules"] == RULES["rbac"][1]["rules"]
     assert not any("Role" in kind for kind, _ in _objects(helm))
+
+
+def test_the_rights_that_are_printed_are_taken(helm: str, tmp_path: Path) -> None:
+    """Rule for rule, for the account of the release; those for another namespace are refused."""
+    text = (EXAMPLE / "manifest.yaml").read_text("utf-8") + "  leaderElection: {enabled: true}\n"
+    (shutil.copytree(EXAMPLE, tmp_path / "a") / "manifest.yaml").write_text(text)
+    command = [sys.executable, "-m", "declctl", "generate", "rbac", "a", "-n", "team-a", "--explain"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    made = _run(helm, "template", "guard", str(CHART), "-n", "team-a", values={"rights": printed})
+    roles = [each for each in yaml.safe_load_all(made.stdout) if each and "Role" in each["kind"]]
+    wanted = [each["rules"] for each in yaml.safe_load_all(printed) if "rules" in each]
+    assert [each["rules"] for each in roles if "rules" in each] == wanted
+    account = {"kind": "ServiceAccount", "name": "guard", "namespace": "team-a"}
+    assert [each["subjects"] for each in roles if "subjects" in each] == [[account]] * len(wanted)
+    refused = _run(helm, "template", "guard", str(CHART), "-n", "other", values={"rights": printed})
+    assert "declctl generate rbac --namespace other" in refused.stderr
 
 
 def test_releases_of_one_name_share_no_role(helm: str) -> None:

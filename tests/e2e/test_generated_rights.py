@@ -164,7 +164,7 @@ def test_validate_finds_nothing_missing(scene: Scene) -> None:
 
 def test_a_controller_does_its_job_with_these_rights(scene: Scene) -> None:
     """It leads, watches, applies, prunes, writes the status, posts Events and finalizes."""
-    with Declctl(scene.manifest, kubeconfig=scene.kubeconfig) as declctl:
+    with Declctl(scene.manifest, "-n", scene.namespace, kubeconfig=scene.kubeconfig) as declctl:
         name = _drive(scene, declctl)
         until("the children are pruned", lambda: f"done {name} 1" in declctl.out)
         children = [
@@ -195,7 +195,7 @@ def test_a_right_that_is_missing_is_named_with_the_command(scene: Scene, resourc
     (right,) = [each for each in granted(scene.objects) if (each.resource, each.verb) == (resource, verb)]
     with scene.account.without(right):
         _forget_lease(scene)
-        with Declctl(scene.manifest, kubeconfig=scene.kubeconfig) as declctl:
+        with Declctl(scene.manifest, "-n", scene.namespace, kubeconfig=scene.kubeconfig) as declctl:
             _drive(scene, declctl)
             until("the right is named", lambda: _complains(declctl, right, scene), seconds=60)
             assert declctl.stop() in (0, 1)

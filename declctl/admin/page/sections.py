@@ -244,9 +244,9 @@ def _reloads(view: View) -> Element | None:
 def _comes_back(attempt: Document, view: View) -> str:
     is_made = attempt["result"] in ("Applied", "RolledBack")
     number = attempt.get("generation")
-    if not is_made or number not in view.history.get("inMemory", ()):
-        return ""
-    return " (runs)" if number == view.status.generation else " (can come back)"
+    if is_made and number == view.history.get("generation"):
+        return " (runs)"
+    return " (can come back)" if is_made and number in view.history.get("kept", ()) else ""
 
 
 def _what_changed(attempt: Document) -> Element:

@@ -176,4 +176,4 @@ def alert_rule(place: Place) -> Document:
 
 def show_alerts(*, job: str, namespace: str, plain: bool) -> None:
     """Print the alerts: as a PrometheusRule, or as a file for `rule_files` of Prometheus."""
-    block(rendered([rule_groups(job) if plain else alert_rule(place_of(job, namespace))]))
+    block(rendered([rule_groups(job) if plain else alert_rule(place_of(job, namespace, job))]))

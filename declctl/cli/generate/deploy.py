@@ -5,8 +5,10 @@ at the next start, and of nothing else: an edit of a handler is a reload, and ne
 """
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +52,9 @@ _RESTRICTED: Final = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+_SPREAD: Final = ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+_DNS: Final = {"ports": [{"port": 53, "protocol": each} for each in ("UDP", "TCP")]}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _HEADER: Final = "# Made by `declctl generate deploy`, which overwrites it. Changes belong into an overlay.\n"
 _KUSTOMIZATION: Final = "kustomization.yaml"
 
@@ -62,7 +67,46 @@ class DeployOptions(msgspec.Struct, frozen=True):
     service_monitor: bool = False
     alerts: bool = False
     create_namespace: bool = False
+    variables: Mapping[str, str] = {}  # of the container
+    egress: Sequence[Document] = ()  # of the NetworkPolicy; without any, the process may reach everything
     volumes: VolumeOptions = VolumeOptions()
+
+
+def variables_of(texts: Iterable[str]) -> Mapping[str, str]:
+    """The variables of `--env NAME=VALUE`. Raises UsageError for a text without a name, and for one twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or _VARIABLE.fullmatch(name) is None:
+            raise UsageError(f"--env {text}: write NAME=VALUE, such as TZ=UTC.")
+        if name in found:
+            raise UsageError(f"--env names {name} twice.")
+        found[name] = value
+    return found
+
+
+def egress_rules(texts: Iterable[str]) -> Sequence[Document]:
+    """The rules of `--egress CIDR[:PORT]`, after one for DNS. Raises UsageError for another text."""
+    found: list[Document] = []
+    for text in texts:
+        block, port = _block(text)
+        rule: dict[str, Any] = {"to": [{"ipBlock": {"cidr": block}}]}
+        found.append({**rule, "ports": [{"port": port}]} if port else rule)
+    return [_DNS, *found] if found else []
+
+
+def _block(text: str) -> tuple[str, int]:
+    """The network and the port of a text; 0 for any port."""
+    network, colon, port = text, "", ""
+    for _ in range(2):  # an address of IPv6 has colons, too
+        try:
+            number = int(port) if colon else 0
+            if not colon or 0 < number < 65536:
+                return str(ip_network(network)), number
+        except ValueError:
+            pass
+        network, colon, port = text.rpartition(":")
+    raise UsageError(f"--egress {text}: write CIDR or CIDR:PORT, such as 10.96.0.1/32:443.")
 
 
 def generate_deployment(
@@ -102,6 +146,8 @@ def deployment_files(
     files: dict[str, list[Document | Role]] = {}
     if options.create_namespace:
         files["namespace.yaml"] = [process_namespace(place)]
+    if planned.definitions:
+        files["crds.yaml"] = list(planned.definitions)
     given += [
         {"name": each, "valueFrom": {"secretKeyRef": {"name": place.name, "key": each}}} for each in variables
     ]
@@ -130,10 +176,16 @@ def _image(options: DeployOptions) -> str:
 
 
 def _given_variables(plan: Plan, options: DeployOptions) -> list[dict[str, Any]]:
-    """The variables that options give to the container."""
-    given = token_variables(plan, options.volumes)
+    """The variables that options give to the container. Raises UsageError for one that two options give."""
+    given = [
+        *token_variables(plan, options.volumes),
+        *({"name": name, "value": value} for name, value in options.variables.items()),
+    ]
     if options.plugin_image is not None:
         given.append({"name": "PYTHONPATH", "value": PLUGINS})
+    names = [each["name"] for each in given]
+    if twice := [name for name in options.variables if names.count(name) > 1]:
+        raise UsageError(f"--env names {', '.join(twice)}, which another option sets.")
     return given
 
 
@@ -230,6 +282,8 @@ def _pod(
     if options.volumes.allowed_digests is not None:
         arguments.append(f"--allowed-digests={ALLOWED_DIGESTS}")
     more: dict[str, Any] = {}
+    if plan.leader_election.enabled:
+        more["topologySpreadConstraints"] = [_spread(place, key) for key in _SPREAD]
     if options.plugin_image is not None:
         more["initContainers"] = [_plugins(options.plugin_image)]
     container = {
@@ -264,6 +318,16 @@ def _pod(
     }
 
 
+def _spread(place: Place, key: str) -> dict[str, Any]:
+    """The two processes are apart where they can be: the end of a node, or a zone, ends one of them."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": place.selector},
+    }
+
+
 def _plugins(image: str) -> dict[str, Any]:
     """Copies installed packages out of an image: pip never runs in a pod."""
     return {
@@ -292,8 +356,9 @@ def _network_policy(plan: Plan, place: Place, options: DeployOptions) -> Documen
     reached = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": name}]}]
     spec = {
         "podSelector": {"matchLabels": place.selector},
-        "policyTypes": ["Ingress"],
+        "policyTypes": ["Ingress", "Egress"] if options.egress else ["Ingress"],
         "ingress": reached if options.service_monitor else [],
+        **({"egress": list(options.egress)} if options.egress else {}),
     }
     return {
         "apiVersion": "networking.k8s.io/v1",

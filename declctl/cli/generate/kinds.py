@@ -1,7 +1,8 @@
 """The resources of kinds, without a cluster or with one: plural name, scope and subresources."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -14,6 +15,8 @@ from declctl.objects import GroupVersionKind, Resource
 from declctl.sandbox.kinds import BUILT_IN
 
 _Place = tuple[str, bool]  # plural, whether its objects are in namespaces
+Definition = Mapping[str, Any]
+"""A CustomResourceDefinition."""
 
 # Kinds of Kubernetes that the sandbox does not serve, by group and kind.
 _MORE: Final[Mapping[tuple[str, str], _Place]] = MappingProxyType(
@@ -64,19 +67,21 @@ _MORE: Final[Mapping[tuple[str, str], _Place]] = MappingProxyType(
 
 
 def known_kinds(
-    kinds: Iterable[GroupVersionKind], definitions: Iterable[str]
+    kinds: Iterable[GroupVersionKind], definitions: Iterable[str], bundled: Iterable[Definition] = ()
 ) -> tuple[Mapping[GroupVersionKind, Resource], list[GroupVersionKind]]:
     """The resources of `kinds` that are known without a cluster, and the kinds that are not known.
 
-    Known are the kinds of Kubernetes, and those of `definitions`: paths of YAML files with
-    CustomResourceDefinitions. Raises UsageError for a file that can't be read, or has none.
+    Known are the kinds of Kubernetes, those of `definitions`: paths of YAML files with
+    CustomResourceDefinitions, and those of the `bundled` ones. Raises UsageError for a file that can't be
+    read, or has none.
     """
     places: dict[tuple[str, str], _Place] = {
         **{(kind.group, kind.kind): (kind.plural, kind.namespaced) for kind in BUILT_IN},
         **_MORE,
     }
+    places |= places_of(bundled)
     for path in definitions:
-        places |= _defined(path)
+        places |= places_of(_definitions(path))
     found: dict[GroupVersionKind, Resource] = {}
     missing: list[GroupVersionKind] = []
     for kind in kinds:
@@ -119,8 +124,34 @@ async def _served(
     return found, missing
 
 
-def _defined(path: str) -> dict[tuple[str, str], _Place]:
-    """The kinds of the CustomResourceDefinitions of a file."""
+def bundled_definitions(folder: Path, kinds: Collection[GroupVersionKind]) -> Sequence[Definition]:
+    """The CustomResourceDefinitions of these kinds in the YAML files of a folder, by the names of files.
+
+    Files that are no YAML, or too large, have none: the folder may have files of others.
+    """
+    wanted = {(kind.group, kind.kind) for kind in kinds}
+    found: dict[tuple[str, str], Definition] = {}
+    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+        if path.suffix in (".yaml", ".yml"):
+            with suppress(UsageError):
+                found |= {_kind_of(each): each for each in _definitions(str(path))}
+    return [each for kind, each in found.items() if kind in wanted]
+
+
+def places_of(definitions: Iterable[Definition]) -> dict[tuple[str, str], _Place]:
+    """Plural name and scope of the kinds of definitions, by group and kind."""
+    return {
+        _kind_of(each): (str(each["spec"]["names"]["plural"]), each["spec"].get("scope") == "Namespaced")
+        for each in definitions
+    }
+
+
+def _kind_of(definition: Definition) -> tuple[str, str]:
+    return str(definition["spec"].get("group")), str(definition["spec"]["names"].get("kind"))
+
+
+def _definitions(path: str) -> list[Definition]:
+    """The CustomResourceDefinitions of a file. Raises UsageError if there is none."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(MANIFEST_BYTES + 1)
@@ -134,7 +165,7 @@ def _defined(path: str) -> dict[tuple[str, str], _Place]:
         documents: list[Any] = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-13-01
         raise UsageError(f"{path} is not YAML: {error}") from error
-    found: dict[tuple[str, str], _Place] = {}
+    found: list[Definition] = []
     for each in documents:
         if not isinstance(each, dict):
             continue
@@ -142,12 +173,19 @@ def _defined(path: str) -> dict[tuple[str, str], _Place]:
         items = (
             cast("list[Any]", document.get("items") or []) if document.get("kind") == "List" else [document]
         )
-        for item in items:
-            if isinstance(item, dict) and item.get("kind") == "CustomResourceDefinition":
-                spec = cast("dict[str, Any]", item.get("spec") or {})
-                names = cast("dict[str, Any]", spec.get("names") or {})
-                kind = str(spec.get("group")), str(names.get("kind"))
-                found[kind] = str(names.get("plural")), spec.get("scope") == "Namespaced"
+        found += [item for item in items if _is_definition(item)]
     if not found:
         raise UsageError(f"{path} has no CustomResourceDefinition.")
     return found
+
+
+def _is_definition(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    document = cast("dict[str, Any]", item)
+    spec: Any = document.get("spec")
+    return (
+        document.get("kind") == "CustomResourceDefinition"
+        and isinstance(spec, dict)
+        and isinstance(cast("dict[str, Any]", spec).get("names"), dict)
+    )

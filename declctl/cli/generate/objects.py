@@ -20,21 +20,23 @@ Document = Mapping[str, Any]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The name of what is generated, and the namespace of the process."""
+    """The name of what is generated, the namespace of the process, and the name of the controller."""
 
     name: str
     namespace: str
+    controller: str
 
     @property
     def selector(self) -> dict[str, str]:
         """The labels by which pods are found. They never change."""
-        return {"app.kubernetes.io/name": "declctl", "app.kubernetes.io/instance": self.name}
+        return {"app.kubernetes.io/name": self.controller, "app.kubernetes.io/instance": self.name}
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels of every object."""
         return {
             **self.selector,
+            "app.kubernetes.io/part-of": "declctl",
             "app.kubernetes.io/version": __version__,
             "app.kubernetes.io/managed-by": "declctl-generate",
         }
@@ -48,15 +50,23 @@ class Place(msgspec.Struct, frozen=True):
         return {"name": name or self.name, **where, "labels": self.labels}
 
 
-def place_of(name: str, namespace: str) -> Place:
-    """The place of what is generated. Raises UsageError for a name that labels, or a Service, can't have."""
+def place_of(name: str | None, namespace: str, controller: str) -> Place:
+    """The place of what is generated: by default, its name is that of the controller.
+
+    Raises UsageError for a name that labels, or a Service, can't have.
+    """
+    name = name or controller
     for text, option in ((name, "--name"), (namespace, "--namespace")):
         try:
             check_label(text)
         except BadValue as error:
             hint = "use lower-case letters, digits and dashes, at most 63 of them"
             raise UsageError(f'{option} "{text}" is no name for these objects: {hint}.') from error
-    return Place(name, namespace)
+    try:
+        check_label(controller)
+    except BadValue:  # a longer name, or one with dots: --name stands for it
+        controller = name
+    return Place(name, namespace, controller)
 
 
 class Role(msgspec.Struct, frozen=True):

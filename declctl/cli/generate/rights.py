@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from declctl.cli.generate.kinds import known_kinds, served_kinds
+from declctl.cli.generate.kinds import Definition, bundled_definitions, known_kinds, served_kinds
 from declctl.cli.report import inputs_of, show_faults
 from declctl.cli.undeclared import code_of, undeclared_writes
 from declctl.errors import UsageError
@@ -55,6 +55,7 @@ class PlannedController(msgspec.Struct, frozen=True):
     inputs: Inputs
     plan: Plan
     rights: GrantedRights
+    definitions: Sequence[Definition] = ()  # of its kinds, from files beside the manifest
 
 
 class KubeconfigChoice(msgspec.Struct, frozen=True):
@@ -82,8 +83,9 @@ def planned_controller(
     show_faults((*checked.diagnostics, *undeclared_writes(inputs)))  # warnings alone
     planned = plan(inputs.loaded.controller)
     wanted = kinds_of(planned)
+    bundled = bundled_definitions(inputs.bundle.place, wanted.keys())
     if cluster is None:
-        kinds, missing = known_kinds(wanted, definitions)
+        kinds, missing = known_kinds(wanted, definitions, bundled)
     else:
         kinds, missing = served_kinds(wanted, cluster.file, cluster.context)
     if missing:
@@ -93,7 +95,7 @@ def planned_controller(
     code = code_of(inputs)
     rules = checked.hooks.rules if checked.hooks is not None else ()
     rights = list(rights_of(planned, kinds, code, namespace=namespace))
-    return PlannedController(inputs, planned, granted_rights(inputs, rights, rules))
+    return PlannedController(inputs, planned, granted_rights(inputs, rights, rules), bundled)
 
 
 def _unknown(inputs: Inputs, kinds: Sequence[tuple[str, tuple[str | int, ...]]], *, is_served: bool) -> str:
@@ -102,8 +104,8 @@ def _unknown(inputs: Inputs, kinds: Sequence[tuple[str, tuple[str | int, ...]]],
     if is_served:
         return f"The cluster does not serve {named}: install the definition first."
     return (
-        f"The plural of {named} is not known without a definition: add --crds FILE with its "
-        "CustomResourceDefinition, or --cluster to ask the cluster of the kubeconfig."
+        f"The plural of {named} is not known without a definition: put its CustomResourceDefinition beside "
+        "the manifest, add --crds FILE with it, or --cluster to ask the cluster of the kubeconfig."
     )
 
 

@@ -145,6 +145,11 @@ def read_files(files: InputFiles) -> CheckResult:
         )
     except OSError as error:
         return CheckResult((_unreadable(files, error),), exhausted=error if is_exhausted(error) else None)
+    return check_inputs(inputs)
+
+
+def check_inputs(inputs: Inputs) -> CheckResult:
+    """Find the faults of inputs that can be found without an import. Blocks."""
     configs, faults = _configs(inputs)
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     return CheckResult((*inputs.loaded.warnings, *found), inputs, _declare(inputs, configs))

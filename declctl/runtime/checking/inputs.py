@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _LINK = "..data"  # the kubelet moves it
 PARSE_SHARE = 0.9  # of the time for a read
+_PARSED = 50  # times as large as its text is a manifest with the place of each value
 _ATTEMPTS = 5  # a link that moves more often during one read is a mistake of its owner
 
 
@@ -48,6 +49,12 @@ class Inputs(msgspec.Struct, frozen=True):
     # The last generation that made all code anew although no file had changed. Caches and indexes that older
     # code has made are not taken over.
     forced: int = 0
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes of memory these take: the files, and the values of the manifest."""
+        parts = (*self.bundle.files.values(), *self.config_files.values())
+        return sum(map(len, parts)) + _PARSED * len(self.loaded.document.text)
 
 
 class InputFiles:

@@ -5,7 +5,8 @@ one event, which tells the handler nothing new: its key is not reconciled becaus
 
 Two kinds of loops remain, which no single event shows:
 
-- A **fight**: the handler writes the same again and again, because somebody else reverts it.
+- A **fight**: the handler writes the same again and again, because somebody else reverts it. That may be
+  another process of the same name: the server takes both for one manager.
 - **Feedback**: each call is caused by writes of handlers of this process alone. The `depth` of a write is the
   number of such calls in a row that have led to it; a change from outside begins anew.
 
@@ -25,6 +26,7 @@ import msgspec
 from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
+from declctl.objects.managed_fields import differs_under
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 MOST_IN_A_MINUTE = 10  # writes of a key that lead to the next one
@@ -66,10 +68,17 @@ class WriteLoop(msgspec.Struct, frozen=True):
     fights: bool  # somebody else reverts what it writes
     object: str  # that it writes
     fields: tuple[str, ...]
+    namesake: str = ""  # the field manager of a fight, if the other side has the same one
 
     def __str__(self) -> str:
+        other = (
+            f"another process with the field manager {self.namesake} (such as an install of the same name in "
+            "another namespace)"
+            if self.namesake
+            else "somebody"
+        )
         why = (
-            f"somebody reverts what it writes to {self.object}"
+            f"{other} reverts what it writes to {self.object}"
             if self.fights
             else f"its writes to {self.object} lead to its next call"
         )
@@ -110,6 +119,7 @@ class _Feeding:
 
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
     fields: tuple[str, ...] = ()
+    namesake: str = ""  # as in `WriteLoop`
     loop: WriteLoop | None = None
     delay: float = 0.0
     until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
@@ -232,7 +242,10 @@ class WriteLoops:
         feeding.times.append(now)
         # The differences are decoded and compared only when a loop is near.
         if len(feeding.times) > MOST_IN_A_MINUTE // 2:
-            found = changed_fields(before(), written.obj)
+            cached = before()
+            found = changed_fields(cached, written.obj)
+            if fights and cached is not None and _is_namesake(cached, written):
+                feeding.namesake = written.manager
             feeding.fields = tuple(dict.fromkeys((*feeding.fields, *found)))[:_MOST_FIELDS]
         many = len(feeding.times) > MOST_IN_A_MINUTE and now - feeding.times[0] < _MINUTE
         if not (feeding.loop is not None or (many and (fights or depth > MOST_IN_A_MINUTE))):
@@ -241,7 +254,7 @@ class WriteLoops:
         feeding.until = now + feeding.delay
         is_new = feeding.loop is None
         what = f"{written.kind} {written.key}"
-        feeding.loop = WriteLoop(origin.handler, origin.key, fights, what, feeding.fields)
+        feeding.loop = WriteLoop(origin.handler, origin.key, fights, what, feeding.fields, feeding.namesake)
         return f"{feeding.loop}; it is called with growing delays from now on" if is_new else None
 
     def _call(self, origin: WriteOrigin) -> _Call:
@@ -280,6 +293,12 @@ class _Guard(msgspec.Struct, frozen=True):
     def delay(self, key: str) -> float:
         """See `WriteLoops.delay`."""
         return self.loops.delay(self.handler, key)
+
+
+def _is_namesake(before: Mapping[str, Any], written: Written) -> bool:
+    """Whether the manager of a repeated write had other values: this process has not written these."""
+    subresource = "status" if written.verb is WriteVerb.PATCH_STATUS else ""
+    return differs_under(dict(before), written.obj, written.manager, written.verb.operation, subresource)
 
 
 def changed_fields(before: Mapping[str, Any] | None, after: KubeObject) -> list[str]:

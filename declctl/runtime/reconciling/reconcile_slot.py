@@ -375,7 +375,10 @@ class ReconcileQueue:
             before.leave(self)
 
     def clear(self) -> int:
-        """Accept no more keys, and drop those that wait; returns how many. The handler was removed."""
+        """Accept no more keys, and drop those that wait; returns how many. The handler was removed.
+
+        A key that waits for a Requeue alone does not count: no change waits for a call.
+        """
         self._queue.shut_down()
         with self._lock:
             dropped = len(self._held)

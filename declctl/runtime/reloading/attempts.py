@@ -8,9 +8,9 @@ of the files.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -194,6 +194,14 @@ class Attempts:
                 return outcome
         assert outcome is not None
         return outcome
+
+    async def until_closed(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run work that may commit a generation. It is undone if the process ends: `stopping` is returned."""
+        task = asyncio.create_task(work, name="rollback")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task])
+        return self.stopping() if task.cancelled() else task.result()
 
     @property
     def is_busy(self) -> bool:

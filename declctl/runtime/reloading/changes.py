@@ -28,7 +28,7 @@ _POLICY = tuple(
 )
 _SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleSpec) if each.compare)
 # Reasons of outcomes, which `reasons` explains:
-NOT_IN_MEMORY = "NotInMemory"  # of a rollback to a generation that is not loaded
+NOT_KEPT = "NotKept"  # of a rollback to a generation that is not kept
 EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
 STOPPING = "Stopping"  # of an attempt that was not made because the process ends
 # Reasons of refusals that lie outside of the files.

@@ -21,14 +21,15 @@ from declctl.manifest.model import DrainPolicy
 from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.checking.allowed_digests import require_allowed
-from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
+from declctl.runtime.checking.check import CheckResult, check_inputs, import_in_child, read_files
 from declctl.runtime.checking.config_secrets import has_other_secrets
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import EXHAUSTED, NOT_IN_MEMORY, RETRIED, Outcome, Result
+from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, RETRIED, Outcome, Result
+from declctl.runtime.reloading.earlier import EarlierGenerations
 from declctl.runtime.reloading.generation import (
     Generation,
     Lifecycle,
@@ -37,7 +38,7 @@ from declctl.runtime.reloading.generation import (
     RuntimeServices,
     Seconds,
 )
-from declctl.runtime.reloading.probation import Probation, ProbationPeriod
+from declctl.runtime.reloading.probation import Probation
 from declctl.runtime.reloading.retirement import Retirement, trim_heap
 from declctl.runtime.reloading.stage import (
     Replays,
@@ -71,6 +72,7 @@ class Reloader:
         # Called when a cache of the active generation has synced.
         self.on_synced: list[Callable[[], object]] = [slots.cache_synced, schedules.cache_synced]
         self.on_commit: list[Callable[[Plan], object]] = []  # called after each commit; may not raise
+        self._earlier = EarlierGenerations()
         self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
         self._files = files
         self._services = services
@@ -243,12 +245,8 @@ class Reloader:
                 return Outcome(Result.UNCHANGED, self.active.number, digest, reason="AttemptedBefore")
             try:
                 with self._own_faults():
-                    await self._require_allowed(checked.inputs)
                     checked = checked.forced(self._next_number if force else self.active.inputs.forced)
-                    checked = await import_in_child(checked, self._children)
-                    if checked.errors:
-                        raise refusal(checked)
-                    staged = await self._staging.next(checked, self._next_number, replaced=self.active)
+                    checked, staged = await self._stage(checked, self.active)
             except ReloadRefused as refused:
                 self._last_digest = digest  # not after a cancellation: the files were not tried then
                 self._secrets_due &= refused.reason in RETRIED
@@ -278,11 +276,14 @@ class Reloader:
             self._last_digest = ""
 
     async def rollback(self, number: int | None = None, *, why: str, asked: bool = True) -> Outcome:
-        """Commit the previous generation again, under the next number; return the outcome.
+        """Commit an earlier generation again, under the next number; return the outcome.
 
-        Only the generation of the trial is still loaded. `number` is the requested one; None: any. `why` is
-        the reason in the log. The present files are not tried again until they change or a user asks. A
-        current attempt is waited for; if it is committed, nothing is done unless a user has `asked`.
+        If a user has `asked`, it is the kept generation `number`, by default the one that was live before.
+        Otherwise it is the previous one of the trial. `why` is the reason in the log. The present files are
+        not tried again until they change or a user asks. A current attempt is waited for; if it is committed,
+        nothing is done unless a user has asked.
+
+        A cancellation is possible until the commit, as in `reload`.
         """
         judged = self.probation.period
         async with self._attempt:
@@ -290,25 +291,38 @@ class Reloader:
             assert self.active is not None
             # The attempt before may have begun another trial: then the verdict was on another generation.
             period, active = self.probation.period, self.active
-            if period is not judged and not asked:
+            if not asked and (period is None or period is not judged):
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
-            if period is None or number not in (None, period.previous.number):
-                return not_in_memory(number, active=active, period=period)
-            previous = period.previous
+            previous = self.probation.previous
+            if previous is not None and not asked:
+                number = previous.number
+            elif number is None and self.kept:
+                number = self.kept[-1]
+            if number is None or number not in self.kept:
+                return not_kept(number, self.kept, active)
             try:
                 with self._own_faults():
-                    await self._require_allowed(previous.inputs)
-                    staged = await self._staging.again(previous, self._next_number, replaced=active)
+                    # Code that is still loaded goes on with its state.
+                    if previous is not None and number == previous.number:
+                        await self._require_allowed(previous.inputs)
+                        staged = await self._staging.again(previous, self._next_number, replaced=active)
+                    else:
+                        staged = await self._stage_earlier(number, active)
             except ReloadRefused as refused:
-                period.refused = True
+                # What failed to come back is not tried again unasked.
+                if period is not None and number == period.previous.number:
+                    period.refused = True
                 return self._refused(refused, active.inputs.digest, began)
-            message = f"rolled back from generation {active.number} to {previous.number}: {why}"
+            message = f"rolled back from generation {active.number} to {number}: {why}"
+            self._earlier.forget(number)
             return self._commit_with_outcome(staged, began, rollback_line=message)
 
     @property
-    def loaded(self) -> tuple[int, ...]:
-        """The numbers of the generation that may come back, if there is one, and of the active one."""
-        return tuple(each.number for each in (self.probation.previous, self.active) if each is not None)
+    def kept(self) -> Sequence[int]:
+        """The numbers of the generations to which a rollback can go back, the newest last."""
+        previous = self.probation.previous
+        on_trial = () if previous is None else (previous.number,)
+        return sorted({*on_trial, *self._earlier.numbers})
 
     async def wait_until_retired(self) -> None:
         """Wait until every replaced generation is retired."""
@@ -335,6 +349,22 @@ class Reloader:
         if checked.exhausted is not None:
             raise checked.exhausted
         return checked, checked.inputs.digest if checked.inputs is not None else self._files.digest()
+
+    async def _stage(self, checked: CheckResult, active: Generation) -> tuple[CheckResult, StagedGeneration]:
+        """Import checked inputs in a child, and make the next generation of them. Raises ReloadRefused."""
+        await self._require_allowed(checked.inputs)
+        checked = await import_in_child(checked, self._children)
+        if checked.errors:
+            raise refusal(checked)
+        return checked, await self._staging.next(checked, self._next_number, replaced=active)
+
+    async def _stage_earlier(self, number: int, active: Generation) -> StagedGeneration:
+        """Make the next generation of the files of a kept one. Raises ReloadRefused."""
+        inputs = self._earlier.get(number)
+        assert inputs is not None
+        checked = await in_thread(lambda: check_inputs(inputs), name="declctl-read")
+        _, staged = await self._stage(checked.forced(active.inputs.forced), active)
+        return staged
 
     async def _require_allowed(self, inputs: Inputs | None) -> None:
         """Raise ReloadRefused if a list of allowed digests lacks these files.
@@ -400,6 +430,7 @@ class Reloader:
                 policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
             released = self.probation.begin(old, new.plan.reload, back=back)
             self._retiring.begin(old, policy, ended, released)
+            self._earlier.add(old.number, old.inputs)
         self._changed.set()
         return replayed
 
@@ -457,22 +488,13 @@ class Reloader:
         )
 
 
-def not_in_memory(number: int | None, *, active: Generation, period: ProbationPeriod | None) -> Outcome:
-    """The outcome if the requested generation is not loaded; says which one is loaded."""
+def not_kept(number: int | None, kept: Sequence[int], active: Generation) -> Outcome:
+    """The outcome if the requested generation is not kept; says which ones are."""
     if number is None:
-        message = "no earlier generation is in memory: "
+        message = "no earlier generation is kept: none was live since the start of this process"
+    elif number == active.number:
+        message = f"generation {number} is the one that runs"
     else:
-        message = f"generation {number} is not in memory: "
-    if period is not None:
-        message += f"generation {period.previous.number} is"
-    elif not active.plan.reload.probation_period:
-        message += (
-            "the manifest that runs has no spec.reload.probationPeriod, which keeps one for that time after "
-            "a reload"
-        )
-    else:
-        message += (
-            f"one is kept for {active.plan.reload.probation_period:g} s after a reload "
-            "(spec.reload.probationPeriod), and no longer"
-        )
-    return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_IN_MEMORY, message)
+        others = ", ".join(map(str, kept)) or "none"
+        message = f"generation {number} is not kept; those that are: {others}"
+    return Outcome(Result.REFUSED, active.number, active.inputs.digest, NOT_KEPT, message)

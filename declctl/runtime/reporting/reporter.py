@@ -204,6 +204,7 @@ class StatusReporter:
         self,
         name: str,
         *,
+        process: str = "",
         active: Callable[[], Generation | None],
         old: Callable[[], Sequence[OldGeneration]],
         caches: InformerPool,
@@ -223,6 +224,7 @@ class StatusReporter:
         log: Log,
     ) -> None:
         self._name = name
+        self._process = process
         self._active = active
         self._old = old
         self._caches = caches
@@ -419,6 +421,7 @@ class StatusReporter:
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),
+            process=self._process,
         )
 
     def _plugins(self) -> list[PluginStatus]:
@@ -460,9 +463,8 @@ class StatusReporter:
             if not handler.is_idle:
                 figures = handler.statistics()
                 left = figures.queued + figures.running
-                reasons.append(
-                    f"{handler.name} has {left} changes left ({figures.last_error or 'no failure'})"
-                )
+                changes = "1 change" if left == 1 else f"{left:,} changes"
+                reasons.append(f"{handler.name} has {changes} left ({figures.last_error or 'no failure'})")
         return "; ".join(reasons)
 
     def failed_handlers(self) -> str:

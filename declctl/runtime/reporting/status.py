@@ -70,7 +70,7 @@ PROCESS_FIGURES = (
     Figure(
         "generations_alive",
         "declctl_generations_alive",
-        "Generations in memory: more than one while an old one drains or can come back.",
+        "Generations with loaded code: more than one while an old one drains, or in a probation.",
         counts=False,
     ),
     Figure(
@@ -719,6 +719,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
+    process: str = ""  # its pod; outside of a cluster, its machine and its id
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""

@@ -6,6 +6,7 @@ be secrets.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -24,6 +25,8 @@ from declctl.objects.managed_fields import (
 )
 from declctl.writes import WriteRecord, WriteResult, WriteVerb
 
+# Results of writes of which the server may have stored something.
+_UNCERTAIN = (WriteResult.NOT_LEADER, WriteResult.FAILED, WriteResult.CANCELLED)
 _MOST_CANDIDATES = 1000  # names that are compared for a suggestion
 # Where paths begin that users write without their beginning.
 _STARTS = (("spec",), ("spec", "template", "spec"), ("metadata",), ("status",))
@@ -60,6 +63,8 @@ class OwnedField(msgspec.Struct, frozen=True):
     # True if `write` gave the field its value; False if it is the newest write of the manager that changed
     # the object, as it can't be told which one gave the field its value.
     exact: bool = False
+    # True if another process has written the field under this manager, after the newest write of this one.
+    elsewhere: bool = False
 
 
 class WriteExplanation(msgspec.Struct, frozen=True):
@@ -100,6 +105,7 @@ def explain_object(
     records = [each for each in records if not uid or each.uid in ("", uid)]
     wanted = _steps(field) if field else ()
     by_manager = _by_manager(records)
+    uncertain = {each.manager for each in records if each.result in _UNCERTAIN}
     fields: list[OwnedField] = []
     for entry in metadata.get("managedFields") or ():
         owner = OwnedField(
@@ -112,10 +118,18 @@ def explain_object(
             None,
         )
         writes = by_manager.get((owner.manager, owner.operation, owner.subresource), ())
+        # Values have other places in another version of the API.
+        is_same_version = entry.get("apiVersion") in (None, (obj or {}).get("apiVersion"))
+        is_known = is_same_version and owner.manager not in uncertain
         for steps, value in owned_values(entry.get("fieldsV1") or {}, obj):
             if not _concerns(steps, wanted):
                 continue
-            record, exact = _write_of(field_digest(steps, value), writes)
+            digest = field_digest(steps, value)
+            if is_known and _is_from_elsewhere(digest, writes, metadata):
+                handler = managers.get(owner.manager)
+                fields.append(replace(owner, path=_shown(steps), handler=handler, elsewhere=True))
+                continue
+            record, exact = _write_of(digest, writes)
             # A write by an official client may be part of no call that is known.
             known = record is not None and record.origin.generation > 0
             handler = record.origin.handler if record is not None and known else managers.get(owner.manager)
@@ -290,6 +304,22 @@ def _by_manager(records: Iterable[WriteRecord]) -> dict[tuple[str, str, str], li
             subresource = "status" if record.verb is WriteVerb.PATCH_STATUS else ""
             found.setdefault((record.manager, record.verb.operation, subresource), []).append(record)
     return found
+
+
+def _is_from_elsewhere(digest: int, records: Sequence[WriteRecord], metadata: Mapping[str, Any]) -> bool:
+    """Whether a field has another value than after the newest write of its manager by this process."""
+    # A write that came after the object was read says nothing of it.
+    read = _number(metadata.get("resourceVersion"))
+    newest = next((each for each in reversed(records) if _number(each.resource_version) <= read), None)
+    if newest is None or newest.fields is None or not newest.fields.digests:
+        return False
+    return digest not in read_digests(newest.fields.digests)
+
+
+def _number(version: object) -> float:
+    """A resource version as a number; NaN, which no other one is compared with, for any other text."""
+    text = str(version or "")
+    return int(text) if text.isdecimal() else math.nan
 
 
 def _write_of(digest: int, records: Sequence[WriteRecord]) -> tuple[WriteRecord | None, bool]:

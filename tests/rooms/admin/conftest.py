@@ -233,7 +233,7 @@ class FakeRuntime:
         self.metrics = MetricsSpec()
         self.client: Any = None
         attempts = [{"generation": 6, "result": "Applied"}]
-        self.told_history: dict[str, Any] = {"attempts": attempts, "inMemory": [5, 6]}
+        self.told_history: dict[str, Any] = {"attempts": attempts, "generation": 6, "kept": [5]}
         self.rolled_back: list[int | None] = []
         pods = (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))
         self.cache = Cache({str(each.key): each for each in pods})

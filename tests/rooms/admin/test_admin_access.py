@@ -136,7 +136,7 @@ REDACTING = [{"address": EVERYWHERE}, {"address": EVERYWHERE, "token": "right"},
 def test_without_the_token_there_are_no_texts(ask: Callable, runtime, path: str, given: dict):
     """What a handler raised with, or a server said, may have a password in it."""
     runtime.say(**with_secrets(runtime.now))
-    runtime.told_history = {"attempts": [attempt(SECRET)], "inMemory": [5, 6]}
+    runtime.told_history = {"attempts": [attempt(SECRET)], "generation": 6, "kept": [5]}
     answer = ask(path, **given)
     assert answer.status == (503 if path == "/readyz" else 200)
     assert SECRET not in answer.text

@@ -132,7 +132,7 @@ def test_reloads_are_listed_with_their_changes_and_reasons(ask: Callable, runtim
     applied |= {"changes": changes, "seconds": 0.0123}
     refused = {"time": "2026-01-01T11:30:00Z", "result": "Refused", "generation": 6}
     refused |= {"message": "handlers.py:3: no", "suggestion": "run `declctl validate`"}
-    runtime.told_history = {"attempts": [applied, refused], "inMemory": [6]}
+    runtime.told_history = {"attempts": [applied, refused], "generation": 6, "kept": []}
     text = ask("/").text
     assert text.index("11:30:00 UTC") < text.index("11:00:00 UTC")
     for words in (*changes, "6 (runs)", "12.3ms", "handlers.py:3: no", "run <code>declctl validate</code>"):
@@ -142,7 +142,7 @@ def test_reloads_are_listed_with_their_changes_and_reasons(ask: Callable, runtim
 def test_the_page_of_a_starting_process_has_no_generation(ask: Callable, runtime):
     """A browser may be faster than the first generation."""
     runtime.say(generation=0, bundle_hash="", resources=(), handlers=(), plugins=(), ready=False)
-    runtime.told_history = {"attempts": [], "inMemory": []}
+    runtime.told_history = {"attempts": [], "generation": 0, "kept": []}
     text = ask("/").text
     assert "Warning: The controller is starting" in text
     assert 'id="handlers"' not in text
@@ -168,7 +168,7 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
         reload_retry=RetryStatus("Forbidden", 2, 3.0),
     )
     attempt = {"result": "Refused", "generation": 6, "message": text, "changes": [text], "suggestion": text}
-    runtime.told_history = {"attempts": [{"time": "2026-01-01T11:00:00Z", **attempt}], "inMemory": []}
+    runtime.told_history["attempts"] = [{"time": "2026-01-01T11:00:00Z", **attempt}]
     assert ask("/", Accept=accept).text.count(SECRET) > 10
     shown = ask("/", token="right", Accept=accept)
     assert shown.status == 200
@@ -178,7 +178,7 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
 
 
 def _alarms(status: ControllerStatus, *attempts: Mapping[str, Any]) -> list[Alarm]:
-    history = {"attempts": list(attempts), "inMemory": []}
+    history = {"attempts": list(attempts), "generation": 0, "kept": []}
     # Without the parts of the resources, of which a test has only the faults of indexes.
     whole = replace(status, resources=[replace(each, informers=()) for each in status.resources])
     return list(alarms(status, whole.document(), history, now=NOW))

@@ -178,7 +178,8 @@ async def test_a_refused_edit_is_red_at_the_top(scene: Scene) -> None:
     runtime.say(conditions=(*WELL.conditions, REFUSED))
     runtime.told_history = {
         "attempts": [{"result": "Refused", "generation": 6, "suggestion": "close the `(`"}],
-        "inMemory": [6],
+        "generation": 6,
+        "kept": [],
     }
     await scene.next_view()
     await scene.sees("#alarms article.bad", "Alarm: The last edit was refused: SyntaxError")

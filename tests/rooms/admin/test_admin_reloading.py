@@ -89,4 +89,4 @@ def test_what_is_no_number_is_told(ask: Callable, runtime):
     assert answer.status == 400
     assert "'latest' is not the number of a generation" in answer.json["error"]
     assert runtime.rolled_back == []
-    assert ask("/history").json["inMemory"] == [5, 6]
+    assert ask("/history").json["kept"] == [5]

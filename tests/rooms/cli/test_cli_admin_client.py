@@ -184,18 +184,18 @@ def test_rollback_says_what_became_of_it(ask, process, arguments, path, result, 
 
 @pytest.mark.guarantee("G21", "G25")
 def test_history_lists_the_attempts(ask, process):
-    """One line for each, and a star at what can come back; json is the document."""
+    """One line for each, with what runs and what can come back; json is the document."""
     first = {"generation": 1, "time": "2026-01-01T12:00:00Z", "result": "Applied", "reason": "Started"}
     first |= {"bundleHash": "4f2c" * 16, "message": "", "changes": []}
     second = {**first, "generation": 2, "reason": "Applied", "changes": ["~handler notify (code)"]}
     refused = {**second, "result": "Refused", "reason": "SyntaxError", "message": "handlers.py:4: no"}
-    process.answers(200, {"attempts": [first, second, refused], "inMemory": [2]})
+    process.answers(200, {"attempts": [first, second, refused], "generation": 2, "kept": [1]})
     lines = ask("history").lines
-    assert [line.split()[0] for line in lines] == ["GENERATION", "1", "2*", "2"]
+    assert [line.split("  ")[0] for line in lines] == ["GENERATION", "1 (can come back)", "2 (runs)", "2"]
     assert "4f2c4f2c4f2c " in lines[1]
     assert lines[2].endswith("~handler notify (code)")
     assert lines[3].endswith("handlers.py:4: no")
-    assert ask("history", "-o", "json").document["inMemory"] == [2]
+    assert ask("history", "-o", "json").document["kept"] == [1]
 
 
 @pytest.mark.guarantee("G25")

@@ -77,7 +77,7 @@ def test_a_name_is_enough_from_any_folder(declctl, runs):
 def test_without_a_manifest_the_only_one_is_meant_and_of_several_none(folder, runs):
     """With one controller nothing needs to be said; with two, a command never picks one."""
     only = runs("a", "127.0.0.1:1001")
-    assert admin_address(None).process == only
+    assert admin_address(None).process == admin_address(str(only.pid)).process == only
     runs("b", "127.0.0.1:1002")
     with pytest.raises(UsageError, match=r"2 controllers run .*: a \(.*; b \(.*--admin"):
         admin_address(None)

@@ -253,13 +253,6 @@ def test_a_volume_that_no_pod_can_have_is_refused(deploy, more, arguments, said)
     assert said in ended.err
 
 
-def test_the_namespace_comes_first_if_it_is_asked_for(deploy):
-    """What is in it can be applied then. It has no labels: one that is there stays as it is."""
-    assert not any(kind == "Namespace" for kind, _ in deploy().objects)
-    first = next(iter(deploy("--namespace", "team-a", "--create-namespace").objects.values()))
-    assert first == {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
-
-
 def test_probes_ask_the_address_of_the_manifest(deploy):
     """One that they reach stays; over plain HTTP to one with TLS, a pod would restart again and again."""
     container = container_of(deploy(more="  admin: {bindAddress: '0.0.0.0:9000'}\n"))
@@ -300,6 +293,34 @@ def test_a_second_process_needs_an_election(deploy):
     assert "PodDisruptionBudget" not in {kind for kind, _ in one}
     assert two["Deployment", "guard"]["spec"]["replicas"] == 2
     assert two["PodDisruptionBudget", "guard"]["spec"]["maxUnavailable"] == 1
+    spread = two["Deployment", "guard"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"].split("/")[1] for each in spread] == ["hostname", "zone"]
+    assert "topologySpreadConstraints" not in spec["template"]["spec"]
+
+
+def test_what_options_add_to_the_pod_and_its_network(deploy, write):
+    """The namespace (without labels) and the definitions of its kinds come first, for what follows."""
+    text = (EXAMPLES / "05-custom-resource" / "crd.yaml").read_text("utf-8")
+    write("crd.yaml", text)
+    write("others.yaml", text.replace("group: ", "group: other."))
+    write("faulty.yaml", "}")
+    definition = yaml.safe_load(text)
+    kind = f"apiVersion: {definition['spec']['group']}/v1, kind: {definition['spec']['names']['kind']}"
+    options = ("--env=A=1=2", "--env=B=", "--egress=10.0.0.1/32:443", "--egress=fd00::/8", "--name=x")
+    pods = PODS.replace("apiVersion: v1, kind: Pod", kind)
+    objects = deploy(*options, "--create-namespace", "-n", "a", pods=pods).objects
+    first, second, *_ = objects.values()
+    assert (first["kind"], first["metadata"], second) == ("Namespace", {"name": "a"}, definition)
+    assert {"Namespace", "CustomResourceDefinition"}.isdisjoint(kind for kind, _ in deploy().objects)
+    spec = objects["Deployment", "x"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "A", "value": "1=2"}, {"name": "B", "value": ""}]
+    assert set(spec["selector"]["matchLabels"].values()) == {"guard", "x"}
+    server = {"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": [{"port": 443}]}
+    rules = objects["NetworkPolicy", "x"]["spec"]["egress"]
+    assert rules[1:] == [server, {"to": [{"ipBlock": {"cidr": "fd00::/8"}}]}]
+    for wrong in (["--env=A"], ["--env=A=1", "--env=A=2"], ["--egress=web"], ["--egress=::/0:99999"]):
+        assert deploy(*wrong).status == 2
 
 
 def test_secrets_are_read_from_a_secret_and_are_in_no_config_map(deploy, write, monkeypatch):

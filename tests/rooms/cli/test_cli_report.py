@@ -256,7 +256,7 @@ def _item(key: str, state: str, **known: object) -> dict[str, object]:
 
 
 def test_a_queue_is_a_table(capsys):
-    """One line for each item, with ages; on stderr, how many there are and how many are not shown."""
+    """One line for each item, with ages, and how many there are and how many are not shown."""
 
     def queue(*items: dict[str, object], **counts: int) -> tuple[str, str]:
         known = {"running": 0, "waiting": 0, "backingOff": 0, "leftOut": 0, **counts}
@@ -267,14 +267,15 @@ def test_a_queue_is_a_table(capsys):
     added = _item("a/b", "Waiting", type="Added", since="2026-01-01T11:57:00Z", generation=6)
     modified = _item("a/c", "BackingOff", type="Modified", **failed)
     out, err = queue(added, modified, waiting=1234, backingOff=1, leftOut=1233)
+    assert err == ""
     assert [" ".join(line.split()) for line in out.splitlines()] == [
         "KEY STATE TYPE SINCE ATTEMPTS DUE GENERATION LAST ERROR",
         "a/b Waiting Added 3m ago 0 - 6 -",
         "a/c BackingOff Modified - 2 in 30s - KeyError",
+        "notify: 1,234 waiting, 1 backing off; 1,233 are not shown",
     ]
-    assert err == "notify: 1,234 waiting, 1 backing off; 1,233 are not shown\n"
     key = _item("a/b", "Running", priority="Background", again=True)
     out, _ = queue(key, running=1, backingOff=1)
     assert "PRIORITY" in out
     assert "Running, again   Background" in out
-    assert queue() == ("", "notify: nothing waits\n")
+    assert queue() == ("notify: nothing waits\n", "")

@@ -100,7 +100,7 @@ def test_what_a_process_says_is_harmless(ask, process, command):
 
     condition = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     attempt = evil("time", "result", "bundleHash", "reason", "message", generation=1, changes=[EVIL])
-    document = evil("name", "line", "suggestion", ready=False, inMemory=[], result="Refused")
+    document = evil("name", "line", "suggestion", ready=False, kept=[], generation=1, result="Refused")
     document["conditions"] = [evil("reason", "message", **condition)]
     document["plugins"] = [evil("name", "version", "state", "reason")]
     document["attempts"] = [attempt]

@@ -25,7 +25,7 @@ from declctl.runtime.reloading.changes import RETRIED, Result
 ROOT = Path(declctl.__file__).parent
 REPORTER = ROOT / "runtime" / "reporting" / "reporter.py"
 WORD = re.compile(r"[A-Z][A-Za-z]+")
-NAMED = "NOT_ALLOWED|EXHAUSTED|NOT_IN_MEMORY|STOPPING"  # constants that several modules use
+NAMED = "NOT_ALLOWED|EXHAUSTED|NOT_KEPT|STOPPING"  # constants that several modules use
 BY_CONDITION = {
     condition: {each.name for each in REASONS if each.condition == condition}
     for condition in (*CONDITIONS, ATTEMPT)

@@ -70,9 +70,12 @@ def test_what_waits_belongs_to_the_code_that_takes_it(keys, epochs):
 
 
 def test_a_closed_queue_counts_what_it_drops(keys):
-    """Waiting keys, and those that back off or rest."""
-    for name in ("a/one", "a/two", "a/three"):
+    """Waiting keys, and those that back off or rest; none that was reconciled, and asks to come again."""
+    for name in ("a/zero", "a/one", "a/two", "a/three"):
         keys.add(name, CHANGED, Priority.LIVE)
+    done = keys.take()
+    keys.requeue(done, 60.0, CHANGED)
+    keys.done(done)
     keys.retry(keys.take(), 60.0)
     keys.debounce = 60.0
     keys.add("a/four", CHANGED, Priority.LIVE)

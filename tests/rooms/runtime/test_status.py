@@ -160,7 +160,7 @@ def test_a_reload_that_is_slow_by_its_imports_says_so(imports: ImportSeconds, to
         (Outcome(Result.REFUSED, 6, "4f2c", reason="Forbidden"), "grant list and watch"),
         (Outcome(Result.REFUSED, 6, "4f2c", reason="NotSynced"), "spec.reload.warmTimeout"),
         (Outcome(Result.ROLLED_BACK, 7, "4f2c", reason="RolledBack"), "mend the files"),
-        (Outcome(Result.REFUSED, 6, "4f2c", reason="NotInMemory"), "write the earlier files again"),
+        (Outcome(Result.REFUSED, 6, "4f2c", reason="NotKept"), "`declctl history` marks those"),
     ],
 )
 @pytest.mark.guarantee("G25")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
 from declctl.runtime.handling.binding import CallTally as Tally
+from declctl.runtime.reloading.earlier import KEPT_BYTES, EarlierGenerations
 from declctl.runtime.reloading.probation import CallComparison, ProbationPeriod, Verdict, what_failed
 
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)
@@ -180,3 +181,15 @@ def test_what_failed_is_told_worst_first():
         "notify: 1 call hangs for more than 30 s, and nothing else gets through; of generation 1 none took "
         "longer than 0.2 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [([1] * 5, (3, 4, 5)), ([1, 1, 2 * KEPT_BYTES], (3,)), ([1, KEPT_BYTES // 2, KEPT_BYTES // 2], (2, 3))],
+)
+def test_three_are_kept_and_fewer_if_they_are_large(sizes: list[int], kept: tuple[int, ...]) -> None:
+    """The one before can always come back, and none is kept that is older than one that is not."""
+    earlier = EarlierGenerations()
+    for number, size in enumerate(sizes, 1):
+        earlier.add(number, cast("Any", SimpleNamespace(memory=size)))
+    assert earlier.numbers == kept

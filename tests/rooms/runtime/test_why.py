@@ -215,6 +215,14 @@ def test_a_write_that_may_have_set_a_field_is_not_certain() -> None:
     """Somebody had changed one of the fields, and the write put it back: which one is not known."""
     one, again = (settings(v, {"a": "x", "b": "y"}, at=v) for v in (1, 20))
     assert generation_of(again, wrote(one, 1, at=1), wrote(again, 2, at=20), field="data.a") == (2, False)
+    # Another process has the same name, and wrote after it: that is none of these writes.
+    other = settings(30, {"a": "z", "b": "y"}, at=30)
+    writes = wrote(one, 1, at=1), wrote(again, 2, at=20)
+    assert [each.elsewhere for each in explained(other, *writes).fields] == [True, False]
+    may_be_own = (*writes, record("", result=WriteResult.FAILED)), (*writes, wrote(other, 3, at=30))
+    assert not any(each.elsewhere for records in may_be_own for each in explained(other, *records).fields)
+    earlier = settings(10, {"a": "z"}, at=10)  # read before that write
+    assert not explained(earlier, *writes[1:]).fields[0].elsewhere
     # The process has started since: its first write is the newest one, and no more is said of it.
     live = settings(7, {"a": "x"}, at=40)
     assert generation_of(live, wrote(live, 2, at=40), field="data.a") == (2, False)

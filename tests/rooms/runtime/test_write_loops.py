@@ -50,7 +50,7 @@ class Scene:
     def write_again(self, handler: str = "web", **given: Any) -> None:
         based_on, digest, time = given["based_on"], given.get("digest"), given.get("time", "")
         entry = {"manager": f"declctl/x/{handler}", "operation": "Apply", "time": time}
-        obj = {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}}
+        obj = given.get("obj", {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}})
         written = Written(
             WriteVerb.PATCH_STATUS if based_on else WriteVerb.APPLY,
             POD,
@@ -64,7 +64,8 @@ class Scene:
             digest=self.version if digest is None else digest,
         )
         origin = WriteOrigin(handler, 1, key="a/web", reads=given.get("reads"))
-        self.loops.note(written, origin, before=lambda: {"metadata": {}, "status": {"seen": 0}})
+        before = given.get("before", {"metadata": {}, "status": {"seen": 0}})
+        self.loops.note(written, origin, before=lambda: before)
 
 
 @pytest.fixture
@@ -138,6 +139,19 @@ def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_o
     (loop,) = scene.loops.loops()
     assert (loop.fights, loop.handler) == (True, "web")
     assert "somebody reverts what it writes to v1 Pod a/web" in scene.reports[0]
+
+
+@pytest.mark.parametrize("manager", ["declctl/x/web", "kubectl"])
+def test_a_fight_with_a_process_of_the_same_name_is_named(scene, manager: str) -> None:
+    """Two installs in two namespaces are one manager for the server: its fields had values of the other."""
+    entry = {"operation": "Apply", "fieldsV1": {"f:spec": {"f:seen": {}}}}
+    after = {"metadata": {"managedFields": [{**entry, "manager": "declctl/x/web"}]}, "spec": {"seen": 1}}
+    before = {"metadata": {"managedFields": [{**entry, "manager": manager}]}, "spec": {"seen": 2}}
+    for _ in range(MOST_IN_A_MINUTE + 2):
+        scene.version += 1
+        scene.write(based_on=None, digest=7, obj=after, before=before)
+    other = "somebody" if manager == "kubectl" else f"another process with the field manager {manager} (such"
+    assert f"a/web: {other}" in scene.reports[0]
 
 
 def test_an_apply_that_changes_nothing_is_no_fight(scene) -> None:

@@ -3,11 +3,14 @@
 import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from declctl.testing import ControllerUnderTest, running
+from declctl.errors import ManifestErrors
+from declctl.testing import BundleDir, ControllerUnderTest, running, until
+from declctl.testing import controller as under_test
 
 MANIFEST = """
 apiVersion: declctl.dev/v1alpha1
@@ -86,17 +89,41 @@ def test_a_call_that_takes_too_long_is_a_timeout(controller: ControllerUnderTest
         controller.on_machinery(fail(), 10)
 
 
-def test_a_busy_controller_is_not_idle(controller: ControllerUnderTest) -> None:
+def test_a_busy_controller_is_not_idle(controller: ControllerUnderTest, monkeypatch: Any) -> None:
     """Its loop does not answer in time: that is the AssertionError of a wait, as for any other reason."""
     go = threading.Event()
     loop = controller.on_machinery(_loop(), 5)
     loop.call_soon_threadsafe(go.wait)
+    monkeypatch.setattr(under_test, "_LOOK_SECONDS", 0.1)
     try:
-        with pytest.raises(AssertionError, match=r"not within 0\.1 s: all caches have seen version"):
+        with pytest.raises(AssertionError, match=r"^not idle within 0\.1 s: its machinery loop has not"):
             controller.wait_idle(0.1)
     finally:
         go.set()
     controller.wait_idle()
+
+
+def test_a_wait_that_fails_names_what_is_not_done_and_its_last_error(tmp_path: Path) -> None:
+    """The test reads which key of which handler is left, and why; a cache that lacks objects, too."""
+    handler = "{name: fails, resourceRef: {name: pods}, entryPoint: 'a:f', retry: {initialBackoff: 1m}}"
+    files = {"manifest.yaml": f"{MANIFEST}  handlers: [{handler}]\n", "a.py": "def f(change): 1 / 0\n"}
+    pod = {"apiVersion": "v1", "kind": "Pod"}
+    with running(BundleDir(tmp_path, files).path, objects=[{**pod, "metadata": {"name": "a"}}]) as controller:
+        until("it has failed", lambda: controller.handler("fails").retried)
+        controller.sandbox.faults.silence("pods")
+        controller.sandbox.create({**pod, "metadata": {"name": "b"}})
+        left = r"^not idle within 0 s: fails has 1 change left \(default/a: ZeroDiv.*; pods has seen version "
+        with pytest.raises(AssertionError, match=left) as failed:
+            controller.wait_idle(0.0)
+        assert "; fails default/a is BackingOff (failed attempts: 1, ZeroDivisionError)" in str(failed.value)
+
+
+def test_a_fault_of_the_manifest_is_its_one_line() -> None:
+    """A test with a typo in its manifest reads the typo, and not how declctl has come to it."""
+    with pytest.raises(ManifestErrors, match=r"manifest\.yaml:\d+:\d+: error DCL") as failed:
+        running(MANIFEST.replace("apiVersion: v1,", "apiversion: v1,")).start()
+    assert len([entry for entry in failed.traceback if not entry.ishidden(failed)]) == 1
+    assert failed.value.__suppress_context__
 
 
 async def _loop() -> asyncio.AbstractEventLoop:

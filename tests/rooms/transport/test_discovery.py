@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import NotFound, UsageError
+from declctl.errors import ApiError, NotFound, UsageError
 from declctl.objects import GroupVersionKind
 from declctl.transport.discovery import Discovery, ResourceName
 
@@ -22,6 +22,8 @@ class Server:
         self.asked.append(path)
         if path not in self.groups:
             raise NotFound(404, "NotFound", "404 page not found")
+        if "broken" in path:
+            raise ApiError("503")
         return self.groups[path]
 
 
@@ -84,7 +86,9 @@ DEPLOYMENTS = {
         | {"namespaced": True},
     ]
 }
+GROUPS = [{"name": name, "preferredVersion": {"version": "v1"}} for name in ("none", "broken", "apps")]
 SERVED = {"/apis/apps": APPS, "/apis/apps/v1": DEPLOYMENTS, "/apis/apps/v2beta1": DEPLOYMENTS}
+SERVED |= {"/apis": {"groups": GROUPS}, "/apis/broken/v1": {}}
 
 
 def called(server, name):
@@ -121,10 +125,10 @@ def test_what_is_no_name_of_a_resource_is_refused(text):
 
 @pytest.mark.client_go("Dynamic factory")
 @pytest.mark.parametrize(
-    "name", ["deployments.apps", "deployment.apps", "deploy.apps", "deployments.v1.apps"]
+    "name", ["deployments.apps", "deployment.apps", "deploy.apps", "deployments.v1.apps", "deploy"]
 )
 def test_a_resource_is_found_by_its_name(name):
-    """Plural, singular or short, in the version that the server prefers; a subresource is no resource."""
+    """Plural, singular or short, with its group or not, in the preferred version; a subresource is none."""
     found = called(Server(**SERVED), name)
     assert (str(found.gvk), found.plural, found.namespaced) == ("apps/v1 Deployment", "deployments", True)
 
@@ -150,7 +154,7 @@ async def test_what_was_found_by_its_name_is_known_by_its_kind():
     [
         ("deploymnts.apps", r"serves no deploymnts\.apps; did you mean deployments\?"),
         ("foos.ex.io", r"https://one serves no foos\.ex\.io$"),
-        ("deployments", r"serves no deployments; .* as deployments\.apps is"),
+        ("deploymnts", r"serves no deploymnts; did you mean deployments\?"),
     ],
 )
 def test_a_resource_that_is_not_served_is_a_sentence(name, sentence):
