@@ -118,6 +118,28 @@ def test_an_answer_counts_for_a_short_time(scene):
     assert scene.decide(token="of-reader2") is AccessVerdict.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize("answer_takes", [0.0, 4.0])
+def test_a_token_that_was_taken_back_opens_nothing_after_ten_seconds(scene, answer_takes: float):
+    """Neither by what was decided later for its user, nor by an answer that was long on its way."""
+    ask = scene.server.request_json
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        answer = await ask(*given, **named)
+        scene.clock.set(answer_takes)
+        return answer
+
+    scene.server.request_json = slow
+    assert scene.decide() is AccessVerdict.ALLOWED
+    scene.server.request_json = ask
+    scene.server.rights.add(("post", "/-/reload"))
+    scene.clock.set(REVIEW_SECONDS - 2 * answer_takes - 0.01)
+    assert scene.decide(verb="post", path="/-/reload") is AccessVerdict.ALLOWED
+    scene.server.answer = {"status": {"authenticated": False}}
+    scene.clock.set(0.01)
+    assert scene.decide(verb="post", path="/-/reload") is AccessVerdict.UNAUTHENTICATED
+    assert scene.decide() is AccessVerdict.UNAUTHENTICATED
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

@@ -1,14 +1,16 @@
 """`GET /events` on the admin address: calls and reloads, live."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from declctl.admin import serve
+from declctl.admin import TokenFile, serve
 from declctl.admin.tap import MOST_LISTENERS
 from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall
 from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime, until
@@ -117,3 +119,31 @@ def test_a_stream_needs_the_token(ask: Callable, runtime: FakeRuntime):
     assert ask("/events", token="t" * 20).status == 401
     assert ask("/events", method="HEAD").status == 200
     assert not runtime.tap.is_open
+
+
+async def test_a_stream_ends_with_the_right_to_it(runtime: FakeRuntime, tmp_path: Path, monkeypatch):
+    """A token that was taken back shows no call any more, whether calls come or not."""
+    monkeypatch.setattr("declctl.admin.tap._LOOK_SECONDS", 0.02)
+    file = tmp_path / "token"
+    file.write_text("first")
+    async with (
+        serve(runtime, LOOPBACK, authorizer=TokenFile(file)) as bound,
+        aiohttp.ClientSession() as session,
+    ):
+        headers = {"Authorization": "Bearer first"}
+        quiet, busy = [
+            events(await session.get(f"http://{bound}/events?{query}", headers=headers))
+            for query in ("failed=true", "")
+        ]
+        await anext(quiet)
+        await anext(busy)
+        runtime.tap.called(call())
+        assert (await anext(busy))["kind"] == "call"
+        file.write_text("second")
+        async with asyncio.timeout(10):
+            while runtime.tap.is_open:
+                runtime.tap.called(call())
+                await asyncio.sleep(0)
+            for stream in (quiet, busy):
+                *_, end = [document async for document in stream]
+                assert end == {"kind": "end", "reason": "The token does not count any more."}
