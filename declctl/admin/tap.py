@@ -1,8 +1,8 @@
 """`GET /events`: the calls of handlers and the marks of reloads, live, as server-sent events.
 
 Each event is one JSON document. `dropped` says how many calls a slow client has lost, and `end` why the
-stream ends: the process ends, or the client has lost the right to it. A comment comes while nothing happens, so that proxies and clients see that the connection
-lives. A client that does not read is cut off.
+stream ends: the process ends, or the client has lost the right to it. A comment comes while nothing happens,
+so that proxies and clients see that the connection lives. A client that does not read is cut off.
 """
 
 import asyncio
