@@ -1,10 +1,11 @@
 """Only reviewed files run: a list of digests outside of the bundle decides, before any code is imported."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from declctl.errors import ReloadRefused
+from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import until
@@ -69,6 +70,27 @@ def test_files_that_nobody_has_reviewed_do_not_start(reviews) -> None:
     digest = reviews.write("first")
     with pytest.raises(ReloadRefused, match=f"{digest}, is not in {reviews.list}: let somebody review"):
         reviews.rig.run(reviews.code("first"))
+    assert not reviews.is_imported("first")
+
+
+def test_reviewed_code_imports_nothing_that_was_added_beside_it(reviews, monkeypatch) -> None:
+    """Neither in the child process nor in that of the controller; nor does a process search that folder."""
+    folder = reviews.rig.folder.path
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); __import__('planted')\n" + reviews.code("first")
+    reviews.rig.write(code)
+    (folder / "planted.py").write_text(reviews.code("planted"))
+    reviews.allow(InputFiles(str(folder)).read().bundle_digest)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    with pytest.raises(ManifestErrors, match=r"planted\.py is not imported as planted"):
+        reviews.rig.run(code)
+    reviews.rig.reload_policy += ", preflight: Off"
+    reviews.rig.write(code)
+    reviews.allow(InputFiles(str(folder)).read().bundle_digest)
+    with pytest.raises(ManifestErrors, match=r"planted\.py is not imported as planted"):
+        reviews.rig.run(code)
+    with pytest.raises(ReloadRefused, match="Python looks for modules"):
+        reviews.rig.run(code)
+    assert not reviews.is_imported("planted")
     assert not reviews.is_imported("first")
 
 

@@ -12,10 +12,10 @@ from declctl.cli.generate.objects import Document, Place
 from declctl.errors import UsageError
 from declctl.manifest.model import PluginSpec
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.config_map import CODE_LABEL
 
 MANIFEST: Final = "manifest.yaml"
 FOLDER: Final = "/etc/declctl"
-CODE_LABEL: Final = "declctl.dev/code"
 LARGEST: Final = 1_000_000  # bytes of one ConfigMap; an API server takes 1 MiB
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")

@@ -23,8 +23,8 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 def require_reviewed(inputs: Inputs, lists: Iterable[str | None]) -> None:
     """Raise ReloadRefused unless each of these files has the digest of the inputs. Blocks.
 
-    If there is a list, neither a list nor a file of `spec.admin` may be beside the manifest, where its authors
-    write. `lists` are those of `require_allowed`.
+    If there is a list, neither a list nor a file of `spec.admin` may be beside the manifest, where its
+    authors write. `lists` are those of `require_allowed`.
     """
     named = [each for each in lists if each is not None]
     if not named:
