@@ -4,6 +4,7 @@ import io
 import json
 import sys
 
+import pytest
 import yaml
 
 from declctl.cli.tap import show_tap
@@ -41,6 +42,19 @@ def test_each_call_is_a_line(ask, process):
         "--- 1,200 calls are not shown: there are more than can be sent",
         "--- the process ends",
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"time": "\x1b[2J"}, {"time": "0001-01-01"}, {"seconds": None}, {"paths": 1}]
+)
+def test_a_call_that_can_not_be_read_is_one_line(ask, process, wrong: dict):
+    """Of another version, or of somebody else at that address: no traceback, and nothing for the terminal."""
+    process.streams(BEGIN, {**CALL, **wrong}, END)
+    ended = ask("tap")
+    assert ended.status == 2
+    assert "has sent what is no call of declctl" in ended.err
+    assert "\x1b" not in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_json_is_a_document_in_each_line(ask, process):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -19,16 +20,28 @@ ODD = [None, "text", {"a": 1}, {"a": None}, {"a": "not base64!"}, {"a": "gICAgIC
 
 
 @pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("quote", QUOTES)
-def test_a_value_is_hidden_in_each_form(value: str, quote):
+@pytest.mark.parametrize("quoted", QUOTES)
+def test_a_value_is_hidden_in_each_form(value: str, quoted):
     """Plain, as Python and JSON quote it, and encoded."""
     values = SecretValues()
     values.remember(secret(a=value))
-    text = f"before {quote(value)} after"
+    text = f"before {quoted(value)} after"
     for line in value.splitlines():
         assert line not in values.hide(text)
     assert values.hide(text).startswith("before ")
     assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"
+
+
+URLS = [urlencode, lambda query: quote(query["p"]), lambda query: quote(query["p"], "")]
+
+
+@pytest.mark.parametrize("encode", URLS)
+def test_a_value_is_hidden_in_a_url(encode):
+    """Errors of HTTP clients have the URL: a path, or a query."""
+    values = SecretValues()
+    values.remember(secret(a="pass/w\u00f6rd + 1"))
+    values.remember({"stringData": {"a": "half of a pair \ud800"}})
+    assert values.hide(encode({"p": "pass/w\u00f6rd + 1"})).removeprefix("p=") == "(hidden)"
 
 
 def test_which_values_are_hidden():
