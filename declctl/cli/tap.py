@@ -56,10 +56,8 @@ def show_tap(
                     try:
                         _print(document, columns)
                     except (LookupError, TypeError, ValueError, OverflowError) as error:
-                        what = excerpt(str(document), most=200)
-                        raise UsageError(
-                            f"{target} has sent what is no {kind} of declctl: {what}."
-                        ) from error
+                        sent = excerpt(str(document), most=200)
+                        raise UsageError(f"{target} has sent what is no {kind} of declctl: {sent}") from error
                 calls += kind == "call"
                 if kind == "end" or calls == count:
                     break

@@ -54,7 +54,7 @@ def policy(kubectl: Kubectl, where: tuple[str, str]) -> Iterator[None]:
 
 
 def test_only_reviewers_change_what_has_the_label(
-    policy: None, kubectl: Kubectl, where: tuple[str, str]
+    policy: None, real_cluster: Cluster, kubectl: Kubectl, where: tuple[str, str]
 ) -> None:
     reviewers = ("declctl-reviewers",)
     for name in ("bundle", "settings"):
@@ -75,16 +75,9 @@ def test_only_reviewers_change_what_has_the_label(
     # Other ConfigMaps are as they were.
     assert kubectl("delete", "configmap", "settings", *where).returncode == 0
     assert kubectl("delete", "configmap", "bundle", *where, groups=reviewers).returncode == 0
-
-
-def test_a_namespace_with_code_can_be_deleted(
-    policy: None, real_cluster: Cluster, kubectl: Kubectl, where: tuple[str, str]
-) -> None:
-    """Its ConfigMaps are deleted by the namespace controller, which is in no group of reviewers."""
-    if not real_cluster.has_controllers:
-        pytest.skip("no kube-controller-manager beside the API server: no namespace goes away")
-    marked = ("create", "configmap", "bundle", *where), ("label", "configmap", "bundle", *where, CODE)
-    for command in marked:
-        assert kubectl(*command, groups=("declctl-reviewers",)).returncode == 0
-    assert kubectl("delete", "namespace", where[1], "--wait=false").returncode == 0
-    until("it is gone", lambda: kubectl("get", "namespace", where[1]).returncode != 0, seconds=60)
+    # The namespace controller is no reviewer, and no namespace with code stays for ever.
+    kubectl("create", "configmap", "bundle", *where)
+    kubectl("label", "configmap", "bundle", *where, CODE, groups=reviewers)
+    kubectl("delete", "namespace", where[1], "--wait=false")
+    if real_cluster.has_controllers:
+        until("it is gone", lambda: kubectl("get", "namespace", where[1]).returncode != 0, seconds=60)
