@@ -167,8 +167,7 @@ def closure(
     is read nevertheless. A package is read whole if the sources do not show all imports: if a source imports
     by computed names, or if a module of the package is missing. Modules that are not beside the manifest are
     left to Python. `display`, `folder` and `is_reviewed` become the bundle's `root`, `folder` and
-    `is_reviewed`. `lookups` remembers the
-    questions to the file system, also if an error is raised.
+    `is_reviewed`. `lookups` remembers the questions to the file system, also if an error is raised.
 
     Raises OSError, with the name of the file, if a file can't be read or is no regular file, or if no process
     can be started to parse it. Raises BundleError, an OSError, if a limit is exceeded: size, number, depth,

@@ -76,7 +76,7 @@ def test_files_that_nobody_has_reviewed_do_not_start(reviews) -> None:
 def test_reviewed_code_imports_nothing_that_was_added_beside_it(reviews, monkeypatch) -> None:
     """Neither in the child process nor in that of the controller, which starts on no such path."""
     folder = reviews.rig.folder.path
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); __import__('planted')\n" + reviews.code("first")
+    code = f"import sys, importlib\nsys.path.insert(0, {str(folder)!r})\nimportlib.import_module('planted')\n"
     monkeypatch.setattr("sys.path", list(sys.path))
     for preflight in ("On", "Off"):
         reviews.rig.reload_policy = f"allowedDigests: {reviews.list}, preflight: {preflight}"
