@@ -303,6 +303,16 @@ class Access:
 
         return guard
 
+    async def end_of(self, request: web.Request) -> str | None:
+        """Why a request that `guarded` has let through may not go on; None if it still may.
+
+        For answers that take long: the token may be taken back meanwhile, or the right of its bearer.
+        """
+        decision = await self._decide(request, path=request.path)
+        if decision.verdict is AccessVerdict.ALLOWED:
+            return None
+        return decision.sentence or "The token does not count any more."
+
     def open(
         self, handler: Callable[[web.Request, bool], web.StreamResponse], *, probe: bool = False
     ) -> Handler:

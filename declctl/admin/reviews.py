@@ -26,7 +26,7 @@ from declctl.kit.token_bucket import ClientBuckets, TokenBucket
 from declctl.objects import KubeObject
 from declctl.runtime.log import Log
 
-REVIEW_SECONDS: Final = 10.0  # for which an answer of the API server is used again, even if rights change
+REVIEW_SECONDS: Final = 10.0  # from the question on; for this time an answer counts, even if rights change
 TIMEOUT_SECONDS: Final = 5.0  # for both reviews of a request
 _MOST_ANSWERS = 1024  # that are remembered, of each kind
 _LONGEST_TOKEN = 16 << 10  # characters; headers are shorter anyway
@@ -74,12 +74,15 @@ class RecentAnswers(Generic[V]):
         found = self._answers.get(key)
         return found[1] if found is not None and self._clock.monotonic() < found[0] else None
 
-    def put(self, key: Hashable, answer: V) -> None:
-        """Remember an answer, and forget the oldest one if there are too many."""
+    def put(self, key: Hashable, answer: V, *, until: float | None = None) -> None:
+        """Remember an answer, and forget the oldest one if there are too many.
+
+        It counts until that time of the clock, by default for `seconds` from now on.
+        """
         self._answers.pop(key, None)
         if len(self._answers) >= self._most:
             del self._answers[next(iter(self._answers))]
-        self._answers[key] = (self._clock.monotonic() + self._seconds, answer)
+        self._answers[key] = (self._clock.monotonic() + self._seconds if until is None else until, answer)
 
     def forget(self, key: Hashable) -> None:
         """Remove an answer, if there is one."""
@@ -123,12 +126,14 @@ class ReviewFaults:
 class ReviewedToken:
     """Asks the API server about each token, and each path of its bearer.
 
-    Answers count for REVIEW_SECONDS. Without an answer within TIMEOUT_SECONDS, or with one that makes no
-    sense, the request is refused. Of a token only the digest is kept. Used on one loop.
+    Answers count for REVIEW_SECONDS. What a user may do counts only as long as the user of the token: a token
+    that was taken back opens nothing after that time. Without an answer within TIMEOUT_SECONDS, or with one
+    that makes no sense, the request is refused. Of a token only the digest is kept. Used on one loop.
     """
 
     def __init__(self, sender: ReviewSender, *, clock: Clock, log: Log | None = None) -> None:
         self._sender = sender
+        self._clock = clock
         self._faults = ReviewFaults(clock, log)
         # Digests of tokens that were allowed a request lately. A valid token alone is not enough: each pod of
         # a cluster has one.
@@ -136,8 +141,9 @@ class ReviewedToken:
         self._known_reviews = TokenBucket(_PER_SECOND, _BURST, clock=clock)
         self._other_reviews = TokenBucket(_PER_SECOND, _BURST, clock=clock)
         self._client_reviews = ClientBuckets(_CLIENT_PER_SECOND, _CLIENT_BURST, clock=clock)
-        # By digest of a token: its user as the API server names it, empty for a token that is none.
-        self._users = RecentAnswers[dict[str, Any]](clock)
+        # By digest of a token: its user as the API server names it, empty for a token that is none, and the
+        # time on the clock until which this counts.
+        self._users = RecentAnswers[tuple[dict[str, Any], float]](clock)
         self._decisions = RecentAnswers[Decision](clock)  # by digest of a token, verb and path
 
     async def decide(self, token: str, verb: str, path: str, *, client: str = "") -> Decision:
@@ -185,17 +191,20 @@ class ReviewedToken:
     async def _review(
         self, token: str, digest: bytes, verb: str, path: str, take: Callable[[], None]
     ) -> Decision:
-        user = self._users.get(digest)
-        if user is None:
+        found = self._users.get(digest)
+        if found is None:
             take()
-            user = await self._user_of(token)
-            self._users.put(digest, user)
+            # Counted from the question on: the token may be taken back while the answer is on its way.
+            until = self._clock.monotonic() + REVIEW_SECONDS
+            found = await self._user_of(token), until
+            self._users.put(digest, found, until=until)
+        user, until = found
         if not user:
             self._known.forget(digest)  # it was taken back, or has expired
             return UNAUTHENTICATED
         take()
         decision = await self._access_of(user, verb, path)
-        self._decisions.put((digest, verb, path), decision)
+        self._decisions.put((digest, verb, path), decision, until=until)
         if decision is ALLOWED:
             self._known.put(digest, answer=True)
         return decision

@@ -649,7 +649,7 @@ def application(
     app.router.add_get("/why/{resource}/{key:.+}", access.guarded(WriteReasons(runtime).why))
     app.router.add_get("/deadletters", access.guarded(dead_letters.letters))
     app.router.add_post("/-/requeue", access.guarded(dead_letters.requeue))
-    streams = TapStreams(runtime)
+    streams = TapStreams(runtime, end_of=access.end_of)
     app.router.add_get("/events", access.guarded(streams.stream))
     app.on_shutdown.append(streams.close)
     app.on_shutdown.append(lambda _: reloads.close())

@@ -1,12 +1,13 @@
 """`GET /events`: the calls of handlers and the marks of reloads, live, as server-sent events.
 
-Each event is one JSON document. `dropped` says how many calls a slow client has lost, and `end` that the
-process ends. A comment comes while nothing happens, so that proxies and clients see that the connection
-lives. A client that does not read is cut off.
+Each event is one JSON document. `dropped` says how many calls a slow client has lost, and `end` why the
+stream ends: the process ends, or the client has lost the right to it. A comment comes while nothing happens,
+so that proxies and clients see that the connection lives. A client that does not read is cut off.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from declctl.runtime.handling.tap import HandlerTap, TapFilter, TapListener, Tap
 from declctl.runtime.reporting.status import ControllerStatus
 
 MOST_LISTENERS = 4  # of the 16 requests that the address answers at a time
-_LOOK_SECONDS = 1.0  # between two looks whether the client is still there
+_LOOK_SECONDS = 1.0  # between two looks whether the client is still there, and may still see calls
 _SILENT_LOOKS = 10  # after which a comment is sent
 _WRITE_SECONDS = 30.0  # for a client that does not read
 _FLAGS = ("true", "1", "yes")
@@ -40,18 +41,22 @@ class TappedRuntime(Protocol):
 class TapStreams:
     """Streams the tap of one process to clients. Used on the machinery loop.
 
-    `close` ends all streams, so that the server does not wait for them.
+    `end_of` returns why the sender of a request may not see calls any more, or None. `close` ends all
+    streams, so that the server does not wait for them.
     """
 
-    def __init__(self, runtime: TappedRuntime) -> None:
+    def __init__(
+        self, runtime: TappedRuntime, *, end_of: Callable[[web.Request], Awaitable[str | None]]
+    ) -> None:
         self._runtime = runtime
+        self._end_of = end_of
 
     async def close(self, _: object = None) -> None:
         """Let each stream say that the process ends, and end."""
         self._runtime.tap.close()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Stream until the client goes or the process ends.
+        """Stream until the client goes, loses the right to see calls, or the process ends.
 
         `?of=` names a handler or a resource; `?handler=`, `?namespace=`, `?name=` (with `*` and `?`) and
         `?failed=true` limit the calls. 404 for an unknown handler or resource, 503 if there are too many
@@ -85,14 +90,21 @@ class TapStreams:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse, listener: TapListener) -> None:
-        """Send what comes, until the client has gone or the listener is closed."""
+        """Send what comes, until the client has gone or may see no more, or the listener is closed."""
         status = self._runtime.status()
         begin = {"kind": "begin", "name": status.name, "generation": status.generation}
         if not await self._write(request, response, _event(begin)):
             return
-        silent = 0
+        silent, asked_at = 0, monotonic()
         while request.transport is not None and not request.transport.is_closing():
-            if not await listener.wait(_LOOK_SECONDS):
+            waited = await listener.wait(_LOOK_SECONDS)
+            # The decision at the begin does not hold for ever: a token is taken back, a right as well.
+            if monotonic() - asked_at >= _LOOK_SECONDS:
+                asked_at, reason = monotonic(), await self._end_of(request)
+                if reason is not None:
+                    await self._write(request, response, _event({"kind": "end", "reason": reason}))
+                    return
+            if not waited:
                 silent += 1
                 if silent < _SILENT_LOOKS:
                     continue

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from declctl.cli.terminal import line
 from declctl.errors import ManifestErrors
-from declctl.runtime.checking.allowed_digests import require_allowed
+from declctl.runtime.checking.allowed_digests import require_reviewed
 from declctl.runtime.checking.check import read_files
 from declctl.runtime.checking.inputs import InputFiles
 
@@ -19,4 +19,4 @@ def print_digest(manifest: str, *, at: Path | None, allowed: str | None) -> None
     if checked.inputs is None:
         raise ManifestErrors(checked.errors)
     line(checked.inputs.bundle_digest)
-    require_allowed(checked.inputs.bundle_digest, [allowed])
+    require_reviewed(checked.inputs, [allowed])

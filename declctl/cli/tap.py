@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 
 from declctl.cli.admin_client import admin_address, follow
 from declctl.cli.terminal import has_colour, line, painted, print_json
+from declctl.errors import UsageError
 from declctl.kit import figures
-from declctl.kit.text import one_line
+from declctl.kit.text import excerpt, one_line
 
 _DIM, _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _COLOURS: Mapping[str, str] = MappingProxyType(
@@ -39,7 +40,7 @@ def show_tap(
     """Print calls and reloads until Ctrl-C, until the process ends, or after `count` calls; returns 0.
 
     `of` is a handler or a resource, `chosen` are further parameters of GET /events. Raises UsageError if no
-    process answers, if it refuses, or if the connection is lost.
+    process answers, if it refuses, if it sends what can't be read, or if the connection is lost.
     """
     target = admin_address(admin)
     parameters = {name: value for name, value in {"of": of or "", **chosen}.items() if value}
@@ -52,7 +53,11 @@ def show_tap(
                 if as_json:
                     print_json(document, indent=None)
                 else:
-                    _print(document, columns)
+                    try:
+                        _print(document, columns)
+                    except (LookupError, TypeError, ValueError, OverflowError) as error:
+                        sent = excerpt(str(document), most=200)
+                        raise UsageError(f"{target} has sent what is no {kind} of declctl: {sent}") from error
                 calls += kind == "call"
                 if kind == "end" or calls == count:
                     break

@@ -250,7 +250,7 @@ def _draw(poller: LoadPoller, seconds: float, sleep: Callable[[float], None]) ->
 
     console = Console(no_color=not has_colour(sys.stdout), highlight=False, markup=False)
     # The other screen: what was on the terminal is there again afterwards.
-    first: RenderableType = Text(f"reading {poller.name} at {poller.target} …")
+    first: RenderableType = Text(one_line(f"reading {poller.name} at {poller.target} …"))
     with Live(first, console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             sleep(seconds)

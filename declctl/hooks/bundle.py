@@ -54,6 +54,22 @@ class NotInBundle(ModuleNotFoundError):
         super().__init__(f"{file.name} is not part of the bundle: {why}", name=name)
 
 
+class NotReviewed(NotInBundle):
+    """Python has found a file below the folder of a reviewed bundle, which its digest does not cover."""
+
+    def __init__(self, file: str, name: str) -> None:
+        ModuleNotFoundError.__init__(
+            self,
+            f"{file} is not imported as {name}: with a list of allowed digests, no file beside the manifest "
+            "is imported but those that the digest covers",
+            name=name,
+        )
+        self.suggestion = (
+            f"write an import of {name} in a handler file, so that the digest covers it, or keep the folder "
+            "of the manifest out of sys.path"
+        )
+
+
 class Bundle(msgspec.Struct, frozen=True):
     """Sources by POSIX path below `root`, such as `handlers/pods.py`.
 
@@ -64,6 +80,7 @@ class Bundle(msgspec.Struct, frozen=True):
     root: str
     files: Mapping[str, bytes]
     folder: str = ""
+    is_reviewed: bool = False  # a list of allowed digests is set: no other file below the folder is imported
 
     @property
     def place(self) -> Path:
@@ -140,6 +157,7 @@ def closure(
     *,
     display: str | None = None,
     folder: Path | None = None,
+    is_reviewed: bool = False,
     until: float = math.inf,
     lookups: Lookups | None = None,
 ) -> Bundle:
@@ -148,8 +166,8 @@ def closure(
     Imports are found in the sources, also inside functions. A file with a syntax error imports nothing, and
     is read nevertheless. A package is read whole if the sources do not show all imports: if a source imports
     by computed names, or if a module of the package is missing. Modules that are not beside the manifest are
-    left to Python. `display` and `folder` become the bundle's `root` and `folder`. `lookups` remembers the
-    questions to the file system, also if an error is raised.
+    left to Python. `display`, `folder` and `is_reviewed` become the bundle's `root`, `folder` and
+    `is_reviewed`. `lookups` remembers the questions to the file system, also if an error is raised.
 
     Raises OSError, with the name of the file, if a file can't be read or is no regular file, or if no process
     can be started to parse it. Raises BundleError, an OSError, if a limit is exceeded: size, number, depth,
@@ -160,7 +178,8 @@ def closure(
         if reading.waiting:
             reading.read(reading.waiting.pop())
     shown = str(root) if display is None else display
-    return Bundle(shown, dict(sorted(reading.files.items())), "" if folder is None else str(folder))
+    found = dict(sorted(reading.files.items()))
+    return Bundle(shown, found, "" if folder is None else str(folder), is_reviewed)
 
 
 class _BundleReader:
@@ -358,6 +377,8 @@ def _is_elsewhere(root: Path, name: str, lookups: Lookups) -> bool:
         spec = importlib.util.find_spec(name)
     except ValueError:  # it is loaded without a spec, as `__main__`
         return True
+    except NotReviewed:
+        return False
     return spec is not None and spec.origin is not None
 
 

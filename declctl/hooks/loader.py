@@ -38,6 +38,7 @@ from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import NAMESPACE, SourceLines
 from declctl.hooks.parser import LARGE_BYTES, CompilationError, TooCostly, compile_apart
+from declctl.hooks.reviewed_imports import ReviewedImports
 from declctl.kit import yield_interpreter
 
 # By name and source, while a generation uses it. Compiling delays events, and most files do not change.
@@ -48,6 +49,7 @@ _VARIABLE = "DECLCTL_GENERATIONS"
 # A source with one of these words may pass its functions to other processes.
 PROCESS_WORDS = (b"multiprocessing", b"ProcessPoolExecutor", b"joblib", b"loky")
 _folder: tempfile.TemporaryDirectory[str] | None = None  # of this process; removed at its end
+_reviewed = ReviewedImports()
 
 
 class BundleFinder(MetaPathFinder, Loader):
@@ -148,11 +150,21 @@ class BundleFinder(MetaPathFinder, Loader):
 
     def require_no_file_of(self, name: str) -> None:
         """Raise NotInBundle if the folder has a file for a module that the bundle does not have."""
-        *folders, module = name.split(".")
+        inner = name.replace(".", "/")
         for suffix in (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES, *BYTECODE_SUFFIXES):
-            file = self._folder.joinpath(*folders, f"{module}{suffix}")
-            if file.is_file():
-                raise NotInBundle(file, name)
+            for file in (self._folder / f"{inner}{suffix}", self._folder / f"{inner}/__init__{suffix}"):
+                if file.is_file():
+                    raise NotInBundle(file, name)
+
+    def install(self) -> None:
+        """Find modules from now on. No other file beside a reviewed bundle is imported again."""
+        if self._bundle.is_reviewed:
+            _reviewed.add(self._folder)
+            if _reviewed not in sys.meta_path:
+                # Behind the finders of bundles, which load from memory.
+                bundles = [isinstance(each, BundleFinder) for each in sys.meta_path]
+                sys.meta_path.insert(bundles.index(False), _reviewed)
+        sys.meta_path.insert(0, self)
 
     def close(self) -> None:
         """Remove the source lines of this generation from tracebacks, and forget its code."""
@@ -255,7 +267,7 @@ class GenerationNamespace:
             package = sys.modules[NAMESPACE] = ModuleType(NAMESPACE)
             package.__path__ = []
         sys.modules[self.prefix] = self._finder.make_package()
-        sys.meta_path.insert(0, self._finder)
+        self._finder.install()
 
     def module(self, name: str) -> ModuleType:
         """Import a module: that of the bundle, if it has one of this name, else an installed one.
@@ -453,7 +465,7 @@ class SharedGenerations(MetaPathFinder):
                 name=fullname,
             ) from error
         finder = BundleFinder(fullname, bundle)
-        sys.meta_path.insert(0, finder)
+        finder.install()
         spec = ModuleSpec(fullname, finder, is_package=True)
         spec.submodule_search_locations = finder.folders
         return spec

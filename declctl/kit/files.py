@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -317,6 +317,17 @@ def _names(folder: Path, _: int) -> tuple[str, ...]:
 
 def _bytes(path: Path, most: int) -> bytes:
     return read_file(path, most=most)
+
+
+def places_of(path: str | os.PathLike[str]) -> frozenset[Path]:
+    """Where a path is: as it is written, and where its links lead. Both are absolute. Blocks."""
+    return frozenset({Path(os.path.abspath(path)), Path(os.path.realpath(path))})  # noqa: PTH100 - keeps links
+
+
+def is_below(path: str | os.PathLike[str], folders: Iterable[Path]) -> bool:
+    """Whether a path is one of these folders or lies below one, by one of its `places_of`. Blocks."""
+    places = places_of(path)
+    return any(place.is_relative_to(folder) for folder in folders for place in places)
 
 
 def is_folder(path: Path) -> bool:

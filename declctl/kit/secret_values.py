@@ -11,8 +11,10 @@ import binascii
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 HIDDEN: Final = "(hidden)"
 """Stands for a value of a Secret."""
@@ -143,6 +145,8 @@ def _escaped(value: str) -> Iterable[str]:
         if len(line) >= SHORTEST:
             yield line
             quoted = (repr(line), json.dumps(line), json.dumps(line, ensure_ascii=False))
-            for escaped in {each[1:-1] for each in quoted}:
+            # In a path, in a query and in a form.
+            in_url = [each(line, errors="replace") for each in (quote, partial(quote, safe=""), quote_plus)]
+            for escaped in {*(each[1:-1] for each in quoted), *in_url}:
                 if escaped != line:
                     yield escaped

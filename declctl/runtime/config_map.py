@@ -36,6 +36,9 @@ _SILENCE_SECONDS = 60.0  # between two warnings about the watch
 _LINK = "..data"
 _VERBS = "get,list,watch"  # that following needs
 
+CODE_LABEL: Final = "declctl.dev/code"
+"""The label of ConfigMaps that hold code: `deploy/admission-policy.yaml` says who may set it."""
+
 
 FOLLOWED: Final = "Followed"
 """The reason of a status without a fault."""
@@ -193,6 +196,8 @@ async def _read_once(
 class ConfigMapFolder:
     """The folder of one ConfigMap, from `__enter__` to `__exit__`. It has a client and a thread of its own.
 
+    Only a ConfigMap with the label CODE_LABEL is taken: while the one that is followed is deleted, users who
+    may not set the label can make another one of its name.
     While the ConfigMap is deleted, or the API server is away, the folder stays as it is; `status` says so.
     """
 
@@ -331,7 +336,13 @@ class ConfigMapFolder:
             self._log.warning(f"{self} can't be watched: {one_line(str(error))}; it is tried again")
 
     def _replace(self, obj: Any) -> None:
+        """Take the files of a ConfigMap. Raises UsageError if it has no label, or can't be taken."""
         assert self._files is not None
+        if CODE_LABEL not in (obj["metadata"].get("labels") or {}):
+            raise UsageError(
+                f"{self} has no label {CODE_LABEL}, which marks ConfigMaps that may hold code: set it with "
+                f"`kubectl label configmap {self._name} -n {self._namespace} {CODE_LABEL}={self._name}`."
+            )
         try:
             self._files.replace(obj)
         except UsageError as error:

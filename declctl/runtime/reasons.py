@@ -320,7 +320,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _not_followed(
         "ChangeRefused",
-        "The last change of the ConfigMap has a key or a value that can be no file, or was not written.",
+        "The last change of the ConfigMap has a key or a value that can be no file, has no label "
+        "declctl.dev/code, or was not written.",
         "mend the ConfigMap, or make room below TMPDIR: each change is tried",
     ),
     _not_followed(

@@ -28,7 +28,7 @@ from declctl.objects import GroupVersionKind, KubeObject, ObjectKey
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.caching.managed_informer import cached_record
-from declctl.runtime.checking.allowed_digests import require_allowed
+from declctl.runtime.checking.allowed_digests import require_reviewed, require_search_path
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
 from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import InputFiles
@@ -429,7 +429,8 @@ class Runtime:
 
         Raises ManifestErrors or UsageError before any handler is called.
         """
-        files = InputFiles(self.options.manifest, at=self.options.at)
+        is_reviewed = self.options.allowed_digests is not None
+        files = InputFiles(self.options.manifest, at=self.options.at, is_reviewed=is_reviewed)
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
         self.handler_loops.start()
@@ -857,7 +858,9 @@ class Runtime:
             checked = read_files(files)
             if checked.inputs is not None:
                 named = checked.inputs.loaded.controller.reload.allowed_digests
-                require_allowed(checked.inputs.bundle_digest, [self.options.allowed_digests, named])
+                require_reviewed(checked.inputs, [self.options.allowed_digests, named])
+                if checked.inputs.bundle.is_reviewed:
+                    require_search_path(checked.inputs.bundle.place)
             return checked
 
         checked = await import_in_child(await in_thread(read, name="declctl-read"), self._children)

@@ -1,10 +1,11 @@
 """Only reviewed files run: a list of digests outside of the bundle decides, before any code is imported."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from declctl.errors import ReloadRefused
+from declctl.errors import ManifestErrors, ReloadRefused
 from declctl.runtime.checking.allowed_digests import require_allowed
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import until
@@ -72,6 +73,23 @@ def test_files_that_nobody_has_reviewed_do_not_start(reviews) -> None:
     assert not reviews.is_imported("first")
 
 
+def test_reviewed_code_imports_nothing_that_was_added_beside_it(reviews, monkeypatch) -> None:
+    """Neither in the child process nor in that of the controller, which starts on no such path."""
+    folder = reviews.rig.folder.path
+    code = f"import sys, importlib\nsys.path.insert(0, {str(folder)!r})\nimportlib.import_module('planted')\n"
+    monkeypatch.setattr("sys.path", list(sys.path))
+    for preflight in ("On", "Off"):
+        reviews.rig.reload_policy = f"allowedDigests: {reviews.list}, preflight: {preflight}"
+        reviews.rig.write(code)
+        (folder / "planted.py").write_text(reviews.code("planted"))
+        reviews.allow(InputFiles(str(folder)).read().bundle_digest)
+        with pytest.raises(ManifestErrors, match=r"planted\.py is not imported as planted"):
+            reviews.rig.run(code)
+    with pytest.raises(ReloadRefused, match="Python looks for modules"):
+        reviews.rig.run(code)
+    assert not reviews.is_imported("planted")
+
+
 def test_an_edit_waits_for_its_review(reviews, config_map, monkeypatch) -> None:
     """It is refused before its import, named in the status, and tried again when the list has it."""
     monkeypatch.setattr("declctl.runtime.reloading.attempts.FIRST_RETRY_SECONDS", 0.05)
@@ -109,6 +127,9 @@ def test_a_list_that_is_left_out_or_can_not_be_read_allows_nothing(reviews) -> N
 
     reviews.list.write_text(f"{second}\nsha256:{second}\n")
     refused(f"{reviews.list}:2: this is no digest")
+    for end in "\u2028\x85\x0c\r":  # a comment ends with its line alone
+        reviews.list.write_text(f"# a title{end}{second}\r\n", newline="")
+        refused("is not in")
     reviews.list.unlink()
     refused("can't be read")
     reviews.list.mkdir()
@@ -119,10 +140,5 @@ def test_a_list_that_is_left_out_or_can_not_be_read_allows_nothing(reviews) -> N
     reviews.write("second")
     refused()
     assert not reviews.is_imported("second")
-
-
-def test_an_empty_name_allows_nothing() -> None:
-    """`--allowed-digests "$LIST"` without the variable must not run files that nobody has reviewed."""
-    with pytest.raises(ReloadRefused, match="an empty name"):
-        require_allowed(f"sha256:{'0' * 64}", [""])
-    require_allowed(f"sha256:{'0' * 64}", [None])
+    with pytest.raises(ReloadRefused, match="an empty name"):  # `--allowed-digests "$LIST"` without it
+        require_allowed(first, [""])

@@ -54,7 +54,7 @@ def policy(kubectl: Kubectl, where: tuple[str, str]) -> Iterator[None]:
 
 
 def test_only_reviewers_change_what_has_the_label(
-    policy: None, kubectl: Kubectl, where: tuple[str, str]
+    policy: None, real_cluster: Cluster, kubectl: Kubectl, where: tuple[str, str]
 ) -> None:
     reviewers = ("declctl-reviewers",)
     for name in ("bundle", "settings"):
@@ -75,3 +75,9 @@ def test_only_reviewers_change_what_has_the_label(
     # Other ConfigMaps are as they were.
     assert kubectl("delete", "configmap", "settings", *where).returncode == 0
     assert kubectl("delete", "configmap", "bundle", *where, groups=reviewers).returncode == 0
+    # The namespace controller is no reviewer, and no namespace with code stays for ever.
+    kubectl("create", "configmap", "bundle", *where)
+    kubectl("label", "configmap", "bundle", *where, CODE, groups=reviewers)
+    kubectl("delete", "namespace", where[1], "--wait=false")
+    if real_cluster.has_controllers:
+        until("it is gone", lambda: kubectl("get", "namespace", where[1]).returncode != 0, seconds=60)

@@ -39,7 +39,7 @@ class Bundle:
     def create(self, who: str = "first", **more: Any) -> None:
         """Make it."""
         data = {"manifest.yaml": _MANIFEST.format(namespace=self.namespace), "handlers.py": _HANDLERS}
-        metadata = {"name": "bundle", "namespace": self.namespace}
+        metadata = {"name": "bundle", "namespace": self.namespace, "labels": {"declctl.dev/code": ""}}
         data["parts.py"] = f"WHO = {who!r}\n"
         self.cluster.rest.create(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, **more}

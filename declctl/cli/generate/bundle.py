@@ -3,17 +3,19 @@
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import msgspec
 
 from declctl.cli.generate.objects import Document, Place
 from declctl.errors import UsageError
+from declctl.manifest.model import PluginSpec
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.config_map import CODE_LABEL
 
 MANIFEST: Final = "manifest.yaml"
 FOLDER: Final = "/etc/declctl"
-CODE_LABEL: Final = "declctl.dev/code"
 LARGEST: Final = 1_000_000  # bytes of one ConfigMap; an API server takes 1 MiB
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)")
@@ -30,6 +32,7 @@ class BundleVolume(msgspec.Struct, frozen=True):
     volume: Document
     variables: tuple[str, ...]
     secret_files: Mapping[str, str]  # paths by the key of the Secret
+    other_files: tuple[str, ...]  # that configs of plugins name by full paths, which --secret mounts
 
 
 def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
@@ -46,7 +49,9 @@ def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
         for name, part in zip(names, parts, strict=True)
     ]
     secret_files: dict[str, str] = {}
-    for key, path in _secret_files(inputs):
+    named = [file for plugin in inputs.loaded.controller.plugins for file in _files(plugin)]
+    elsewhere = tuple(file for file in named if file.startswith("/"))
+    for key, path in ((_key(file), file) for file in named if file not in elsewhere):
         if secret_files.setdefault(key, path) != path:
             raise UsageError(
                 f"configFrom names {secret_files[key]} and {path}, which would both be the key {key} of the "
@@ -55,7 +60,8 @@ def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
     has_folders = any("/" in path for path in files)
     if len(parts) == 1 and not has_folders and not secret_files:
         # Without a list of keys, a file that is added later needs no new pod.
-        return BundleVolume(config_maps, {"configMap": {"name": place.name}}, _variables(inputs), {})
+        volume = {"configMap": {"name": place.name}}
+        return BundleVolume(config_maps, volume, _variables(inputs), {}, elsewhere)
     sources: list[dict[str, Any]] = []
     for name, part in zip(names, parts, strict=True):
         items = [{"key": key, "path": keys[key]} for key in part]
@@ -63,7 +69,8 @@ def bundle_volume(inputs: Inputs, place: Place) -> BundleVolume:
     if secret_files:
         items = [{"key": key, "path": path} for key, path in secret_files.items()]
         sources.append({"secret": {"name": place.name, "items": items}})
-    return BundleVolume(config_maps, {"projected": {"sources": sources}}, _variables(inputs), secret_files)
+    volume = {"projected": {"sources": sources}}
+    return BundleVolume(config_maps, volume, _variables(inputs), secret_files, elsewhere)
 
 
 def _metadata(place: Place, name: str) -> dict[str, Any]:
@@ -120,15 +127,15 @@ def _variables(inputs: Inputs) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def _secret_files(inputs: Inputs) -> Iterator[tuple[str, str]]:
-    """Key and path of each file with a value of a plugin's config. They are secrets, and in no ConfigMap."""
-    for plugin in inputs.loaded.controller.plugins:
-        for source in plugin.config_from:
-            if source.file is None:
-                continue
-            if source.file.startswith("/") or ".." in source.file.split("/"):
-                raise UsageError(
-                    f"configFrom of {plugin.name} names {source.file}, which is not below the folder of the "
-                    "manifest: a Secret can only be mounted there. Name a relative path."
-                )
-            yield _key(source.file), source.file
+def _files(plugin: PluginSpec) -> Iterator[str]:
+    """The files with values of a plugin's config. They are secrets, and in no ConfigMap."""
+    for source in plugin.config_from:
+        if source.file is None:
+            continue
+        path = PurePosixPath(source.file)
+        if ".." in path.parts or (path.is_absolute() and path.is_relative_to(FOLDER)):
+            raise UsageError(
+                f"configFrom of {plugin.name} names {source.file}, which no Secret can be mounted at: name a "
+                f"relative path without .., or a full one outside of {FOLDER}, which --secret mounts."
+            )
+        yield source.file

@@ -135,7 +135,7 @@ def deployment_files(
     taken = {each["name"] for each in given}
     variables = [each for each in bundle.variables if each not in taken]
     _tell_secrets([*variables, *bundle.secret_files], place)
-    _tell_files(planned.plan, volumes)
+    _tell_files(files_without_volume(planned.plan, bundle, volumes))
     if planned.plan.plugins and not (options.image or options.plugin_image):
         names = ", ".join(each.name for each in planned.plan.plugins)
         line(
@@ -198,9 +198,8 @@ def _tell_secrets(keys: Sequence[str], place: Place) -> None:
         )
 
 
-def _tell_files(plan: Plan, volumes: Sequence[Volume]) -> None:
+def _tell_files(named: Sequence[str]) -> None:
     """Name the files that the process reads and that no generated volume has."""
-    named = files_without_volume(plan, volumes)
     if named:
         line(
             f"declctl: the pod reads {', '.join(named)}, which no generated volume has: name Secrets with "

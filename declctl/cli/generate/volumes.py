@@ -139,7 +139,7 @@ def token_variables(plan: Plan, options: VolumeOptions) -> list[dict[str, Any]]:
     return [{"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": key}}]
 
 
-def files_without_volume(plan: Plan, volumes: Sequence[Volume]) -> list[str]:
+def files_without_volume(plan: Plan, bundle: BundleVolume, volumes: Sequence[Volume]) -> list[str]:
     """The files outside of the bundle that the manifest names, and that no volume has."""
     tls = plan.admin.tls
     named = [plan.admin.token_file, *((tls.cert_file, tls.key_file) if tls is not None else ())]
@@ -147,7 +147,7 @@ def files_without_volume(plan: Plan, volumes: Sequence[Volume]) -> list[str]:
     folders = [PurePosixPath(each.folder) for each in of_others]
     return [
         each
-        for each in dict.fromkeys((*named, plan.reload.allowed_digests))
+        for each in dict.fromkeys((*named, plan.reload.allowed_digests, *bundle.other_files))
         if each is not None and not any(_in_pod(each).is_relative_to(folder) for folder in folders)
     ]
 

@@ -5,17 +5,59 @@ The list is read before each import of a bundle, so code that it lacks is never 
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from declctl.errors import ReloadRefused
 from declctl.kit import files as reader
+from declctl.runtime.checking.inputs import Inputs
 
 NOT_ALLOWED = "DigestNotAllowed"
 """The reason of a refusal."""
 
 _MOST_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def require_reviewed(inputs: Inputs, lists: Iterable[str | None]) -> None:
+    """Raise ReloadRefused unless each of these files has the digest of the inputs. Blocks.
+
+    If there is a list, neither a list nor a file of `spec.admin` may be beside the manifest, where its
+    authors write. `lists` are those of `require_allowed`.
+    """
+    named = [each for each in lists if each is not None]
+    if not named:
+        return
+    folder, admin = inputs.bundle.place, inputs.loaded.controller.admin
+    tls = () if admin.tls is None else (admin.tls.cert_file, admin.tls.key_file)
+    # A relative path of a list begins at the working folder, one of the manifest at its own.
+    files = [*named, *(str(folder / each) for each in (admin.token_file, *tls) if each is not None)]
+    for file in files:
+        if reader.is_below(file, reader.places_of(folder)):
+            raise ReloadRefused(
+                NOT_ALLOWED,
+                f"{file} lies in the folder of the manifest, and no digest covers it: whoever may change the "
+                "manifest may change it; keep it in another folder",
+            )
+    require_allowed(inputs.bundle_digest, named)
+
+
+def require_search_path(folder: Path) -> None:
+    """Raise ReloadRefused if Python looks for modules in the folder of a manifest, or below it. Blocks.
+
+    For the start of a process with a list: from then on, no other file of the folder is imported
+    (`hooks.reviewed_imports`), but whatever Python has imported before declctl is out of reach.
+    """
+    folders = reader.places_of(folder)
+    for entry in sys.path:
+        if reader.is_below(entry, folders):
+            raise ReloadRefused(
+                NOT_ALLOWED,
+                f"Python looks for modules in {entry or '.'}, beside the manifest, and no digest covers what "
+                "it finds: start the program `declctl`, not `python -m declctl` in that folder, and keep the "
+                "folder out of PYTHONPATH",
+            )
 
 
 def require_allowed(digest: str, lists: Iterable[str | None]) -> None:
@@ -45,7 +87,8 @@ def read_list(name: str) -> frozenset[str]:
         data = reader.read_in_time(
             path, lambda: reader.read_file(path, most=_MOST_BYTES), name="declctl-digests"
         )
-        lines = data.decode("utf-8").splitlines()
+        # Not `splitlines`, which ends lines, and so comments, at U+2028 and others that no editor shows.
+        lines = data.decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
         message = f"the list of allowed digests, {name or '(an empty name)'}, can't be read: {reason.lower()}"

@@ -239,6 +239,7 @@ def _declare(inputs: Inputs, configs: Mapping[str, FrozenJson]) -> Declaration:
         entries=tuple(_entries(controller)),
         plugins=tuple(_plugin(spec, inputs, configs[spec.name]) for spec in controller.plugins),
         resources=tuple(resource.name for resource in controller.resources),
+        is_reviewed=inputs.bundle.is_reviewed,
     )
 
 

@@ -116,6 +116,7 @@ class Declaration(msgspec.Struct, frozen=True):
     files: dict[str, bytes]
     entries: tuple[DeclaredEntry, ...]
     plugins: tuple[DeclaredPlugin, ...]
+    is_reviewed: bool = False  # the bundle (`Bundle.is_reviewed`)
     # Names and distributions of installed plugins. If given, a child imports these and nothing else.
     examined: tuple[tuple[str, str], ...] = ()
     # Whether the hooks `declctl_rbac` are called, for `declctl generate`. Configs of plugins are not checked
@@ -138,7 +139,7 @@ class Declaration(msgspec.Struct, frozen=True):
     @property
     def bundle(self) -> Bundle:
         """The handler files."""
-        return Bundle(self.root, self.files, os.fsdecode(self.folder))
+        return Bundle(self.root, self.files, os.fsdecode(self.folder), self.is_reviewed)
 
 
 class FromHooks(msgspec.Struct, frozen=True):

@@ -63,15 +63,22 @@ class InputFiles:
     - `manifest`: as the user wrote it, and as messages show it.
     - `at`: the file or folder that is read, by default `manifest` itself.
     - `seconds`: the longest time of a read.
+    - `is_reviewed`: a list of allowed digests is set, beside the one that the manifest may name.
 
     Standard input is read once. Each read has a daemon thread, because a read of a file system that hangs
     can't be cancelled.
     """
 
     def __init__(
-        self, manifest: str, *, at: Path | None = None, seconds: float = reader.READ_SECONDS
+        self,
+        manifest: str,
+        *,
+        at: Path | None = None,
+        seconds: float = reader.READ_SECONDS,
+        is_reviewed: bool = False,
     ) -> None:
         self.manifest = manifest
+        self._is_reviewed = is_reviewed
         self._at = at or Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
         self._stdin = ManifestSource.read("-") if manifest == "-" else None
@@ -217,6 +224,7 @@ class InputFiles:
             modules_of(loaded.controller),
             display=self._shown_root(),
             folder=self.root,
+            is_reviewed=self._is_reviewed or loaded.controller.reload.allowed_digests is not None,
             until=self._parse_until,
             lookups=lookups,
         )
@@ -228,9 +236,11 @@ class InputFiles:
         manifest = [(file.name, file.data) for file in source.files if file.name == loaded.document.path]
         plugins = loaded.controller.plugins
         config_files = [source.file for plugin in plugins for source in plugin.config_from if source.file]
-        named, config_faults = _whole(
-            {name: self._place(behind, name, lookups) for name in config_files}, lookups
-        )
+        places = {name: self._place(behind, name, lookups) for name in config_files}
+        named, config_faults = _whole(places, lookups)
+        # What lies beside the manifest is written by its authors, as the manifest is.
+        folders = reader.places_of(self.root)
+        beside = {name: data for name, data in named.items() if reader.is_below(places[name], folders)}
         return Inputs(
             loaded=loaded,
             bundle=bundle,
@@ -238,7 +248,7 @@ class InputFiles:
             config_faults=config_faults,
             digest=digest_of([*manifest, *bundle.files.items(), *named.items()]),
             code=code,
-            bundle_digest=bundle_digest(manifest[0][1], bundle.files),
+            bundle_digest=bundle_digest(manifest[0][1], bundle.files, beside),
             modules=modules,
         )
 
@@ -322,14 +332,19 @@ def entry_points(controller: ControllerSpec) -> Iterable[EntryPoint]:
         yield schedule.entry_point
 
 
-def bundle_digest(manifest: bytes, files: Mapping[str, bytes]) -> str:
-    """The digest of a manifest and its handler files, such as `sha256:4f2c…`; the same on each machine.
+def bundle_digest(
+    manifest: bytes, files: Mapping[str, bytes], config_files: Mapping[str, bytes] | None = None
+) -> str:
+    """The digest of a manifest and the files beside it, such as `sha256:4f2c…`; the same on each machine.
 
-    It depends on the bytes of the manifest's file, and on the bytes and paths of the handler files that entry
-    points reach. Files of `configFrom`, which may hold secrets, and installed packages are not part of it.
+    It depends on the bytes of the manifest's file, on the bytes and paths of the handler files that entry
+    points reach, and on those of `config_files`, the files of `configFrom` beside the manifest. Files of
+    `configFrom` elsewhere, which may hold secrets, and installed packages are not part of it.
     """
     digest = hashlib.sha256()
-    for name, data in [("manifest", manifest), *sorted(files.items())]:
+    # No path of a handler file has a space.
+    configs = [(f"configFrom {name}", data) for name, data in sorted((config_files or {}).items())]
+    for name, data in [("manifest", manifest), *sorted(files.items()), *configs]:
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return f"sha256:{digest.hexdigest()}"

@@ -20,7 +20,7 @@ from declctl.manifest.diagnostics import new_among
 from declctl.manifest.model import DrainPolicy
 from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.checking.allowed_digests import require_allowed
+from declctl.runtime.checking.allowed_digests import require_reviewed
 from declctl.runtime.checking.check import CheckResult, check_inputs, import_in_child, read_files
 from declctl.runtime.checking.config_secrets import has_other_secrets
 from declctl.runtime.checking.inputs import InputFiles, Inputs
@@ -376,7 +376,7 @@ class Reloader:
         assert self.active is not None
         named = [each.loaded.controller.reload.allowed_digests for each in (self.active.inputs, inputs)]
         lists = [self._allowed_digests, *named]
-        await in_thread(lambda: require_allowed(inputs.bundle_digest, lists), name="declctl-digests")
+        await in_thread(lambda: require_reviewed(inputs, lists), name="declctl-digests")
 
     @contextmanager
     def _own_faults(self) -> Generator[None]:

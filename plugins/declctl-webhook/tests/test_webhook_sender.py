@@ -671,6 +671,7 @@ def test_the_status_and_the_log_have_the_counts(tmp_path: Path) -> None:
         assert 1 <= quiet <= 3
 
     rig.play(script)
+    assert (tmp_path / "status.json").stat().st_mode & 0o777 == 0o600
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["delivered"], status["deadLetters"], status["waiting"]) == (1, {"Status404": 1}, 1)
     assert status["lastError"] == "status 500"

@@ -26,10 +26,12 @@ class Reviewer:
         self.asked: list[dict[str, Any]] = []
         self.fault: Exception | None = None
         self.answer: dict[str, Any] | None = None  # instead of its own
+        self.on_its_way: Callable[[], object] = lambda: None  # called before an answer comes in
 
     async def request_json(self, method: str, path: str, *, body: Any = None) -> dict[str, Any]:
         assert method == "POST"
         self.asked.append({"path": path, **body})
+        self.on_its_way()
         if self.fault is not None:
             raise self.fault
         if self.answer is not None:
@@ -225,10 +227,14 @@ def test_a_token_that_may_do_nothing_is_not_known(scene):
 
 
 def test_a_token_that_was_taken_back_is_not_known_any_more(scene):
-    """Its bearer is a stranger then."""
+    """Its bearer is a stranger then, ten seconds after the question about the token; also on other paths."""
+    scene.server.on_its_way = lambda: scene.clock.set(2)
     assert scene.decide() is AccessVerdict.ALLOWED
-    scene.clock.set(REVIEW_SECONDS)
+    scene.clock.set(REVIEW_SECONDS - 7)
+    assert scene.decide(path="/status") is AccessVerdict.ALLOWED
+    scene.clock.set(1)
     scene.server.answer = {"status": {"authenticated": False}}
+    assert scene.decide(path="/status") is AccessVerdict.UNAUTHENTICATED
     assert scene.decide() is AccessVerdict.UNAUTHENTICATED
     scene.server.answer = None
     scene.server.rights.clear()

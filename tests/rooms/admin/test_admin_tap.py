@@ -3,12 +3,13 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from declctl.admin import serve
+from declctl.admin import TokenFile, serve
 from declctl.admin.tap import MOST_LISTENERS
 from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall
 from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime, until
@@ -117,3 +118,17 @@ def test_a_stream_needs_the_token(ask: Callable, runtime: FakeRuntime):
     assert ask("/events", token="t" * 20).status == 401
     assert ask("/events", method="HEAD").status == 200
     assert not runtime.tap.is_open
+
+
+async def test_a_stream_ends_with_the_right_to_it(runtime: FakeRuntime, tmp_path: Path, monkeypatch):
+    """A token that was taken back shows no call any more."""
+    monkeypatch.setattr("declctl.admin.tap._LOOK_SECONDS", 0.02)
+    (tmp_path / "token").write_text("first")
+    authorizer, given = TokenFile(tmp_path / "token"), {"Authorization": "Bearer first"}
+    async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
+        stream = events(await session.get(f"http://{bound}/events", headers=given))
+        await anext(stream)
+        (tmp_path / "token").write_text("second")
+        await until(lambda: runtime.tap.called(call()) or not runtime.tap.is_open)
+        *_, end = [document async for document in stream]
+        assert end == {"kind": "end", "reason": "The token does not count any more."}

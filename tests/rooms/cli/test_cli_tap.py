@@ -43,6 +43,13 @@ def test_each_call_is_a_line(ask, process):
     ]
 
 
+def test_a_call_that_can_not_be_read_ends_in_one_line(ask, process):
+    """Of another version, or of another program at that address."""
+    for wrong in ({"time": "\x1b[2J"}, {"seconds": None}, {"paths": 1}):
+        process.streams({**CALL, **wrong}, END)
+        assert ask.refused("tap").count("has sent what is no call of declctl") == 1
+
+
 def test_json_is_a_document_in_each_line(ask, process):
     """A program reads line by line, while the stream goes on; `--count` counts calls and no reloads."""
     process.streams(BEGIN, CALL, RETRIED, RELOAD, END)

@@ -181,7 +181,7 @@ def test_the_live_view_is_drawn_until_ctrl_c(process, drawn):
     """On the other screen of the terminal, which is left at the end; failures are red."""
     # An error of a handler may quote an object with escapes.
     evil = {**HANDLER, "lastError": "\x1b[2Jgone[red]x[/red]"}
-    process.answers(200, {**STATUS, "handlers": [evil]})
+    process.answers(200, {**STATUS, "name": "\x1b[2Jguard", "handlers": [evil]})
     shown = drawn(after(2))
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 1
     assert shown.count("every 2s; Ctrl-C ends") == 2

@@ -2,6 +2,8 @@
 
 import base64
 import json
+from functools import partial
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -13,21 +15,22 @@ def secret(version: str = "1", **values: str) -> dict:
     return {"metadata": {"name": "s", "namespace": "n", "resourceVersion": version}, "data": data}
 
 
-VALUES = ["long-password", 'with "quotes" and \\', "l\u00f6ng-password", "line one\nline two"]
+VALUES = ["long-password", 'with "quotes" / and \\', "l\u00f6ng-password", "line one\nline two"]
 QUOTES = [str, repr, json.dumps, lambda text: repr(text.encode()) if text.isascii() else "none"]
 ODD = [None, "text", {"a": 1}, {"a": None}, {"a": "not base64!"}, {"a": "gICAgICAgIA="}]
 
 
 @pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("quote", QUOTES)
-def test_a_value_is_hidden_in_each_form(value: str, quote):
-    """Plain, as Python and JSON quote it, and encoded."""
+@pytest.mark.parametrize("quoted", [*QUOTES, quote, partial(quote, safe=""), quote_plus])
+def test_a_value_is_hidden_in_each_form(value: str, quoted):
+    """Plain, as Python and JSON quote it, in URLs, and encoded."""
     values = SecretValues()
     values.remember(secret(a=value))
-    text = f"before {quote(value)} after"
+    text = f"before {quoted(value)} after"
     for line in value.splitlines():
         assert line not in values.hide(text)
     assert values.hide(text).startswith("before ")
+    assert values.hide(text) != text or "none" in text
     assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"
 
 

@@ -61,7 +61,8 @@ def test_an_end_before_the_begin_removes_nothing(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "mine").exists()
 
 
-MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bundle", "namespace": "team-a"}}
+UNMARKED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bundle", "namespace": "team-a"}}
+MAP = {**UNMARKED, "metadata": {**UNMARKED["metadata"], "labels": {"declctl.dev/code": "bundle"}}}
 
 
 @pytest.fixture(name="server")
@@ -84,7 +85,7 @@ def _followed(server: SandboxThread, log) -> Iterator[ConfigMapFolder]:
         yield folder
 
 
-def test_a_lost_or_bad_map_is_a_fault_until_it_is_mended(server: SandboxThread, followed: ConfigMapFolder):
+def test_a_lost_or_bad_map_is_a_fault_until_it_is_mended(server, followed: ConfigMapFolder, log):
     """The process goes on with files that are nowhere else any more: a user learns that, and what to do."""
     assert followed.status() == FollowedStatus("Followed", "")
     server.delete("ConfigMap", "bundle", "team-a")
@@ -95,6 +96,12 @@ def test_a_lost_or_bad_map_is_a_fault_until_it_is_mended(server: SandboxThread, 
         "and it is followed again. A process that starts without it ends at once"
     )
     assert (followed.path / "a.py").read_text("utf-8") == "1"
+    # Who may not mark code can't put other code in its place.
+    server.load([UNMARKED])
+    until("it is not followed", lambda: followed.status().reason == "ChangeRefused")
+    with pytest.raises(UsageError, match=r"has no label declctl\.dev/code"):
+        following(server, log).__enter__()
+    server.delete("ConfigMap", "bundle", "team-a")
     server.load([{**MAP, "data": {"a.py": "2"}}])
     until("it is followed again", lambda: followed.status().is_followed)
     until("its files are there", lambda: (followed.path / "a.py").read_text("utf-8") == "2")

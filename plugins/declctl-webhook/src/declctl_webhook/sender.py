@@ -209,6 +209,8 @@ class Sender:
             return
         temporary = self._status_file.with_suffix(".json.new")
         with suppress(OSError):  # the log has the same counts
+            temporary.touch()
+            temporary.chmod(0o600)  # before it has a content: errors may quote answers
             temporary.write_text(
                 json.dumps({"writtenAt": _stamp(self._clock.now()), **document}, indent=1), "utf-8"
             )
