@@ -233,6 +233,7 @@ def _load_no_plugins() -> None:
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
+    invoked: typer.Context,
     manifest: Annotated[
         str,
         typer.Argument(
@@ -337,6 +338,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             log_format=log_format,
             log_level=log_level,
             admin=admin,
+            is_process=bool(invoked.obj),
         )
     # A failed run is not started again: its supervisor decides.
     if restarts and not status:
@@ -1437,8 +1439,8 @@ _add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
 _add_refusals(_get, _GET_INSTEAD, prefix="get ")
 
 
-def invoke(arguments: Sequence[str]) -> int:
-    """Run the command that `arguments` name, and return its exit status.
+def invoke(arguments: Sequence[str], *, is_process: bool = False) -> int:
+    """Run the command that `arguments` name, and return its exit status. `is_process` as in `status_of`.
 
     Faults of the arguments are printed here, because typer would print control characters of the command line
     unescaped. Raises the exceptions of the command, and SystemExit.
@@ -1446,7 +1448,7 @@ def invoke(arguments: Sequence[str]) -> int:
     if not os.environ.get(COMPLETION, "").isprintable():
         raise UsageError(f"{COMPLETION} asks for no completion: unset it, or install completion again.")
     try:
-        status = app(args=list(arguments), prog_name="declctl", standalone_mode=False)
+        status = app(args=list(arguments), prog_name="declctl", standalone_mode=False, obj=is_process)
     except typer.Abort:
         line("Aborted!", err=True)
         return 1

@@ -447,6 +447,11 @@ class Runtime:
         self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
         self.machinery.call_soon(self._stopping.set)
 
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the grace period, in seconds: all of it before the process is asked to stop."""
+        return self._grace_seconds if self._grace is None else self._grace.left()
+
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Load the files as the next generation; the outcome says why if that is refused.
 
