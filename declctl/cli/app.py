@@ -1057,6 +1057,16 @@ _HandlerOption = Annotated[
 ]
 
 
+_AllKindsOption = Annotated[
+    bool,
+    typer.Option(
+        "--all-kinds",
+        help="Look at every kind that the server has, for what handlers of a controller of this name have "
+        "added; not only at those of the manifest.",
+    ),
+]
+
+
 @_finalizers.callback()
 def _of_finalizers() -> None:
     """Finalizers of handlers, on the objects of a cluster."""
@@ -1067,17 +1077,26 @@ def list_finalizers(
     manifest: _ManifestArgument,
     *,
     handler: _HandlerOption = None,
+    all_kinds: _AllKindsOption = False,
     output: _OutputOption = Output.TEXT,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     admin: _AdminOption = None,
 ) -> int:
-    """List the objects of the cluster that have a finalizer of a manifest, or of its running process."""
+    """List the objects of the cluster that have a finalizer of a manifest, or of its running process.
+
+    Finalizers that the manifest does not have any more are found, too: by the managers of the fields.
+    """
     from declctl.cli.finalizers import show_finalizers
 
     cluster = (kubeconfig, context)
     return show_finalizers(
-        manifest, handler=handler, as_json=output is Output.JSON, cluster=cluster, admin=admin
+        manifest,
+        handler=handler,
+        as_json=output is Output.JSON,
+        all_kinds=all_kinds,
+        cluster=cluster,
+        admin=admin,
     )
 
 
@@ -1086,6 +1105,7 @@ def release_finalizers(
     manifest: _ManifestArgument,
     *,
     handler: _HandlerOption = None,
+    all_kinds: _AllKindsOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Release without a question.")] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
@@ -1099,7 +1119,8 @@ def release_finalizers(
     """
     from declctl.cli.finalizers import release_finalizers as release
 
-    return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
+    cluster = (kubeconfig, context)
+    return release(manifest, handler=handler, yes=yes, all_kinds=all_kinds, cluster=cluster, admin=admin)
 
 
 _NamespaceOption = Annotated[

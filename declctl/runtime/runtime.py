@@ -46,6 +46,7 @@ from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
+from declctl.runtime.reconciling.stray_finalizers import StrayFinalizers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
 from declctl.runtime.reloading.changes import NOT_IN_MEMORY, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
@@ -162,6 +163,7 @@ class RuntimeParts(msgspec.Struct, frozen=True):
     mutations: MutationChecks
     slots: Slots
     leftovers: Leftovers
+    stray_finalizers: StrayFinalizers
     schedules: Schedules
     services: RuntimeServices
     lifecycle: Lifecycle
@@ -290,6 +292,15 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         clock=clock,
         log=log,
     )
+    stray_finalizers = StrayFinalizers(
+        client,
+        controller=name,
+        caches=caches,
+        plan=lambda: None if reloader.active is None else reloader.active.plan,
+        stands_by=lambda: slots.is_standing_by,
+        clock=clock,
+        log=log,
+    )
     server = client.health.status
     retries = ReloadRetries(clock)
     file_watch = FileWatchHealth(clock=clock, log=log)
@@ -308,6 +319,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         retries=retries,
         file_watch=file_watch.status,
         followed=options.followed,
+        stray_finalizers=lambda: stray_finalizers.found,
         log_level=options.log_level,
         candidate=candidate,
         clock=clock,
@@ -349,6 +361,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         mutations,
         slots,
         leftovers,
+        stray_finalizers,
         schedules,
         services,
         lifecycle,
@@ -739,6 +752,7 @@ class Runtime:
             *scheduled,
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
+            tasks.create_task(parts.stray_finalizers.run(), name="stray finalizers"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
             tasks.create_task(parts.reloader.probation.run(self._active, roll_back), name="probation"),

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.errors import MalformedAnswer, NotFound, UsageError
+from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
 """Fetches the JSON object of a path; raises the ApiError family."""
 
-_Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup")
+_Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup | _ApiGroupList")
 _MOST_CANDIDATES, _LONGEST_NAME = 1000, 63  # of the names that are compared for a suggestion
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
@@ -74,8 +74,13 @@ class _ApiVersion(msgspec.Struct):
 
 
 class _ApiGroup(msgspec.Struct):
+    name: str = ""
     preferredVersion: _ApiVersion | None = None  # noqa: N815
     versions: list[_ApiVersion] | None = None
+
+
+class _ApiGroupList(msgspec.Struct):
+    groups: list[_ApiGroup] | None = None
 
 
 class Discovery:
@@ -151,6 +156,30 @@ class Discovery:
         if not wanted.group:
             hint += "; a resource of another group is named with it, as deployments.apps is"
         raise self._missing(f"{self._server} serves no {wanted}{hint}")
+
+    async def served(self) -> Sequence[Resource]:
+        """All resources of the server, each in the version that the server prefers, by group and name.
+
+        Without those of groups that do not answer, such as an API service that is away. Raises ApiError if
+        the groups are not known.
+        """
+        groups = await self._document("/apis", _ApiGroupList)
+        preferred = [("", "v1")]
+        for group in groups.groups or ():
+            version = group.preferredVersion.version if group.preferredVersion else None
+            if group.name and version:
+                preferred.append((group.name, version))
+        found: list[Resource] = []
+        for name, version in sorted(preferred):
+            try:
+                entries = await self._entries(name, version)
+            except ApiError:
+                continue
+            found += [
+                _resource(GroupVersionKind(name, version, entry.kind), entry, entries)
+                for entry in _main(entries)
+            ]
+        return found
 
     def forget(self, gvk: GroupVersionKind) -> None:
         """Request the kind again when it is needed next; no effect for an unknown kind."""
