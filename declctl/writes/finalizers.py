@@ -249,9 +249,8 @@ async def find_added(
     """
 
     def wanted(obj: Mapping[str, Any]) -> Mapping[str, str]:
-        return dict.fromkeys(filter(names.__contains__, finalizers_of(obj)), "") | added_finalizers(
-            obj, controller
-        )
+        listed = dict.fromkeys(filter(names.__contains__, finalizers_of(obj)), "")
+        return {**listed, **added_finalizers(obj, controller)}
 
     for left in reversed(range(_MOST_LISTS)):
         source = client.source(

@@ -9,6 +9,7 @@ from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from declctl.transport import Client
+from declctl.workqueue import Backoff
 
 NAME = "example.dev/cleanup"
 ASYNC = """
@@ -293,9 +294,9 @@ def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released
 
 
 def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sandbox, monkeypatch) -> None:
-    """Known by what earlier processes have left in the cluster; those of others are asked for once."""
-    monkeypatch.setattr(stray_finalizers, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(stray_finalizers, "_READ_SECONDS", 0.05)
+    """Known by what earlier processes have left in the cluster; the server is asked until it has answered."""
+    for name, value in (("_LOOK_SECONDS", 0.05), ("_READ_SECONDS", 0.05), ("_BACKOFF", Backoff(0.01, 0.01))):
+        monkeypatch.setattr(stray_finalizers, name, value)
     one, both = config_map("a"), config_map("both")
     both["metadata"]["finalizers"] = ["kubernetes.io/x", "other.dev/first"]
     for obj in (one, both):  # the sandbox follows the managers of an object that has one
@@ -306,6 +307,7 @@ def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sa
     rig.handlers.clear()
     rig.handler("keys", rest=f"mode: Reconcile, {RETRY}")
     lists = sandbox.ledger.count("list")
+    sandbox.faults.refuse(500, Match("list", "configmaps"), times=2)
     runs = rig.run(ASYNC)
     until("it is told", lambda: runs.condition("Degraded").reason == "FinalizersLeft")
     assert runs.condition("Degraded").message == (
@@ -318,7 +320,8 @@ def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sa
     until("the other is told", lambda: "1 object has" in runs.condition("Degraded").message)
     sandbox.patch("ConfigMap", "both", {"metadata": {"finalizers": ["other.dev/first"]}})
     until("none is told", lambda: runs.condition("Degraded").reason == "AsExpected")
-    assert sandbox.ledger.count("list") - lists == 2, "for two names, each once"
+    assert sandbox.ledger.count("list") - lists == 2 + 2, "twice in vain, and once for each of two names"
+    assert runs.log.find("is one of this controller is not known")
 
 
 def test_an_edit_that_is_taken_back_adds_it_again(rig, config_map, sandbox) -> None:
