@@ -7,8 +7,8 @@ What is not listed here belongs to the rooms and may change.
 
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in typing, whose import would take most of the time before `__main__` begins
 if TYPE_CHECKING:
     from declctl.errors import (
         AlreadyExists,

@@ -233,6 +233,7 @@ def _load_no_plugins() -> None:
 
 @app.command()
 def run(  # noqa: PLR0913 - one parameter for each option of the command line
+    invoked: typer.Context,
     manifest: Annotated[
         str,
         typer.Argument(
@@ -348,6 +349,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             log_format=log_format,
             log_level=log_level,
             admin=admin,
+            is_process=bool(invoked.obj),
         )
     # A failed run is not started again: its supervisor decides.
     if restarts and not status:
@@ -1066,6 +1068,16 @@ _HandlerOption = Annotated[
 ]
 
 
+_AllKindsOption = Annotated[
+    bool,
+    typer.Option(
+        "--all-kinds",
+        help="Look at every kind that the server has, for what handlers of a controller of this name have "
+        "added; not only at those of the manifest.",
+    ),
+]
+
+
 @_finalizers.callback()
 def _of_finalizers() -> None:
     """Finalizers of handlers, on the objects of a cluster."""
@@ -1076,17 +1088,26 @@ def list_finalizers(
     manifest: _ManifestArgument,
     *,
     handler: _HandlerOption = None,
+    all_kinds: _AllKindsOption = False,
     output: _OutputOption = Output.TEXT,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     admin: _AdminOption = None,
 ) -> int:
-    """List the objects of the cluster that have a finalizer of a manifest, or of its running process."""
+    """List the objects of the cluster that have a finalizer of a manifest, or of its running process.
+
+    Finalizers that the manifest does not have any more are found, too: by the managers of the fields.
+    """
     from declctl.cli.finalizers import show_finalizers
 
     cluster = (kubeconfig, context)
     return show_finalizers(
-        manifest, handler=handler, as_json=output is Output.JSON, cluster=cluster, admin=admin
+        manifest,
+        handler=handler,
+        as_json=output is Output.JSON,
+        all_kinds=all_kinds,
+        cluster=cluster,
+        admin=admin,
     )
 
 
@@ -1095,6 +1116,7 @@ def release_finalizers(
     manifest: _ManifestArgument,
     *,
     handler: _HandlerOption = None,
+    all_kinds: _AllKindsOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Release without a question.")] = False,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
@@ -1108,7 +1130,8 @@ def release_finalizers(
     """
     from declctl.cli.finalizers import release_finalizers as release
 
-    return release(manifest, handler=handler, yes=yes, cluster=(kubeconfig, context), admin=admin)
+    cluster = (kubeconfig, context)
+    return release(manifest, handler=handler, yes=yes, all_kinds=all_kinds, cluster=cluster, admin=admin)
 
 
 _NamespaceOption = Annotated[
@@ -1468,8 +1491,8 @@ _add_refusals(_plugins, _PLUGINS_INSTEAD, prefix="plugins ")
 _add_refusals(_get, _GET_INSTEAD, prefix="get ")
 
 
-def invoke(arguments: Sequence[str]) -> int:
-    """Run the command that `arguments` name, and return its exit status.
+def invoke(arguments: Sequence[str], *, is_process: bool = False) -> int:
+    """Run the command that `arguments` name, and return its exit status. `is_process` as in `status_of`.
 
     Faults of the arguments are printed here, because typer would print control characters of the command line
     unescaped. Raises the exceptions of the command, and SystemExit.
@@ -1477,7 +1500,7 @@ def invoke(arguments: Sequence[str]) -> int:
     if not os.environ.get(COMPLETION, "").isprintable():
         raise UsageError(f"{COMPLETION} asks for no completion: unset it, or install completion again.")
     try:
-        status = app(args=list(arguments), prog_name="declctl", standalone_mode=False)
+        status = app(args=list(arguments), prog_name="declctl", standalone_mode=False, obj=is_process)
     except typer.Abort:
         line("Aborted!", err=True)
         return 1

@@ -6,7 +6,6 @@ report it.
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -34,15 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (by default the process's) name, and exit with its status."""
     gc.disable()  # imports make no garbage: a search for it takes a tenth of a short command's time
     _have_home()
-    _end_on_sigterm()
-    sys.exit(status_of(arguments))
+    sys.exit(status_of(arguments, is_process=True))
 
 
-def status_of(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status. Raises nothing but KeyboardInterrupt and the like."""
+def status_of(arguments: Sequence[str] | None = None, *, is_process: bool = False) -> int:
+    """Run a command and return its exit status. Raises nothing but KeyboardInterrupt and the like.
+
+    With `is_process`, the process ends with the command, and `run` sees to it that it does.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = _run(given)
+        status = _run(given, is_process=is_process)
     except SystemExit as ended:
         return _flushed(_status_of_exit(ended))
     except Exception as error:  # noqa: BLE001 - the last handler: an unforeseen fault is shown with its traceback
@@ -60,17 +61,7 @@ def _have_home() -> None:
         os.environ["HOME"] = "/"
 
 
-def _end_on_sigterm() -> None:
-    """Let SIGTERM end process 1 of a container, also before a command has handlers of its own.
-
-    The kernel keeps a signal from process 1 that it has no handler for: a pod that is deleted while it starts
-    would stay until it is killed.
-    """
-    if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-
-
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *, is_process: bool) -> int:
     if arguments in (["version"], ["--version"]):
         # Without the parser, which takes ten times as long as the answer.
         from declctl.cli.version import version
@@ -79,7 +70,7 @@ def _run(arguments: Sequence[str]) -> int:
         return ExitStatus.DONE
     from declctl.cli.app import invoke
 
-    return invoke(arguments)
+    return invoke(arguments, is_process=is_process)
 
 
 def _status_of_exit(ended: SystemExit) -> int:

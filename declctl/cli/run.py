@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
@@ -29,7 +29,8 @@ from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
 from declctl.manifest import Plan
 from declctl.runtime.checking.preflight_pool import PreflightPool
-from declctl.runtime.log import LogLevelControl
+from declctl.runtime.ending import end_process_after
+from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
 from declctl.writes import OnDryRun
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # most runs read files
 # changes a second pile up behind a handler that burns a core. A switch takes some µs.
 SWITCH_SECONDS = 0.0002
 _ONCE_SECONDS = 60.0  # the time limit of --once, by default
+_LEAST_SECONDS = 0.3  # for the end of the process after that of the runtime
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
 
 Connect = Callable[[], Awaitable[Client]]
@@ -67,10 +69,12 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     log_format: str,
     log_level: str,
     admin: str | None,
+    is_process: bool,
 ) -> tuple[int, bool]:
     """Run a manifest to its end: the exit status, and whether a new process is asked for.
 
-    The parameters are the options of the command; imports are checked in `children`. Raises UsageError.
+    The parameters are the options of the command; imports are checked in `children`. With `is_process`, the
+    process ends afterwards, in what is left of the grace period. Raises UsageError.
     """
     seconds = _ONCE_SECONDS if timeout is None else time_limit(timeout, example="60s")
     clock, screen, name = SystemClock(), stderr_screen(), ControllerName()
@@ -108,7 +112,20 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
             on_dry_run=_printer() if dry_run else None,
             why_not_start=_next_start(_folder_of(options), admin),
         )
-        return runtime.run(), runtime.restarts
+        return (_run_to_the_end(runtime, log) if is_process else runtime.run()), runtime.restarts
+
+
+def _run_to_the_end(runtime: Runtime, log: Log) -> int:
+    """Run; then the process has what is left of its grace period, whatever threads of the user's code do."""
+    status, is_at_once = 1, False
+    try:
+        return runtime.run()
+    except SystemExit as ended:  # a second signal
+        status, is_at_once = cast("int", ended.code), True
+        raise
+    finally:
+        left = 0.0 if is_at_once else runtime.seconds_left
+        end_process_after(max(left, _LEAST_SECONDS), status, log)
 
 
 def _printer() -> OnDryRun:

@@ -32,6 +32,7 @@ from declctl.objects.record import NO_LABELS, Layout, Projected, Record, packed,
 from declctl.objects.resource import key_of
 
 _MOST = 50_000  # entries of a table; beyond it the table is cleared
+_MOST_LISTS, _MOST_EXAMPLES = 1000, 5  # of finalizers, and objects of each
 _Getter = Callable[[Any], Any]
 MANAGED_FIELDS_NAME = b"managedFields"
 MANAGED_FIELDS_KEY = b'"managedFields":'
@@ -74,14 +75,49 @@ class InternTables:
         return known
 
 
+class SeenFinalizers:
+    """The lists of finalizers that decoded objects had, each with some of these objects.
+
+    So a finalizer that nobody removes any more is found without decoding an object again. Written by the
+    thread that decodes; any thread may call `by_name`.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, list[str]] = {}  # by the JSON of the list; the first keys that had it
+
+    def note(self, raw: bytes, key: str) -> None:
+        """Note the finalizers of an object. Beyond the first thousand, further lists are left out."""
+        keys = self._keys.get(raw)
+        if keys is None:
+            if len(self._keys) >= _MOST_LISTS:
+                return
+            keys = self._keys[raw] = []
+        if len(keys) < _MOST_EXAMPLES and key not in keys:
+            keys.append(key)
+
+    def by_name(self) -> Mapping[str, Sequence[str]]:
+        """The keys of up to five objects that had a finalizer, by its name."""
+        found: dict[str, list[str]] = {}
+        for raw, keys in tuple(self._keys.items()):
+            try:
+                names = msgspec.json.decode(raw, type=list[str])
+            except UNREADABLE:
+                continue  # no list of names
+            for name in names:
+                examples = found.setdefault(name, [])
+                examples += keys[: _MOST_EXAMPLES - len(examples)]
+        return found
+
+
 class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
-    """The metadata that every record needs; labels and managed fields stay raw."""
+    """The metadata that every record needs; labels, finalizers and managed fields stay raw."""
 
     name: str = ""
     namespace: str | None = None
     uid: str = ""
     resourceVersion: str = ""  # noqa: N815 - the field's name on the wire
     labels: msgspec.Raw = msgspec.Raw()
+    finalizers: msgspec.Raw = msgspec.Raw()
     managedFields: msgspec.Raw = msgspec.Raw()  # noqa: N815
 
 

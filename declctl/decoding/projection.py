@@ -25,6 +25,7 @@ from declctl.decoding.decoders import (
     FieldCutter,
     InternTables,
     PartialDecoder,
+    SeenFinalizers,
     Transform,
     TransformRunner,
     WholeObjects,
@@ -64,7 +65,12 @@ FastReader = Callable[[bytes, int, int, Known], Record | None]
 
 # One function, because for each object a call would cost as much as the called code.
 def fast_reader(  # noqa: C901
-    partial: PartialDecoder, interned: InternTables, layout: Layout, *, drops_managed_fields: bool
+    partial: PartialDecoder,
+    interned: InternTables,
+    layout: Layout,
+    *,
+    drops_managed_fields: bool,
+    seen: SeenFinalizers,
 ) -> FastReader:
     """The fast path of a projection without a transform that drops no field but `managedFields`.
 
@@ -76,6 +82,7 @@ def fast_reader(  # noqa: C901
     decode = partial.decode
     encode = layout.codec.encode
     known_labels, known_values = interned.known_labels, interned.known_values
+    note_finalizers = seen.note
 
     def read(text: bytes, start: int, stop: int, known: Known) -> Record | None:  # noqa: C901, PLR0912
         at = text.find(MANAGED_FIELDS_NAME, start, stop) - 1 if drops_managed_fields else -1
@@ -124,6 +131,8 @@ def fast_reader(  # noqa: C901
         same_values = known_values(values)
         if same_values is None:
             same_values = interned.values(values)
+        if meta.finalizers:
+            note_finalizers(bytes(meta.finalizers), key)
         return Record(key, revision, labels, same_values, encode(plain), layout)
 
     return read
@@ -188,13 +197,18 @@ class Projection:
         # The opening of the last line: the next line nearly always has the same one.
         self._opening = self._envelopes.openings[0]
         self._interned = InternTables()
+        self.finalizers = SeenFinalizers()  # also of objects that a transform changes or leaves out
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
         self._fast_reader = None
         if self._cutter is None and transform is None:
             self._fast_reader = fast_reader(
-                self._partial, self._interned, self.layout, drops_managed_fields=self._drop_managed
+                self._partial,
+                self._interned,
+                self.layout,
+                drops_managed_fields=self._drop_managed,
+                seen=self.finalizers,
             )
         self._objects = 0
 
@@ -283,6 +297,8 @@ class Projection:
         ):
             self._objects += 1
             return held
+        if meta.finalizers:
+            self.finalizers.note(bytes(meta.finalizers), key)
         # A transform needs a dictionary, so the object is decoded as a whole.
         if self._transforming.transform is not None:
             return self._whole.read(raw)

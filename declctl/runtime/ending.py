@@ -8,8 +8,10 @@ some. With one, a slow hook must not keep another process from leading; the hook
 
 import asyncio
 import math
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -50,6 +52,27 @@ class GracePeriod:
     def is_missed(self) -> bool:
         """Whether the process has to end now, without what still runs."""
         return self._clock.monotonic() > self._end + OVERTIME_SECONDS
+
+
+def end_process_after(seconds: float, status: int, log: Log) -> None:
+    """End this process after so many seconds, unless it has ended by itself. Returns at once.
+
+    At its end Python waits for threads that are no daemons and for `atexit` functions, and does so for ever.
+    The log names the threads.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        names = sorted(
+            each.name
+            for each in threading.enumerate()
+            if not each.daemon and each is not threading.main_thread()
+        )
+        what = f"threads that are no daemons run on ({', '.join(names)})" if names else "its end goes on"
+        log.error(f"{what}: ending without it")
+        os._exit(status)
+
+    threading.Thread(target=end, name="declctl-end", daemon=True).start()
 
 
 class SignalHandlers:

@@ -250,6 +250,12 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "mend the function that the message names; the changes wait, and are judged again",
     ),
     _degraded(
+        "FinalizersLeft",
+        "Objects have a finalizer that a handler of this controller has added, and the manifest lacks it: "
+        "nothing removes it, and they can't be deleted.",
+        "declare it again, or release the objects (`declctl finalizers release MANIFEST`)",
+    ),
+    _degraded(
         "WriteLoop",
         "A handler writes an object again and again, because its own write, or that of another, calls it.",
         "see who writes the field (`declctl why`), and let one of the two stop",

@@ -48,6 +48,7 @@ from declctl.runtime.own_namespace import OwnNamespace, namespace_of_lease, own_
 from declctl.runtime.planning.orphans import orphans_of
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.reconciling.leftovers import Leftovers
+from declctl.runtime.reconciling.stray_finalizers import StrayFinalizers
 from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
 from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.files import FileWatchHealth
@@ -165,6 +166,7 @@ class RuntimeParts(msgspec.Struct, frozen=True):
     mutations: MutationChecks
     slots: Slots
     leftovers: Leftovers
+    stray_finalizers: StrayFinalizers
     schedules: Schedules
     services: RuntimeServices
     lifecycle: Lifecycle
@@ -307,6 +309,15 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         clock=clock,
         log=log,
     )
+    stray_finalizers = StrayFinalizers(
+        client,
+        controller=name,
+        caches=caches,
+        plan=lambda: None if reloader.active is None else reloader.active.plan,
+        stands_by=lambda: slots.is_standing_by,
+        clock=clock,
+        log=log,
+    )
     server = client.health.status
     retries = ReloadRetries(clock)
     file_watch = FileWatchHealth(clock=clock, log=log)
@@ -326,6 +337,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         retries=retries,
         file_watch=file_watch.status,
         followed=options.followed,
+        stray_finalizers=lambda: stray_finalizers.found,
         log_level=options.log_level,
         candidate=candidate,
         clock=clock,
@@ -367,6 +379,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         mutations,
         slots,
         leftovers,
+        stray_finalizers,
         schedules,
         services,
         lifecycle,
@@ -465,6 +478,11 @@ class Runtime:
         self._stop_asked = True
         self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
         self.machinery.call_soon(self._stopping.set)
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the grace period, in seconds: all of it before the process is asked to stop."""
+        return self._grace_seconds if self._grace is None else self._grace.left()
 
     async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
         """Load the files as the next generation; the outcome says why if that is refused.
@@ -757,6 +775,7 @@ class Runtime:
             *scheduled,
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
+            tasks.create_task(parts.stray_finalizers.run(), name="stray finalizers"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
             tasks.create_task(parts.reloader.probation.run(self._active, roll_back), name="probation"),

@@ -147,6 +147,13 @@ class Client:
         """
         return await self._discovery.find_resource(name)
 
+    async def served(self) -> Sequence[Resource]:
+        """All resources of the server, each in the version that the server prefers. Raises ApiError.
+
+        Without those of groups that do not answer.
+        """
+        return await self._discovery.served()
+
     def forget(self, gvk: GroupVersionKind) -> None:
         """Request the kind again when it is discovered next."""
         self._discovery.forget(gvk)

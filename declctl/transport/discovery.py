@@ -160,6 +160,30 @@ class Discovery:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise self._missing(f"{self._server} serves no {wanted}{hint}")
 
+    async def served(self) -> Sequence[Resource]:
+        """All resources of the server, each in the version that the server prefers, by group and name.
+
+        Without those of groups that do not answer, such as an API service that is away. Raises ApiError if
+        the groups are not known.
+        """
+        groups = await self._document("/apis", _ApiGroupList)
+        preferred = [("", "v1")]
+        for group in groups.groups or ():
+            version = group.preferredVersion.version if group.preferredVersion else None
+            if group.name and version:
+                preferred.append((group.name, version))
+        found: list[Resource] = []
+        for name, version in sorted(preferred):
+            try:
+                entries = await self._entries(name, version)
+            except ApiError:
+                continue
+            found += [
+                _resource(GroupVersionKind(name, version, entry.kind), entry, entries)
+                for entry in _main(entries)
+            ]
+        return found
+
     def forget(self, gvk: GroupVersionKind) -> None:
         """Request the kind again when it is needed next; no effect for an unknown kind."""
         self._known.pop(gvk, None)

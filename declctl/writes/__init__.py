@@ -5,13 +5,18 @@ from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.declared import DeclaredWrites
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import (
+    PAGE,
+    AddedFinalizer,
     FinalizedObject,
     FinalizerCarrier,
     FinalizerWriter,
     MetadataLister,
+    MetadataSource,
     finalizers_of,
+    find_added,
     find_carriers,
     find_carriers_of,
+    find_in_any,
     is_being_deleted,
 )
 from declctl.writes.gate import OnDryRun, RequestSender, WriteGate
@@ -36,6 +41,8 @@ from declctl.writes.writer import (
 )
 
 __all__ = [
+    "PAGE",
+    "AddedFinalizer",
     "AppliedSet",
     "CallScope",
     "DeclaredWrites",
@@ -46,6 +53,7 @@ __all__ = [
     "FinalizerWriter",
     "HandlerWriter",
     "MetadataLister",
+    "MetadataSource",
     "OnDryRun",
     "RecordedEvents",
     "RequestSender",
@@ -65,8 +73,10 @@ __all__ = [
     "event_text",
     "field_manager",
     "finalizers_of",
+    "find_added",
     "find_carriers",
     "find_carriers_of",
+    "find_in_any",
     "is_being_deleted",
     "object_of",
     "origin_of",

@@ -4,28 +4,59 @@ Both are a JSON merge patch of the whole list, with the uid and the resource ver
 computed from. So a finalizer that another controller adds or removes meanwhile is a 409: the object is read,
 and the patch is computed again.
 
-`find_carriers` lists the objects with a finalizer.
+`find_carriers` lists the objects with a finalizer, and `find_added` those with a finalizer that handlers of a
+controller have added.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from declctl.decoding.projection import Projection
 from declctl.errors import Conflict, Expired, Forbidden, NotFound
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, KubeObject, ListOptions, ListPage, ObjectKey, Resource
+from declctl.objects import (
+    PARTIAL_OBJECT_METADATA,
+    GroupVersionKind,
+    KubeObject,
+    ListOptions,
+    ListPage,
+    ObjectKey,
+    Record,
+    Resource,
+)
 from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
 from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
 
+T = TypeVar("T")
 _MOST_CONFLICTS = 5  # patches of one call that may answer 409 and be repeated
-_PAGE = 500  # objects of one page of a list
+PAGE = 500
+"""Objects of one page of a list."""
+
 _MOST_LISTS = 5  # lists that may expire between two pages
 
 
 def finalizers_of(obj: Mapping[str, Any]) -> Sequence[str]:
     """The finalizers of an object; empty without any."""
     return (obj.get("metadata") or {}).get("finalizers") or ()
+
+
+def added_finalizers(obj: Mapping[str, Any], controller: str) -> Mapping[str, str]:
+    """The finalizers of an object that handlers of a controller have added, each with its handler.
+
+    Known by `managedFields`, whose managers are `declctl/<controller>/<handler>`: a handler with a
+    `fieldManager` of its own, and one whose name is cut there, is not told from others.
+    """
+    prefix, there = f"declctl/{controller}/", finalizers_of(obj)
+    found: dict[str, str] = {}
+    for entry in (obj.get("metadata") or {}).get("managedFields") or ():
+        manager = str(entry.get("manager") or "")
+        if manager.startswith(prefix):
+            of_metadata = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
+            owned = of_metadata.get("f:finalizers") or {}
+            found |= {name: manager.removeprefix(prefix) for name in there if f'v:"{name}"' in owned}
+    return found
 
 
 def is_being_deleted(obj: Mapping[str, Any]) -> bool:
@@ -168,10 +199,84 @@ async def find_carriers(
             kind.api_version, kind.kind, namespace=namespace, metadata_only=True, transform=keep
         )
         try:
-            return sorted(await _listed(source), key=lambda carrier: carrier.key)
+            records, _ = await _listed(source)
+            return sorted(map(_carrier, records), key=lambda carrier: carrier.key)
         except Expired:
             if not left:
                 raise
+    raise AssertionError  # the last list has returned or raised
+
+
+class AddedFinalizer(msgspec.Struct, frozen=True):
+    """A finalizer of an object, and the handler that has added it; empty if that is not known."""
+
+    handler: str
+    finalizer: str
+    carrier: FinalizerCarrier
+
+
+class MetadataSource(Protocol):
+    """The part of a client that `find_added` needs."""
+
+    def source(
+        self,
+        gvk: GroupVersionKind,
+        *,
+        namespace: str | None = ...,
+        field_selector: str = ...,
+        metadata_only: bool = ...,
+        projection: Projection,
+    ) -> PageSource:
+        """A source of a kind."""
+        ...
+
+
+async def find_added(
+    client: MetadataSource,
+    kind: GroupVersionKind,
+    controller: str,
+    *,
+    names: Container[str] = (),
+    namespace: str | None = None,
+    name: str | None = None,
+    most_pages: int | None = None,
+) -> tuple[list[AddedFinalizer], bool]:
+    """The finalizers that handlers of a controller have added to objects of a kind, by key; whether all.
+
+    Known as in `added_finalizers`. `names` are listed whoever has added them. `name` is that of the only
+    object. It lists the metadata of all objects of the kind, in at most `most_pages` pages of 500. Raises
+    ApiError.
+    """
+
+    def wanted(obj: Mapping[str, Any]) -> Mapping[str, str]:
+        listed = dict.fromkeys(filter(names.__contains__, finalizers_of(obj)), "")
+        return {**listed, **added_finalizers(obj, controller)}
+
+    for left in reversed(range(_MOST_LISTS)):
+        source = client.source(
+            kind,
+            namespace=namespace,
+            field_selector="" if name is None else f"metadata.name={name}",
+            metadata_only=True,
+            projection=Projection(
+                api_version=PARTIAL_OBJECT_METADATA.api_version,
+                kind=PARTIAL_OBJECT_METADATA.kind,
+                drop_fields=(),
+                transform=lambda obj: obj if wanted(obj) else None,
+            ),
+        )
+        try:
+            records, is_whole = await _listed(source, most_pages)
+        except Expired:
+            if not left:
+                raise
+            continue
+        found = [
+            AddedFinalizer(handler, finalizer, _carrier(record))
+            for record in records
+            for finalizer, handler in wanted(record.read()).items()
+        ]
+        return sorted(found, key=lambda each: each.carrier.key), is_whole
     raise AssertionError  # the last list has returned or raised
 
 
@@ -182,28 +287,41 @@ async def find_carriers_of(
 
     None for namespaces: of the cluster only. A kind that is not served has no objects.
     """
+    return await find_in_any(lambda namespace: find_carriers(client, kind, finalizer, namespace), namespaces)
+
+
+async def find_in_any(
+    find: Callable[[str | None], Awaitable[list[T]]], namespaces: Iterable[str] | None
+) -> list[T]:
+    """What `find` finds in the cluster (None) or, without the right to that, in these namespaces.
+
+    None for namespaces: in the cluster only. Raises the ApiError of `find`, but for NotFound.
+    """
     try:
-        return await find_carriers(client, kind, finalizer)
+        return await find(None)
     except NotFound:
         return []
     except Forbidden:
         if namespaces is None:
             raise
-        return [
-            each
-            for namespace in namespaces
-            for each in await find_carriers(client, kind, finalizer, namespace)
-        ]
+        return [each for namespace in namespaces for each in await find(namespace)]
 
 
-async def _listed(source: PageSource) -> list[FinalizerCarrier]:
-    found: list[FinalizerCarrier] = []
+def _carrier(record: Record) -> FinalizerCarrier:
+    deleted = (record.read().get("metadata") or {}).get("deletionTimestamp")
+    return FinalizerCarrier(record.object_key, record.uid, deleted)
+
+
+async def _listed(source: PageSource, most_pages: int | None = None) -> tuple[list[Record], bool]:
+    """The records of a list, and whether that is all of it."""
+    found: list[Record] = []
     token: str | None = None
-    while True:
-        page = await source.list(ListOptions(limit=_PAGE, continue_token=token))
-        for record in page.records:
-            deleted = (record.read().get("metadata") or {}).get("deletionTimestamp")
-            found.append(FinalizerCarrier(record.object_key, record.uid, deleted))
+    pages = 0
+    while pages != most_pages:
+        page = await source.list(ListOptions(limit=PAGE, continue_token=token))
+        found += page.records
         token = page.continue_token
         if not token:
-            return found
+            return found, True
+        pages += 1
+    return found, False

@@ -4,10 +4,12 @@ import threading
 
 import pytest
 
+from declctl.runtime.reconciling import stray_finalizers
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from declctl.transport import Client
+from declctl.workqueue import Backoff
 
 NAME = "example.dev/cleanup"
 ASYNC = """
@@ -289,6 +291,37 @@ def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released
     sandbox.patch("ConfigMap", "a", {"data": {"more": "1"}})
     until("it is reconciled without one", lambda: len(rig.told("reconcile")) > calls)
     assert rig.told("reconcile")[-1] == ("reconcile", "default/a", [])
+
+
+def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sandbox, monkeypatch) -> None:
+    """Known by what earlier processes have left in the cluster; the server is asked until it has answered."""
+    for name, value in (("_LOOK_SECONDS", 0.05), ("_READ_SECONDS", 0.05), ("_BACKOFF", Backoff(0.01, 0.01))):
+        monkeypatch.setattr(stray_finalizers, name, value)
+    one, both = config_map("a"), config_map("both")
+    both["metadata"]["finalizers"] = ["kubernetes.io/x", "other.dev/first"]
+    for obj in (one, both):  # the sandbox follows the managers of an object that has one
+        obj["metadata"]["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": {}}]
+    runs = _run(rig, objects=[one, both])
+    until("both are reconciled", lambda: len(rig.told("reconcile")) >= 2)
+    assert runs.stop() == 0
+    rig.handlers.clear()
+    rig.handler("keys", rest=f"mode: Reconcile, {RETRY}")
+    lists = sandbox.ledger.count("list")
+    sandbox.faults.refuse(500, Match("list", "configmaps"), times=2)
+    runs = rig.run(ASYNC)
+    until("it is told", lambda: runs.condition("Degraded").reason == "FinalizersLeft")
+    assert runs.condition("Degraded").message == (
+        f"2 objects have the finalizer {NAME} of the handler keys (ConfigMap default/a, default/both), which "
+        "is not in the manifest: nothing removes it when they are deleted; declare it again, or release them "
+        "(`declctl finalizers release MANIFEST`)"
+    )
+    sandbox.delete("ConfigMap", "a")
+    sandbox.patch("ConfigMap", "a", {"metadata": {"finalizers": None}})
+    until("the other is told", lambda: "1 object has" in runs.condition("Degraded").message)
+    sandbox.patch("ConfigMap", "both", {"metadata": {"finalizers": ["other.dev/first"]}})
+    until("none is told", lambda: runs.condition("Degraded").reason == "AsExpected")
+    assert sandbox.ledger.count("list") - lists == 2 + 2, "twice in vain, and once for each of two names"
+    assert runs.log.find("is one of this controller is not known")
 
 
 def test_an_edit_that_is_taken_back_adds_it_again(rig, config_map, sandbox) -> None:

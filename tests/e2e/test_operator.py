@@ -109,5 +109,25 @@ def test_a_finalizer_that_an_edit_removes(
         assert declctl.stop() == 0
 
 
+def test_a_finalizer_that_a_start_lacks(operator, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """The condition names the object, which `finalizers release` finds without an earlier manifest."""
+    if not cluster.has_controllers:
+        pytest.skip("the sandbox keeps no managers of an object that was never applied")
+    bundle = operators.bundle(tmp_path)
+    with Declctl(bundle, kubeconfig=cluster.kubeconfig) as declctl:
+        operator.create("shop", namespace, size=1)
+        until("its status is written", lambda: operator.observed(namespace) == {"shop": True})
+        assert declctl.stop() == 0
+    manifest = bundle / "manifest.yaml"
+    manifest.write_text(manifest.read_text("utf-8").replace(f"      finalizer: {FINALIZER}\n", ""), "utf-8")
+    with Declctl(bundle, kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is told", lambda: declctl.condition("Degraded")["reason"] == "FinalizersLeft")
+        assert f"memcached (Memcached {namespace}/shop)" in declctl.condition("Degraded")["message"]
+        options = ("--all-kinds", "--yes", "--kubeconfig", str(cluster.kubeconfig))
+        done = run("finalizers", "release", str(bundle), *options)
+        assert done.stdout == f"released Memcached {namespace}/shop of {FINALIZER}\n", done.stderr
+        until("it is told no more", lambda: declctl.condition("Degraded")["reason"] == "AsExpected")
+
+
 def _condition(operator: Operator, namespace: str) -> dict[str, Any]:
     return operator.get("shop", namespace)["status"]["conditions"][0]

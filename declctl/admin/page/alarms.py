@@ -54,6 +54,10 @@ _DEGRADED: Mapping[str, tuple[str, str]] = {
         "A handler writes an object again and again",
         "See who writes the named field (`declctl why`), and let one of the two stop.",
     ),
+    "FinalizersLeft": (
+        "Objects have a finalizer that the manifest lacks",
+        "Declare it again, or release the objects (`declctl finalizers release MANIFEST`).",
+    ),
 }
 # Reasons of which the status has the subjects: each of these is an alarm of its own.
 _WITH_SUBJECTS = frozenset(

@@ -218,6 +218,7 @@ class StatusReporter:
         retries: ReloadRetries,
         file_watch: Callable[[], FileWatchStatus],
         followed: "Callable[[], FollowedStatus] | None",
+        stray_finalizers: Callable[[], Sequence[object]],
         log_level: LogLevelControl | None,
         candidate: ElectionReader | None,
         clock: Clock,
@@ -238,6 +239,7 @@ class StatusReporter:
         self._retries = retries
         self._file_watch = file_watch
         self._followed = followed  # None unless the files are those of a ConfigMap that is followed
+        self._stray_finalizers = stray_finalizers  # each is a sentence as text
         self._log_level = log_level  # None if the log is that of a caller
         self._candidate = candidate  # None without an election
         self._clock = clock
@@ -322,6 +324,7 @@ class StatusReporter:
                 if plugin.state == SUSPENDED
             ],
             "KeysUnknown": [*self._slots.unmapped()],
+            "FinalizersLeft": [*map(str, self._stray_finalizers())],
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }

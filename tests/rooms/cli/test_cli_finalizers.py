@@ -99,13 +99,32 @@ def test_on_a_terminal_it_asks(declctl, cluster, monkeypatch, answer):
     assert (ended.status, _finalizers(cluster, "a")) == ((0, []) if answer == "y" else (1, [NAME]))
 
 
+@pytest.mark.parametrize("options", [(), ("--all-kinds",)], ids=["its kinds", "all kinds"])
+def test_what_earlier_manifests_have_left_is_found_and_released(declctl, cluster, folder, options):
+    """By the field managers of objects; without `--all-kinds`, of the kinds that the manifest has."""
+    kind = "Secret" if options else "ConfigMap"
+    for name, manager in (("left", "declctl/cleaner/old"), ("others", "declctl/cleaner-2/old")):
+        obj = _map(name, "team-b", "example.dev/old") | {"kind": kind}
+        owned = {"f:metadata": {"f:finalizers": {".": {}, 'v:"example.dev/old"': {}}}}
+        entry = {"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+        obj["metadata"]["managedFields"] = [entry | {"fieldsV1": owned}]
+        cluster.create(obj)
+    (folder / "new.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
+    arguments = ("new.yaml", *OF_CLUSTER[1:], *options)
+    ended = declctl.done("finalizers", "list", *arguments)
+    assert [each.split()[:4] for each in ended.lines[1:]] == [["old", "example.dev/old", kind, "team-b/left"]]
+    ended = declctl.done("finalizers", "release", *arguments, "--yes")
+    assert ended.lines == [f"released {kind} team-b/left of example.dev/old"]
+    assert "adds the finalizer again" not in ended.err
+    ended = declctl.done("finalizers", "list", *arguments)
+    assert ended.err.startswith("no object has a finalizer of a handler of cleaner")
+
+
 def test_a_finalizer_that_a_manifest_lacks_is_told(declctl, cluster, folder):
     """With what to do; by a plan against a file, too, which does not know whether objects have it."""
-    other = ("manifest.yaml", "--handler", "other")
-    assert "no handler other with a finalizer" in declctl.refused("finalizers", "list", *other)
+    said = declctl.refused("finalizers", "list", *OF_CLUSTER, "--handler", "other")
+    assert "no object has a finalizer of the handler other of cleaner; only kinds of the manifest" in said
     (folder / "new.yaml").write_text(MANIFEST.replace("      finalizer: example.dev/cleanup\n", ""))
-    said = declctl.refused("finalizers", "release", "new.yaml", "--yes")
-    assert "Name an earlier manifest that has it" in said
     ended = declctl("plan", "new.yaml", "--against", "manifest.yaml")
     assert ended.status == 2
     assert "~handler keys (finalizer)" in ended.out

@@ -133,16 +133,17 @@ def test_a_user_without_a_home_is_served(tmp_path):
 
 
 _FIRST_PROCESS = """\
-import importlib, os, signal
-entry = importlib.import_module("declctl.cli.main")
+import os, runpy, signal, sys
 
-def terminated(_):
-    assert os.getpid() == 1
-    os.kill(1, signal.SIGTERM)
-    return 99  # the signal was lost
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "MODULE":
+            assert os.getpid() == 1
+            os.kill(1, signal.SIGTERM)
 
-entry.status_of = terminated
-entry.main([])
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["run", "nothing.yaml"]
+runpy.run_module("declctl", run_name="__main__", alter_sys=True)
 """
 
 
@@ -150,8 +151,10 @@ entry.main([])
     not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("unshare") is None,
     reason="a process 1 of its own needs root, and unshare of util-linux",
 )
-def test_the_first_process_of_a_container_can_be_ended_while_it_starts():
+@pytest.mark.parametrize("module", ["declctl.cli", "typer", "declctl.runtime.runtime"])
+def test_the_first_process_of_a_container_can_be_ended_in_each_import(module):
     """The kernel keeps SIGTERM from process 1 without a handler: a deleted pod would stay."""
-    command = ["unshare", "--pid", "--fork", sys.executable, "-c", _FIRST_PROCESS]
+    program = _FIRST_PROCESS.replace("MODULE", module)
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")

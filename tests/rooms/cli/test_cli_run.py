@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -175,6 +176,32 @@ def test_once_against_the_sandbox_delivers_and_ends(objects):
     assert sorted(done.stdout.splitlines()) == ["Added default/web-1", "Added default/web-2"]
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["key"] for line in lines if line["event"] == "seen"] == ["default/web-1", "default/web-2"]
+
+
+HANGING = """\
+import threading
+def on_pod(change):
+    threading.Thread(target=threading.Event().wait, name="uploads", daemon=False).start()
+    print("it hangs")
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("grace", "signals", "status"), [("500ms", 1, 1), ("10m", 2, 128 + signal.SIGTERM)], ids=["one", "two"]
+)
+def test_threads_of_handlers_do_not_keep_the_process(objects, begin, grace, signals, status):
+    """They have what is left of the grace period and, after a second signal, nothing."""
+    (objects / "handlers.py").write_text(HANGING)
+    with (objects / "manifest.yaml").open("a") as manifest:
+        manifest.write(f"  lifecycle: {{gracePeriod: {grace}}}\n")
+    running = begin(str(objects), "--sandbox", "--objects", str(objects / "objects.yaml"))
+    running.wait_for("it hangs")
+    if signals > 1:
+        running.process.send_signal(signal.SIGTERM)
+        running.wait_for("stopping")
+    assert running.stop() == status
+    assert running.said("threads that are no daemons run on (uploads"), "".join(running.lines)
 
 
 WRITING = """\

@@ -25,7 +25,8 @@ MANAGED = [
 
 def read(raw: bytes, *, before: bytes = b"", after: bytes = b"") -> Record | None:
     made = projection(NODE_NAME)
-    reader = fast_reader(PartialDecoder([NODE_NAME]), InternTables(), made.layout, drops_managed_fields=True)
+    parts = PartialDecoder([NODE_NAME]), InternTables(), made.layout
+    reader = fast_reader(*parts, drops_managed_fields=True, seen=made.finalizers)
     return reader(before + raw + after, len(before), len(before) + len(raw), nothing_known)
 
 

@@ -109,6 +109,21 @@ def test_relist_of_transformed_objects_reuses_them_too():
     assert projection().record(compact(pod()), known=lambda _: held) is not held
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"drop_fields": [FieldPath.parse("metadata.finalizers")]}, {"transform": lambda _: None}]
+)
+def test_finalizers_are_noted_with_the_first_objects_that_have_them(options):
+    """As the server sent them, whatever the cache has of them; a list that is no list of names has none."""
+    one = projection(**options)
+    for number in range(8):
+        obj = pod(f"web-{number}")
+        obj["metadata"]["finalizers"] = {6: ["a.dev/x", "b.dev/y"], 7: [7]}.get(number, ["a.dev/x"])
+        one.record(compact(obj))
+    one.record(compact(pod("without")))
+    first = [f"team-a/web-{number}" for number in range(5)]
+    assert one.finalizers.by_name() == {"a.dev/x": first, "b.dev/y": ["team-a/web-6"]}
+
+
 def test_equal_labels_and_strings_are_held_once():
     """A thousand pods of one deployment share their labels, a node's name is held once for its pods."""
     one = projection(NODE_NAME)
