@@ -156,7 +156,7 @@ def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbo
     from declctl.writes import CallScope
 
     class NoWriter:
-        async def apply(self, document, scope):
+        async def apply(self, document, scope, *, force):
             raise AssertionError
 
     loop = asyncio.new_event_loop()

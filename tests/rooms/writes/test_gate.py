@@ -110,7 +110,7 @@ def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope)
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "least"), [(throttled(3.5), "too_many_requests", 7.0), (conflict(), "conflict", 0.03)]
+    ("error", "reason", "least"), [(throttled(3.5), "too_many_requests", 7.0), (conflict(), "conflict", 0.02)]
 )
 def test_what_another_request_mends_is_repeated(scene, apply, error, reason, least) -> None:
     """A busy server says when; after a conflict, the result is the same. The handler notices nothing."""
