@@ -8,7 +8,7 @@ so that proxies and clients see that the connection lives. A client that does no
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -19,7 +19,7 @@ from declctl.runtime.handling.tap import HandlerTap, TapFilter, TapListener, Tap
 from declctl.runtime.reporting.status import ControllerStatus
 
 MOST_LISTENERS = 4  # of the 16 requests that the address answers at a time
-_LOOK_SECONDS = 1.0  # between two looks whether the client is still there, and may still see calls
+LOOK_SECONDS: Final = 1.0  # between two looks whether the client is still there, and may still see calls
 _SILENT_LOOKS = 10  # after which a comment is sent
 _WRITE_SECONDS = 30.0  # for a client that does not read
 _FLAGS = ("true", "1", "yes")
@@ -97,9 +97,9 @@ class TapStreams:
             return
         silent, asked_at = 0, monotonic()
         while request.transport is not None and not request.transport.is_closing():
-            waited = await listener.wait(_LOOK_SECONDS)
+            waited = await listener.wait(LOOK_SECONDS)
             # The decision at the begin does not hold for ever: a token is taken back, a right as well.
-            if monotonic() - asked_at >= _LOOK_SECONDS:
+            if monotonic() - asked_at >= LOOK_SECONDS:
                 asked_at, reason = monotonic(), await self._end_of(request)
                 if reason is not None:
                     await self._write(request, response, _event({"kind": "end", "reason": reason}))

@@ -75,9 +75,9 @@ def test_only_reviewers_change_what_has_the_label(
     # Other ConfigMaps are as they were.
     assert kubectl("delete", "configmap", "settings", *where).returncode == 0
     assert kubectl("delete", "configmap", "bundle", *where, groups=reviewers).returncode == 0
-    # The namespace controller is no reviewer, and no namespace with code stays for ever.
-    kubectl("create", "configmap", "bundle", *where)
-    kubectl("label", "configmap", "bundle", *where, CODE, groups=reviewers)
-    kubectl("delete", "namespace", where[1], "--wait=false")
+    going = new_namespace(real_cluster)
+    kubectl("create", "configmap", "bundle", "-n", going)
+    kubectl("label", "configmap", "bundle", "-n", going, CODE, groups=reviewers)
+    kubectl("delete", "namespace", going, "--wait=false")  # its controller is no reviewer
     if real_cluster.has_controllers:
-        until("it is gone", lambda: kubectl("get", "namespace", where[1]).returncode != 0, seconds=60)
+        until("it is gone", lambda: kubectl("get", "namespace", going).returncode != 0, seconds=60)

@@ -122,7 +122,7 @@ def test_a_stream_needs_the_token(ask: Callable, runtime: FakeRuntime):
 
 async def test_a_stream_ends_with_the_right_to_it(runtime: FakeRuntime, tmp_path: Path, monkeypatch):
     """A token that was taken back shows no call any more."""
-    monkeypatch.setattr("declctl.admin.tap._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("declctl.admin.tap.LOOK_SECONDS", 0.02)
     (tmp_path / "token").write_text("first")
     authorizer, given = TokenFile(tmp_path / "token"), {"Authorization": "Bearer first"}
     async with aiohttp.ClientSession() as session, serve(runtime, LOOPBACK, authorizer=authorizer) as bound:
