@@ -6,7 +6,7 @@ and writes answers. Each refusal is a Status document with its HTTP code, as cli
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,7 @@ from declctl.sandbox.faults import Faults, Ledger, LedgerEntry
 from declctl.sandbox.history import Stored
 from declctl.sandbox.lists import ListQuery, list_page, read_options, truth
 from declctl.sandbox.patches import Patch
-from declctl.sandbox.remover import Target
+from declctl.sandbox.remover import Target, Write
 from declctl.sandbox.requests import AnyForm, Plain, RequestInfo, negotiate, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore
@@ -84,8 +84,7 @@ class Api:
         try:
             return await self._answer(request)
         except Refusal as refusal:
-            headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
-            return _json(refusal.document(), code=refusal.code, headers=headers)
+            return _refused(refusal)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._check_sender(request)
@@ -112,8 +111,15 @@ class Api:
         if refusal is not None:
             raise refusal
         # Schemas are not checked, so that a field of a wrong type shows itself deep in the rules of its kind.
-        with validation.readable(call.kind.kind):
-            return await self._verbs[call.verb](request, call)
+        try:
+            with validation.readable(call.kind.kind):
+                answer = await self._verbs[call.verb](request, call)
+        except Refusal as refusal:
+            answer = _refused(refusal)
+        # The headers of a watch have gone when it ends.
+        if call.kind.deprecation and not answer.prepared:
+            _warn(answer, [call.kind.deprecation])
+        return answer
 
     def _check_sender(self, request: web.Request) -> None:
         """Refuse what a web page sends: under a name of its own that points here, or from another host.
@@ -149,7 +155,9 @@ class Api:
     async def _get(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         stored = self._store.writer.existing(call.target)
         if call.subresource == "scale":
-            return _json(patches.scale_of(call.kind, stored.rendered(call.kind)))
+            obj = stored.rendered(call.kind)
+            patches.check_scale(call.kind, obj)
+            return _json(patches.scale_of(call.kind, obj))
         return _bytes(self._form(request, call.params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
@@ -211,7 +219,7 @@ class Api:
         obj = requests.read_object(call, _media_type(request), await request.read())
         write = requests.read_write(call, request.headers.get("User-Agent", ""))
         created = self._store.writer.create(call.kind, call.namespace, obj, write)
-        return self._one(request, call, created, code=201)
+        return self._one(request, call, created, write, code=201)
 
     async def _update(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         obj = requests.read_object(call, _media_type(request), await request.read())
@@ -221,7 +229,7 @@ class Api:
             stored = writer.modify(target, lambda live: patches.scaled(call.kind, live, obj), write)
         else:
             stored = writer.replace(target, obj, write)
-        return self._one(request, call, stored)
+        return self._one(request, call, stored, write)
 
     async def _patch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         media_type, target = _media_type(request), call.target
@@ -234,13 +242,13 @@ class Api:
             write = dataclasses.replace(write, manager=call.params.get("fieldManager", ""))
         patch = Patch(media_type, body, force=truth(call.params.get("force")))
         stored, created = self._store.writer.patch(target, patch, write)
-        return self._one(request, call, stored, code=201 if created else 200)
+        return self._one(request, call, stored, write, code=201 if created else 200)
 
     async def _delete(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         deletion = requests.read_deletion(call, _media_type(request), await request.read())
         last, gone = self._store.remover.delete(call.target, deletion)
         if call.kind.returned or not gone:
-            return self._one(request, call, last)
+            return self._one(request, call, last, Write())
         return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
 
     async def _delete_collection(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
@@ -257,15 +265,18 @@ class Api:
         return negotiate(accept, self._clock, include=include, several=several)
 
     def _one(
-        self, request: web.Request, call: RequestInfo, obj: KubeObject, *, code: int = 200
+        self, request: web.Request, call: RequestInfo, obj: KubeObject, write: Write, *, code: int = 200
     ) -> web.Response:
-        if call.subresource == "scale":
-            return _json(patches.scale_of(call.kind, obj), code=code)
         form = self._form(request, {}, several=False)
-        if isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
-            return _json(obj, code=code)
-        stored = Stored.of(obj, int(obj["metadata"]["resourceVersion"]))
-        return _bytes(form.item(call.kind, stored), code=code)
+        if call.subresource == "scale":
+            answer = _json(patches.scale_of(call.kind, obj), code=code)
+        elif isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
+            answer = _json(obj, code=code)
+        else:
+            stored = Stored.of(obj, int(obj["metadata"]["resourceVersion"]))
+            answer = _bytes(form.item(call.kind, stored), code=code)
+        _warn(answer, write.warnings)
+        return answer
 
     async def _control(self, request: web.Request, path: str, params: Mapping[str, str]) -> web.Response:
         match request.method, path.rstrip("/"):
@@ -284,6 +295,17 @@ class Api:
                 return _json(ordered.order(self._faults, given, self._outage))
             case _:
                 raise status.no_such_resource()
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
+    return _json(refusal.document(), code=refusal.code, headers=headers)
+
+
+def _warn(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        answer.headers.add("Warning", f'299 - "{text}"')
 
 
 def _media_type(request: web.Request) -> str:

@@ -9,7 +9,7 @@ is what a real API server is for.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -143,10 +143,16 @@ def readable(kind: str) -> Generator[None]:
         ) from error
 
 
-def check(kind: ServedKind, obj: KubeObject) -> None:
-    """Refuse with 422, naming everything that is wrong with the metadata."""
+def check(kind: ServedKind, obj: KubeObject, others: Sequence[StatusCause] = ()) -> None:
+    """Refuse with 422, naming everything that is wrong with the metadata, and `others`."""
     metadata: KubeObject = obj["metadata"]
-    causes = [*_name(kind, metadata), *_labels(metadata), *_annotations(metadata), *_finalizers(metadata)]
+    causes = [
+        *_name(kind, metadata),
+        *_labels(metadata),
+        *_annotations(metadata),
+        *_finalizers(metadata),
+        *others,
+    ]
     if causes:
         raise status.invalid(kind.kind, metadata.get("name", ""), causes, group=kind.group)
 
@@ -159,7 +165,8 @@ def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None
         found = ", ".join(f'"{finalizer}"' for finalizer in added)
         why = "no new finalizers can be added if the object is being deleted, found new finalizers"
         cause = StatusCause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
-        raise status.invalid(kind.kind, before["name"], [cause], group=kind.group)
+        # The real server checks it twice, and says so.
+        raise status.invalid(kind.kind, before["name"], [cause, cause], group=kind.group)
 
 
 def check_shape(kind: ServedKind, obj: Any) -> KubeObject:
