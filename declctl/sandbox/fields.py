@@ -59,25 +59,25 @@ def without(fields: FieldSet, dropped: Iterable[Path]) -> FieldSet:
 
 def dotted(path: Path) -> str:
     """As conflicts name it: `.spec.template.spec.containers[name="web"].image`."""
-    text = ""
+    written = ""
     for step in path:
         kind, _, rest = step.partition(":")
         if kind == "f":
-            text += f".{rest}"
+            written += f".{rest}"
         elif kind == "k":
-            text += "[" + ",".join(f"{key}={_json(value)}" for key, value in json.loads(rest).items()) + "]"
+            written += "[" + ",".join(f"{key}={text(value)}" for key, value in json.loads(rest).items()) + "]"
         else:
-            text += f"[={rest}]"
-    return text
+            written += f"[={rest}]"
+    return written
 
 
 def step_of(element: Any, shape: Shape) -> str:
     """The step that names an element of a list of this shape: by its keys, or by its value."""
     keys = shape.keys or ()
     if not keys or not isinstance(element, dict):
-        return f"v:{_json(element)}"
+        return f"v:{text(element)}"
     values = {key: element.get(key, shape.default(key)) for key in sorted(keys)}
-    return f"k:{_json({key: value for key, value in values.items() if value is not MISSING})}"
+    return f"k:{text({key: value for key, value in values.items() if value is not MISSING})}"
 
 
 def find(obj: Any, path: Path) -> Any:
@@ -197,7 +197,7 @@ def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, Comparison]) 
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON."""
-    return one == other and _json(one) == _json(other)  # Python takes True for 1
+    return one == other and text(one) == text(other)  # Python takes True for 1
 
 
 def merge(live: Any, applied: Any, shape: Shape) -> Any:
@@ -332,5 +332,6 @@ def _by_step(elements: Any, shape: Shape) -> dict[str, list[Any]]:
     return found
 
 
-def _json(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value as JSON, with sorted keys and no spaces."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)

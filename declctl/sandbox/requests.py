@@ -34,7 +34,10 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none."""
+    """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none.
+
+    `warnings` are for the answer.
+    """
 
     verb: str
     kind: ServedKind
@@ -42,6 +45,7 @@ class RequestInfo:
     name: str
     subresource: str
     params: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: list[str] = field(default_factory=list[str])
 
     @property
     def target(self) -> Target:
@@ -119,6 +123,7 @@ def read_write(call: RequestInfo, user_agent: str) -> Write:
         manager=call.params.get("fieldManager") or user_agent.partition("/")[0] or "unknown",
         subresource=call.subresource,
         field_validation=field_validation,
+        warnings=call.warnings,
     )
 
 

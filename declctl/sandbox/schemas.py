@@ -8,7 +8,6 @@ Not checked: `format`.
 """
 
 import copy
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -17,7 +16,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
 from declctl.objects import KubeObject
-from declctl.sandbox import fields
+from declctl.sandbox import fields, rules
 from declctl.sandbox.kinds import ScalePaths, ServedKind
 from declctl.sandbox.status import StatusCause
 from declctl.sandbox.structure import MISSING, Shape, shape_of, shape_of_schema
@@ -32,6 +31,17 @@ _METADATA: Final = frozenset(
 )  # fmt: skip
 _STANDARD_FINALIZERS: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
 _MOST_REPLICAS: Final = (1 << 31) - 1
+# Faults that leave the rules of a schema unchecked.
+_BLOCKING: Final = frozenset(
+    {
+        "FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)  # fmt: skip
+_UNCHECKED: Final = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to "
+    "complete validation"
+)
 Schema = Mapping[str, Any]
 
 
@@ -167,11 +177,16 @@ def _mistyped_elements(schema: Schema, elements: list[Any], path: str) -> Iterat
         yield from mistyped(schema.get("items") or {}, element, f"{path}{step}")
 
 
-def faults(kind: ServedKind, new: KubeObject, old: KubeObject | None, subresource: str) -> list[StatusCause]:
-    """What is wrong with a custom object; `old` is the state that it replaces."""
-    schema = kind.schema
-    if schema is None:
+def faults(
+    kind: ServedKind, new: KubeObject, old: KubeObject | None, subresource: str, warnings: list[str]
+) -> list[StatusCause]:
+    """What is wrong with a custom object; `old` is the state that it replaces.
+
+    A broken rule that the write leaves as it was is added to `warnings`.
+    """
+    if kind.schema is None:
         return []
+    schema = kind.schema
     before: Any = MISSING if old is None else old
     if subresource == "status":
         schema = field_schema(schema, "status") or {}
@@ -183,6 +198,15 @@ def faults(kind: ServedKind, new: KubeObject, old: KubeObject | None, subresourc
     shape = shape_of(kind)
     if old is None or not any(fields.duplicates(old, shape)):
         found += _duplicates(new, shape, "")
+    if not rules.has_rules(kind.schema):
+        return found
+    if any(cause.reason in _BLOCKING for cause in found):
+        return [*found, StatusCause("FieldValueInvalid", f"Invalid value: null: {_UNCHECKED}", "<nil>")]
+    for cause, unchanged in rules.broken(kind.schema, new, before):
+        if unchanged:
+            warnings.append(f"{cause.field}: {cause.message}")
+        else:
+            found.append(cause)
     return found
 
 
@@ -263,9 +287,9 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
             yield StatusCause("FieldValueTypeInvalid", f'Invalid value: "{found}": {rule}', where)
         case "enum":
             allowed = ", ".join(
-                f'"{each}"' if isinstance(each, str) else f'"{_json(each)}"' for each in limit
+                f'"{each}"' if isinstance(each, str) else f'"{fields.text(each)}"' for each in limit
             )
-            message = f"Unsupported value: {_json(value)}: supported values: {allowed}"
+            message = f"Unsupported value: {fields.text(value)}: supported values: {allowed}"
             yield StatusCause("FieldValueNotSupported", message, where)
         case "maxLength":
             yield StatusCause("FieldValueTooLong", f"Too long: may not be more than {limit} bytes", where)
@@ -276,7 +300,9 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
             yield StatusCause.invalid("<nil>", "", _composite(error, path))
         case name:
             rule = _RULES.get(str(name), lambda _, __: "is not as the schema says")(limit, error.schema)
-            yield StatusCause("FieldValueInvalid", f"Invalid value: {_json(value)}: {subject} {rule}", where)
+            yield StatusCause(
+                "FieldValueInvalid", f"Invalid value: {fields.text(value)}: {subject} {rule}", where
+            )
 
 
 _RULES: Final[Mapping[str, Callable[[Any, Any], str]]] = {
@@ -390,7 +416,7 @@ def _duplicates(value: Any, shape: Shape, path: str) -> list[StatusCause]:
             if shape.keys and not isinstance(element, dict):
                 rule = "must be an object for an array of list-type map"
                 found.append(
-                    StatusCause("FieldValueInvalid", f"Invalid value: {_json(element)}: {rule}", where)
+                    StatusCause("FieldValueInvalid", f"Invalid value: {fields.text(element)}: {rule}", where)
                 )
                 break
             if shape.keys is not None:
@@ -417,7 +443,3 @@ def _in_go(value: Any) -> str:
     if isinstance(value, list):
         return f"[{' '.join(map(_in_go, cast('list[Any]', value)))}]"
     return "<nil>" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)

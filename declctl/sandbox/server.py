@@ -23,7 +23,7 @@ from declctl.sandbox.faults import Faults, Ledger, LedgerEntry
 from declctl.sandbox.history import Stored
 from declctl.sandbox.lists import ListQuery, list_page, read_options, truth
 from declctl.sandbox.patches import Patch
-from declctl.sandbox.remover import Target, Write
+from declctl.sandbox.remover import Target
 from declctl.sandbox.requests import AnyForm, Plain, RequestInfo, negotiate, resolve
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import ObjectStore
@@ -117,8 +117,8 @@ class Api:
         except Refusal as refusal:
             answer = _refused(refusal)
         # The headers of a watch have gone when it ends.
-        if call.kind.deprecation and not answer.prepared:
-            _warn(answer, [call.kind.deprecation])
+        if not answer.prepared:
+            _warn(answer, [call.kind.deprecation, *call.warnings])
         return answer
 
     def _check_sender(self, request: web.Request) -> None:
@@ -219,7 +219,7 @@ class Api:
         obj = requests.read_object(call, _media_type(request), await request.read())
         write = requests.read_write(call, request.headers.get("User-Agent", ""))
         created = self._store.writer.create(call.kind, call.namespace, obj, write)
-        return self._one(request, call, created, write, code=201)
+        return self._one(request, call, created, code=201)
 
     async def _update(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         obj = requests.read_object(call, _media_type(request), await request.read())
@@ -229,7 +229,7 @@ class Api:
             stored = writer.modify(target, lambda live: patches.scaled(call.kind, live, obj), write)
         else:
             stored = writer.replace(target, obj, write)
-        return self._one(request, call, stored, write)
+        return self._one(request, call, stored)
 
     async def _patch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         media_type, target = _media_type(request), call.target
@@ -242,13 +242,13 @@ class Api:
             write = dataclasses.replace(write, manager=call.params.get("fieldManager", ""))
         patch = Patch(media_type, body, force=truth(call.params.get("force")))
         stored, created = self._store.writer.patch(target, patch, write)
-        return self._one(request, call, stored, write, code=201 if created else 200)
+        return self._one(request, call, stored, code=201 if created else 200)
 
     async def _delete(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         deletion = requests.read_deletion(call, _media_type(request), await request.read())
         last, gone = self._store.remover.delete(call.target, deletion)
         if call.kind.returned or not gone:
-            return self._one(request, call, last, Write())
+            return self._one(request, call, last)
         return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
 
     async def _delete_collection(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
@@ -265,18 +265,15 @@ class Api:
         return negotiate(accept, self._clock, include=include, several=several)
 
     def _one(
-        self, request: web.Request, call: RequestInfo, obj: KubeObject, write: Write, *, code: int = 200
+        self, request: web.Request, call: RequestInfo, obj: KubeObject, *, code: int = 200
     ) -> web.Response:
-        form = self._form(request, {}, several=False)
         if call.subresource == "scale":
-            answer = _json(patches.scale_of(call.kind, obj), code=code)
-        elif isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
-            answer = _json(obj, code=code)
-        else:
-            stored = Stored.of(obj, int(obj["metadata"]["resourceVersion"]))
-            answer = _bytes(form.item(call.kind, stored), code=code)
-        _warn(answer, write.warnings)
-        return answer
+            return _json(patches.scale_of(call.kind, obj), code=code)
+        form = self._form(request, {}, several=False)
+        if isinstance(form, Plain) or "resourceVersion" not in obj["metadata"]:  # a dry run has no version
+            return _json(obj, code=code)
+        stored = Stored.of(obj, int(obj["metadata"]["resourceVersion"]))
+        return _bytes(form.item(call.kind, stored), code=code)
 
     async def _control(self, request: web.Request, path: str, params: Mapping[str, str]) -> web.Response:
         match request.method, path.rstrip("/"):
@@ -303,7 +300,7 @@ def _refused(refusal: Refusal) -> web.Response:
 
 
 def _warn(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
-    for warning in warnings:
+    for warning in filter(None, warnings):
         text = warning.replace("\\", "\\\\").replace('"', '\\"')
         answer.headers.add("Warning", f'299 - "{text}"')
 

@@ -185,7 +185,9 @@ class Writer:
         return self._store(kind, new, write)
 
     def _check(self, kind: ServedKind, new: KubeObject, old: KubeObject | None, write: Write) -> None:
-        causes = schemas.faults(kind, new, old, write.subresource) if kind.custom else []
+        causes: list[StatusCause] = []
+        if kind.custom:
+            causes = schemas.faults(kind, new, old, write.subresource, write.warnings)
         validation.check(kind, new, causes)
         if kind.custom and write.subresource != "status":
             write.warnings.extend(schemas.finalizer_warnings(new, old))

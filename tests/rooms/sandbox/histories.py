@@ -24,7 +24,7 @@ _DRAWN = {"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "m
 # The fields of a custom kind: schema, values, and values that are refused or warned of.
 _GADGET = yaml.safe_load("""
 spec:
-  size: [{type: integer}, [1, 2, null], ["1"]]
+  size: [{type: integer, x-kubernetes-validations: [{rule: self < 3}]}, [1, 2, null], ["1", 3]]
   mode: [{type: string, enum: [a, b], default: a}, [a, b, null], [c, 1]]
   parts:
     - &parts {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [id], items: {required:
@@ -32,22 +32,27 @@ spec:
     - [[], [{id: p}, {id: q, n: 2}], [{id: r}, {id: q, n: 1}], [{id: q}, {id: p}]]
     - [[{n: 1}], [{id: p}, {id: p}], [1], "1"]
   ports:
-    - {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [port, protocol], items: {
-        type: object, required: [port], properties: {port: {type: integer}, protocol: {type: string, default: TCP}}}}
+    - {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [port, protocol], items: {type:
+        object, required: [port], properties: {port: {type: integer}, protocol: {default: TCP, <<: *text}}}}
     - [[], [{port: 80}], [{port: 80, protocol: UDP}, {port: 80, protocol: TCP}], [{port: 81}]]
     - [[{port: 80}, {port: 80, protocol: TCP}]]
   tags: [{type: array, items: *text, x-kubernetes-list-type: set}, [[], [s, t], [u, s], [t]], [[s, s], [{}]]]
   args: [{type: array, items: *text, maxItems: 2}, [[k], [k, l], []], [[k, l, m], [k, 1]]]
   match: [{type: object, x-kubernetes-map-type: atomic, additionalProperties: *text}, [{}, {k: l, l: l}], [1]]
-  limits: [{type: object, maxProperties: 2, additionalProperties: *text}, [{}, {k: "1"}, {k: "2", l: "1"}],
-    [{k: 1}, {k: k, l: l, m: m}]]
+  limits: [{type: object, maxProperties: 2, additionalProperties: {type: string, maxLength: 3}},
+    [{}, {k: "1"}, {k: "2", l: "1"}], [{k: 1}, {k: k, l: l, m: m}, {k: long}]]
   units: [{type: object, additionalProperties: {type: object, properties: {n: {type: integer}, note: *text}}},
     [{k: {n: 1}}, {k: {note: k}, l: {}}, {l: {n: 1, note: k}}], [{k: {foo: 1}}]]
   any: [{type: object, x-kubernetes-preserve-unknown-fields: true}, [{k: 1}, {k: {l: [1]}}, {k: {m: 1}},
     {k: [1, 2]}, {k: null}], [[]]]
-  gap: [{type: string, nullable: true}, [k, null], [1]]
+  gap: [{type: string, nullable: true, x-kubernetes-validations: [{rule: oldSelf != 'k', message: it is k}]},
+    [null], [1, k]]
   amount: [{x-kubernetes-int-or-string: true}, [1, "1"], [true]]
-  deep: [{type: object, properties: {parts: *parts}}, [{}, {parts: []}, {parts: [{id: p}]}], [{parts: {}}]]
+  deep:
+    - {type: object, properties: {parts: *parts}, x-kubernetes-validations: [{rule: size(self.parts) < 2,
+        fieldPath: .parts, reason: FieldValueForbidden, messageExpression: "self.parts == [] ? '' : 'many'"}]}
+    - [{parts: []}, {parts: [{id: p}]}]
+    - [{parts: {}}, {}, {parts: [{id: p}, {id: q}]}]
   unknown: [null, [], [1]]
 status:
   phase: [{type: string, minLength: 1, pattern: "^[kl]?$"}, [k, l], ["", m, 1]]
@@ -107,10 +112,12 @@ def history(seed: int) -> tuple[str, list[Step]]:
     """A kind, and the writes of a seed to one object of it, by three managers or by more than are kept."""
     chance = random.Random(seed)
     kind = chance.choice(list(_PATHS))
-    managers = ["one", "two", "kubectl"] if chance.random() < 0.9 else [f"m{number}" for number in range(13)]
-    verbs = ["apply"] * 6 + ["merge", "json", "replace", "replace", "create", "strategic-merge"]
+    crowd = chance.random() < 0.1
+    managers = [f"m{number}" for number in range(20)] if crowd else ["one", "two", "kubectl"]
+    verbs = ["json" if crowd else "apply"] * 6
+    verbs += ["merge", "json", "replace", "replace", "create", "strategic-merge"]
     steps = [Step(chance.choice(["create", "apply"]), _config(chance, kind))]
-    for _ in range(chance.randint(6, 20)):
+    for _ in range(chance.randint(6, 60 if crowd else 20)):
         step = Step("delete" if chance.random() < 0.02 else chance.choice(verbs), _config(chance, kind))
         step.version = "v1beta1" if chance.random() < 0.1 else "v1"
         if step.verb not in ("create", "delete") and kind != "ConfigMap" and chance.random() < 0.3:
@@ -167,7 +174,7 @@ def _config(chance: random.Random, kind: str) -> dict[str, Any]:
     if kind == "Gadget":
         for part, fields in _GADGET.items():
             # What is refused is seldom: a history would not get on.
-            bad = chance.choice(list(fields)) if chance.random() < 0.15 else ""
+            bad = chance.choice(list(fields)) if chance.random() < 0.3 else ""
             values = {name: row[2 if name == bad else 1] for name, row in fields.items()}
             config[part] = _some(chance, **{name: found for name, found in values.items() if found})
         return config
