@@ -298,8 +298,9 @@ def _applied(
     before = next((owner for owner in owners if owner.identity == mine.identity), None)
     others = [owner for owner in owners if owner is not before]
     merged = fields.merge(live, config, shape)
-    if before is not None:
-        merged = _pruned(merged, before.fields, wanted.union(*(owner.fields for owner in others)), shape)
+    owned = wanted.union(*(owner.fields for owner in others))
+    if before is not None and not before.fields <= owned:
+        merged = _pruned(merged, before.fields, owned, shape)
     whole = fields.compare(live, merged, shape)
     difference = whole.excluding(author.resets)
     contested: list[tuple[Owner, Path]] = []

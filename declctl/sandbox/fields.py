@@ -196,8 +196,15 @@ def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, Comparison]) 
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON."""
-    return one == other and text(one) == text(other)  # Python takes True for 1
+    """Whether two values are the same JSON: unlike in Python, true is not 1."""
+    if one != other:
+        return False
+    if isinstance(one, dict):
+        fields = cast("KubeObject", other)
+        return all(same(value, fields[name]) for name, value in cast("KubeObject", one).items())
+    if isinstance(one, list):
+        return all(map(same, cast("list[Any]", one), cast("list[Any]", other)))
+    return isinstance(one, bool) == isinstance(other, bool)
 
 
 def merge(live: Any, applied: Any, shape: Shape) -> Any:

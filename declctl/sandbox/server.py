@@ -110,7 +110,7 @@ class Api:
             await self._clock.sleep(wait)
         if refusal is not None:
             raise refusal
-        # Schemas are not checked, so that a field of a wrong type shows itself deep in the rules of its kind.
+        # Built-in kinds have no schema: a field of a wrong type shows itself deep in the rules of its kind.
         try:
             with validation.readable(call.kind.kind):
                 answer = await self._verbs[call.verb](request, call)

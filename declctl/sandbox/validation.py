@@ -131,12 +131,14 @@ def _place(name: str, mark: Any) -> str:
 
 @contextmanager
 def readable(kind: str) -> Generator[None]:
-    """Refuse with 400 an object of which a field is of another shape than its kind's.
+    """Refuse with 400 an object of which a field is of another shape than its kind's, or that nests too deep.
 
-    Schemas are not checked beforehand, so that such a field shows itself where it is read.
+    Schemas of built-in kinds are not checked, so that such a field shows itself where it is read.
     """
     try:
         yield
+    except RecursionError as error:
+        raise status.bad_request(f"{kind} can't be handled: it nests too many levels deep") from error
     except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise status.bad_request(
             f"{kind} can't be handled: a field has another type than it should: {error}"
