@@ -13,14 +13,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from declctl.kit import Clock
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reloading.generation import Lifecycle, RuntimeServices, lifecycle_context
-from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.scheduling.schedules import Schedules
+
+if TYPE_CHECKING:  # for an annotation alone
+    from declctl.runtime.reloading.reload import Reloader
 
 AFTER_CALLS_SECONDS = 3.0  # of the grace period, for what comes after calls that take all of their time
 OVERTIME_SECONDS = 0.5  # from the end of the grace period to an end without what still runs
@@ -130,7 +132,7 @@ async def end_calls(
 
 
 async def call_last_hooks(
-    reloader: Reloader, lifecycle: Lifecycle, services: RuntimeServices, grace: GracePeriod
+    reloader: "Reloader", lifecycle: Lifecycle, services: RuntimeServices, grace: GracePeriod
 ) -> None:
     """Call the `declctl_shutdown` hooks, and tear down every generation."""
     generation = reloader.active

@@ -1,339 +1,57 @@
-"""Server-side apply: who owns which field, what a new configuration changes, and when it is in conflict.
+"""Who owns which field: metadata.managedFields after a write, and server-side apply.
 
-A set of fields is what metadata.managedFields has (FieldsV1). A path is a tuple of its steps: `f:spec` for a
-field, `k:{"name":"web"}` for an element with keys, `v:"a"` for an element of a set.
+Source: apimachinery's managedfields package, without conversion between versions. Every write of a client is
+recorded. An object that has no entries, as one that a program of the sandbox has created, gets none by
+updates; the first apply to it gives what is there to `before-first-apply`.
 
-The merge keys are those of kube-apiserver 1.36's OpenAPI documents. A field name alone decides nearly
-everywhere; `ports` depends on the object that holds the list. Strategic merge uses the first key. Server-side
-apply uses all keys, with the default of a missing one, and the sets.
-
-Source: structured-merge-diff, simplified: no defaulting, no conversion between versions. Ownership by
-updates is recorded from the first apply on (as Kubernetes 1.16 did), so that objects that are never applied
-stay small. Pure: the given objects are left alone.
+Pure: the given objects are left alone.
 """
 
-import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from declctl.objects import KubeObject
+from declctl.sandbox import fields, schemas, status
+from declctl.sandbox.fields import FieldSet, Path
 from declctl.sandbox.kinds import ServedKind
 from declctl.sandbox.status import Refusal, StatusCause
+from declctl.sandbox.structure import Shape, shape_of
 
-Keys = tuple[str, ...]
-
-_BY_FIELD: Final[Mapping[str, Keys]] = {
-    "containers": ("name",),
-    "initContainers": ("name",),
-    "ephemeralContainers": ("name",),
-    "env": ("name",),
-    "volumes": ("name",),
-    "volumeMounts": ("mountPath",),
-    "volumeDevices": ("devicePath",),
-    "imagePullSecrets": ("name",),
-    "hostAliases": ("ip",),
-    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
-    "schedulingGates": ("name",),
-    "resourceClaims": ("name",),
-    "conditions": ("type",),
-    "ownerReferences": ("uid",),
-    "podIPs": ("ip",),
-    "secrets": ("name",),
-}
-_STRATEGIC_ONLY: Final[Mapping[str, Keys]] = {"hostIPs": ("ip",), "addresses": ("type",), "taints": ("key",)}
-_PRIMITIVE: Final = frozenset({"finalizers", "podCIDRs"})  # lists of values that merge as sets
-_DEFAULTS: Final[Mapping[str, Any]] = {"protocol": "TCP"}
-_ATOMIC_MAPS: Final = frozenset(
-    {
-        "nodeSelector", "selector", "labelSelector", "namespaceSelector", "podSelector",
-        "configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef",
-    }
-)  # fmt: skip
-Path = tuple[str, ...]
-FieldSet = frozenset[Path]
-MISSING: Final = object()
-_SERVER_SIDE: Final = frozenset(
-    {
-        "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
-        "deletionGracePeriodSeconds", "managedFields", "selfLink",
-    }
-)  # fmt: skip
+_MOST_UPDATERS: Final = 10
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-
-
-def strategic_key(field: str, parent: Mapping[str, Any]) -> str | None:
-    """The key by which strategic merge matches the elements of this list; None: the list is replaced."""
-    keys = _ports(parent) if field == "ports" else _BY_FIELD.get(field) or _STRATEGIC_ONLY.get(field)
-    if field == "addresses" and "nodeInfo" not in parent:  # NodeStatus only; elsewhere it is a plain list
-        return None
-    return keys[0] if keys else None
-
-
-def merges_as_set(field: str) -> bool:
-    """Whether a list of plain values is merged by value."""
-    return field in _PRIMITIVE
-
-
-class Structure:
-    """How server-side apply sees the lists and maps of one kind."""
-
-    def __init__(self, kind: ServedKind) -> None:
-        self._schema = kind.schema if kind.custom else None
-        self._custom = kind.custom
-
-    def at(self, path: Sequence[str]) -> KubeObject | None:
-        """The schema of a custom kind at a path of field names ('*' for elements); None without one."""
-        schema = self._schema
-        for step in path:
-            if schema is None:
-                return None
-            if step == "*":
-                schema = schema.get("items")
-            else:
-                more = schema.get("additionalProperties")
-                schema = (schema.get("properties") or {}).get(step) or (
-                    more if isinstance(more, dict) else None
-                )
-        return schema
-
-    def list_keys(self, path: Sequence[str], parent: Mapping[str, Any]) -> Keys | None:
-        """The keys of a list of maps; () for a set of plain values.
-
-        None for a list that has one owner as a whole.
-        """
-        field = path[-1]
-        if path[0] == "metadata" or not self._custom:
-            if merges_as_set(field):
-                return ()
-            return _ports(parent) if field == "ports" else _BY_FIELD.get(field)
-        schema = self.at(path) or {}
-        if schema.get("x-kubernetes-list-type") == "map":
-            return tuple(schema.get("x-kubernetes-list-map-keys") or ())
-        return () if schema.get("x-kubernetes-list-type") == "set" else None
-
-    def is_atomic(self, path: Sequence[str]) -> bool:
-        """Whether a map has one owner as a whole."""
-        if path[0] == "metadata":
-            return False
-        if not self._custom:
-            return path[-1] in _ATOMIC_MAPS
-        return (self.at(path) or {}).get("x-kubernetes-map-type") == "atomic"
-
-
-def key_of(element: Mapping[str, Any], keys: Keys) -> tuple[Any, ...] | None:
-    """The values of the keys, with defaults; None if one of them is missing."""
-    values = tuple(element.get(key, _DEFAULTS.get(key)) for key in keys)
-    return None if None in values else values
-
-
-def _ports(parent: Mapping[str, Any]) -> Keys | None:
-    ports = parent.get("ports")
-    first = ports[0] if isinstance(ports, list) and ports else {}
-    if not isinstance(first, dict):
-        return None
-    if "containerPort" in first:
-        return ("containerPort", "protocol")
-    # Of the other lists called ports only that of a ServiceSpec merges; endpoints and network policies have
-    # no such neighbours.
-    return (
-        ("port", "protocol")
-        if "port" in first and {"selector", "type", "clusterIP"} & parent.keys()
-        else None
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PathCursor:
-    """Where a walk stands: the FieldsV1 steps, and the plain field names that structure is looked up by."""
-
-    steps: Path = ()
-    names: tuple[str, ...] = ()
-
-    def field(self, name: str) -> "PathCursor":
-        """One field further down."""
-        return PathCursor((*self.steps, f"f:{name}"), (*self.names, name))
-
-    def element(self, step: str) -> "PathCursor":
-        """One element further down."""
-        return PathCursor((*self.steps, step), (*self.names, "*"))
-
-
-def fields_of(obj: Mapping[str, Any], structure: Structure) -> FieldSet:
-    """Every field that `obj` sets, but for those that the server sets itself."""
-    found: set[Path] = set()
-    for name, value in obj.items():
-        if name == "metadata":
-            for key, entry in value.items():
-                if key not in _SERVER_SIDE:
-                    found.update(_walk(entry, PathCursor().field("metadata").field(key), structure, value))
-        elif name not in ("apiVersion", "kind"):
-            found.update(_walk(value, PathCursor().field(name), structure, obj))
-    return frozenset(found)
-
-
-def _walk(value: Any, place: PathCursor, structure: Structure, parent: Mapping[str, Any]) -> Iterator[Path]:
-    if isinstance(value, dict) and value and not structure.is_atomic(place.names):
-        fields = cast("KubeObject", value)
-        for name, child in fields.items():
-            yield from _walk(child, place.field(name), structure, fields)
-        return
-    keys = structure.list_keys(place.names, parent) if isinstance(value, list) and value else None
-    if keys is None:
-        yield place.steps
-        return
-    for element in cast("list[Any]", value):
-        inner = place.element(step_of(element, keys))
-        yield inner.steps
-        if isinstance(element, dict):
-            fields = cast("KubeObject", element)
-            for name, child in fields.items():
-                yield from _walk(child, inner.field(name), structure, fields)
-
-
-def step_of(element: Any, keys: Keys) -> str:
-    """The step that names an element of a list: by its keys, or by its value."""
-    values = key_of(cast("KubeObject", element), keys) if keys and isinstance(element, dict) else None
-    if values is None:
-        return f"v:{_json(element)}"
-    return f"k:{_json(dict(zip(keys, values, strict=True)))}"
-
-
-def find(obj: Any, path: Path) -> Any:
-    """What stands at a path; MISSING if nothing does."""
-    for step in path:
-        kind, _, rest = step.partition(":")
-        if kind == "f":
-            obj = cast("KubeObject", obj).get(rest, MISSING) if isinstance(obj, dict) else MISSING
-        else:
-            obj = (
-                next((e for e in cast("list[Any]", obj) if _is(e, step)), MISSING)
-                if isinstance(obj, list)
-                else MISSING
-            )
-        if obj is MISSING:
-            return MISSING
-    return obj
-
-
-def remove(obj: Any, path: Path) -> None:
-    """Delete what stands at a path, in place, and the maps and lists that become empty by it.
-
-    Nothing happens where there is nothing.
-    """
-    if not path or find(obj, path) is MISSING:
-        return
-    parent, step = find(obj, path[:-1]), path[-1]
-    if isinstance(parent, dict):
-        cast("KubeObject", parent).pop(step.removeprefix("f:"))
-    else:
-        parent[:] = [element for element in parent if not _is(element, step)]
-    if not parent and len(path) > 2:
-        remove(obj, path[:-1])
-
-
-def merge(live: Any, applied: Any, structure: Structure, place: PathCursor = PathCursor()) -> Any:
-    """`live` with what `applied` sets; lists with keys are merged by element."""
-    if isinstance(live, dict) and isinstance(applied, dict):
-        if place.names and structure.is_atomic(place.names):
-            return applied
-        merged: KubeObject = dict(cast("KubeObject", live))
-        for name, value in cast("KubeObject", applied).items():
-            inner = place.field(name)
-            if isinstance(value, list) and isinstance(merged.get(name), list):
-                keys = structure.list_keys(inner.names, cast("KubeObject", applied))
-                merged[name] = _merge_list(merged[name], cast("list[Any]", value), keys, (structure, inner))
-            else:
-                merged[name] = merge(merged.get(name), value, structure, inner)
-        return merged
-    return applied
-
-
-def _merge_list(
-    live: list[Any], applied: list[Any], keys: Keys | None, at: tuple[Structure, PathCursor]
-) -> list[Any]:
-    if keys is None:
-        return applied
-    structure, place = at
-    merged = list(live)
-    for element in applied:
-        step = step_of(element, keys)
-        index = next((i for i, other in enumerate(merged) if step_of(other, keys) == step), None)
-        if index is None:
-            merged.append(element)
-        else:
-            merged[index] = merge(merged[index], element, structure, place.element(step))
-    return merged
-
-
-def to_document(fields: Iterable[Path]) -> KubeObject:
-    """As FieldsV1; an element or map that is itself in the set is marked with '.'."""
-    document: KubeObject = {}
-    ordered = sorted(fields)
-    for path in ordered:
-        node = document
-        for step in path:
-            node = node.setdefault(step, {})
-    for path in ordered:
-        node = document
-        for step in path:
-            node = node[step]
-        if node:
-            node["."] = {}
-    return document
-
-
-def from_document(document: Mapping[str, Any], at: Path = ()) -> FieldSet:
-    """The set that a FieldsV1 document writes."""
-    found: set[Path] = set()
-    for step, inner in document.items():
-        if step == ".":
-            found.add(at)
-            continue
-        path = (*at, step)
-        if inner:
-            found |= from_document(inner, path)
-        else:
-            found.add(path)
-    return frozenset(found)
-
-
-def dotted(path: Path) -> str:
-    """As conflicts name it: `.spec.template.spec.containers[name="web"].image`."""
-    text = ""
-    for step in path:
-        kind, _, rest = step.partition(":")
-        if kind == "f":
-            text += f".{rest}"
-        elif kind == "k":
-            text += "[" + ",".join(f"{key}={_json(value)}" for key, value in json.loads(rest).items()) + "]"
-        else:
-            text += f"[={rest}]"
-    return text
-
-
-def _is(element: Any, step: str) -> bool:
-    if step.startswith("k:"):
-        wanted: KubeObject = json.loads(step[2:])
-        keys = tuple(wanted)
-        return isinstance(element, dict) and key_of(cast("KubeObject", element), keys) == tuple(
-            wanted.values()
+# Fields that nobody owns: the server sets them.
+_UNOWNED: Final = frozenset(
+    {("f:apiVersion",), ("f:kind",), ("f:metadata",)}
+    | {
+        ("f:metadata", f"f:{name}")
+        for name in (
+            "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation",
+            "managedFields", "resourceVersion",
         )
-    return f"v:{_json(element)}" == step
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+    }
+)  # fmt: skip
+_STATUS: Final[tuple[Path, ...]] = (("f:status",),)
+_SPEC: Final[tuple[Path, ...]] = (("f:spec",),)
+# What a write of /status leaves as it is, beside the spec, of kinds that are not custom.
+_KEPT_BY_STATUS: Final[Mapping[str, tuple[Path, ...]]] = {
+    "Deployment": (("f:metadata", "f:labels"),),
+    "Pod": (("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes: the field manager, through which subresource, at what time (RFC 3339)."""
+    """Who writes: the field manager, through which subresource, at what time (RFC 3339).
+
+    `resets` are fields that the server leaves as they are, whatever this write says.
+    """
 
     manager: str
     time: str
     subresource: str = ""
+    resets: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +70,36 @@ class Owner:
         """Read an entry."""
         return cls(
             entry.get("manager", ""),
-            entry.get("operation", "Update"),
-            entry.get("apiVersion", ""),
+            entry["operation"],
+            entry["apiVersion"],
             entry.get("time", ""),
             entry.get("subresource", ""),
-            from_document(entry.get("fieldsV1") or {}),
+            fields.from_document(entry.get("fieldsV1") or {}),
         )
 
     @property
-    def identity(self) -> tuple[str, str, str]:
-        """What makes two entries the same owner."""
-        return (self.manager, self.operation, self.subresource)
+    def identity(self) -> str:
+        """What makes two entries the same owner, as the real server writes it, and sorts by it.
+
+        One who applies may do so in any version.
+        """
+        version = "" if self.operation == "Apply" else self.api_version
+        parts = (
+            ("manager", self.manager),
+            ("operation", self.operation),
+            ("apiVersion", version),
+            ("subresource", self.subresource),
+        )
+        return json.dumps({name: value for name, value in parts if value}, separators=(",", ":"))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Where the entry stands among others."""
+        return (self.operation, self.time, self.manager, self.api_version, self.subresource)
+
+    def without(self, gone: Iterable[Path]) -> "Owner":
+        """The same owner with fewer fields."""
+        return replace(self, fields=self.fields.difference(gone))
 
     def document(self) -> KubeObject:
         """Write the entry."""
@@ -372,149 +109,340 @@ class Owner:
             "apiVersion": self.api_version,
             "time": self.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": to_document(self.fields),
+            "fieldsV1": fields.to_document(self.fields),
         }
-        return {**entry, "subresource": self.subresource} if self.subresource else entry
+        if self.subresource:
+            entry["subresource"] = self.subresource
+        return {key: value for key, value in entry.items() if value or key == "fieldsV1"}
 
 
-def server_side_apply(
+def resets(kind: ServedKind, subresource: str) -> tuple[Path, ...]:
+    """The fields that a write through this subresource (or none) leaves as they are."""
+    if subresource == "status":
+        return (*_SPEC, *((("f:metadata",),) if kind.custom else _KEPT_BY_STATUS.get(kind.kind, ())))
+    return _STATUS if kind.status else ()
+
+
+def created(new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
+    """`new` with its fields owned by the author, who creates it."""
+    owners = _updated(_empty(kind), new, _read(new) or [], kind=kind, author=author)
+    return _with_owners(new, owners)
+
+
+def updated(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
+    """`new` with what has changed owned by the author, and by nobody else.
+
+    A client may bring entries of its own, or none ([] or [{}]), but not through a subresource.
+    """
+    given = new["metadata"].get("managedFields")
+    owners = (_read(new) if not author.subresource else None) or _read(old) or []
+    if given in ([], [{}]) and not author.subresource:
+        owners = []
+    if owners:
+        owners = _updated(old, new, owners, kind=kind, author=author)
+    return _with_owners(new, owners)
+
+
+def applied(
     live: KubeObject | None, config: KubeObject, *, kind: ServedKind, author: Author, force: bool
 ) -> KubeObject:
-    """The object after `author` applied `config`.
+    """The object after `author` applied `config`; `live` itself if that changes nothing but owners.
 
-    Refused with 409 if others own what it changes and `force` is not given.
+    Refused with 409 if others own what it changes and `force` is not given, and with 400 or 500 for a
+    configuration that can't be applied.
     """
-    structure = Structure(kind)
-    config = copy.deepcopy(config)
-    config["metadata"].pop("managedFields", None)
-    wanted = fields_of(config, structure)
+    shape = shape_of(kind)
+    _check(config, shape, kind)
+    owners: list[Owner] = []
+    if live is not None:
+        owners = _read(live) or []
+        if not owners:
+            first = replace(author, manager="before-first-apply")
+            owners = _updated(_empty(kind), live, [], kind=kind, author=first)
+    present = _bare(live) if live is not None else {}
+    try:
+        result = _applied(present, config, owners, (kind, shape), author, force=force)
+    except _Conflicts as conflicts:
+        allowed = _from_last_applied(present, kind, shape) if author.manager == "kubectl" else None
+        contested = [(owner, path) for owner, path in conflicts.contested if path not in (allowed or ())]
+        if contested:
+            raise _conflict(contested) from conflicts
+        result = _applied(present, config, owners, (kind, shape), author, force=True)
+    return _with_last_applied(result, config) if author.manager == "kubectl" else result
+
+
+def keep_times(old: KubeObject, new: KubeObject) -> KubeObject:
+    """`old` if `new` is the same but for the times of its entries; otherwise `new`."""
+    before, after = (
+        {**obj, "metadata": {**obj["metadata"], "managedFields": _timeless(obj)}} for obj in (old, new)
+    )
+    return old if fields.same(before, after) else new
+
+
+def scaled(old: KubeObject, new: KubeObject, path: Path, *, kind: ServedKind, author: Author) -> KubeObject:
+    """`new` with ownership after a write of the replicas (at `path`) through /scale.
+
+    As in the real server, such a write is recorded only if somebody owns the replicas, and the entry of an
+    update loses its time when it is carried over.
+    """
+    owners = _read(old) or []
+    if not any(path in owner.fields for owner in owners):
+        return _with_owners(new, owners)
+    difference = fields.compare(old, new, shape_of(kind))
+    changed = path in difference.added | difference.modified
+    result: list[Owner] = []
+    for owner in owners:
+        # A Scale is of another version than the object: only one who applies is known again.
+        if path not in owner.fields or (owner.operation == "Apply" and not changed):
+            result.append(owner)
+            continue
+        result.append(owner.without([path]))
+        if not changed:
+            carried = replace(owner, api_version=kind.api_version, fields=frozenset({path}), time="")
+            result.append(carried)
+    if changed and fields.find(new, path):  # a Scale of no replicas does not have the field
+        replicas = frozenset({path})
+        result.append(Owner(author.manager, "Update", kind.api_version, "", author.subresource, replicas))
+    return _with_owners(new, [owner for owner in result if owner.fields])
+
+
+class _Conflicts(Exception):
+    """An apply changes fields of others."""
+
+    def __init__(self, contested: Sequence[tuple[Owner, Path]]) -> None:
+        super().__init__()
+        self.contested = contested
+
+
+def _updated(
+    old: KubeObject, new: KubeObject, owners: Sequence[Owner], *, kind: ServedKind, author: Author
+) -> list[Owner]:
+    shape = shape_of(kind)
+    # As in the real server: what can't be compared has no owners from then on. The fault is in a part of the
+    # object that this write leaves as it is, so that it is not refused.
+    versions = {owner.api_version for owner in owners} | {kind.api_version}
+    if _mistyped(new, kind) or (len(versions) > 1 and any(fields.duplicates(new, shape))):
+        return []
+    whole = fields.compare(_bare(old), _bare(new), shape)
+    difference = whole.excluding(author.resets)
+    changed = difference.added | difference.modified
+    others = [
+        owner.without(
+            changed | difference.removed
+            if _resets_for(owner, kind, author)
+            else whole.added | whole.modified | whole.removed
+        )
+        for owner in owners
+    ]
+    mine = Owner(
+        author.manager,
+        "Update",
+        kind.api_version,
+        author.time,
+        author.subresource,
+        frozenset(changed - _UNOWNED),
+    )
+    if mine.fields:
+        same = [owner for owner in others if owner.identity == mine.identity]
+        mine = replace(mine, fields=mine.fields.union(*(owner.fields for owner in same)))
+        others = [owner for owner in others if owner.identity != mine.identity]
+    return _capped([owner for owner in (*others, mine) if owner.fields])
+
+
+def _resets_for(owner: Owner, kind: ServedKind, author: Author) -> bool:
+    """Whether fields that the server resets are no change for an owner.
+
+    A write of the object, unlike one of its status, knows that for its own version only.
+    """
+    return owner.api_version == kind.api_version or author.subresource == "status"
+
+
+def _capped(owners: list[Owner]) -> list[Owner]:
+    """At most ten entries of updates: the oldest of one version become one."""
+    updaters = sorted(
+        (owner for owner in owners if owner.operation == "Update"),
+        key=lambda owner: (owner.time, owner.identity),
+    )
+    excess = len(updaters) - _MOST_UPDATERS
+    if excess <= 0:
+        return owners
+    kept = {owner.identity: owner for owner in owners}
+    firsts: dict[str, Owner] = {}
+    for owner in updaters:
+        if excess <= 0:
+            break
+        first = firsts.setdefault(owner.api_version, owner)
+        if first is owner:
+            continue
+        bucket = replace(owner, manager="ancient-changes", subresource="")
+        if bucket.identity not in kept:
+            kept[bucket.identity] = replace(bucket, fields=kept.pop(first.identity).fields)
+        kept[bucket.identity] = replace(bucket, fields=kept[bucket.identity].fields | owner.fields)
+        del kept[owner.identity]
+        excess -= 1
+    return list(kept.values())
+
+
+def _applied(
+    live: KubeObject,
+    config: KubeObject,
+    owners: Sequence[Owner],
+    of: tuple[ServedKind, Shape],
+    author: Author,
+    *,
+    force: bool,
+) -> KubeObject:
+    kind, shape = of
+    wanted = fields.without(fields.fields_of(config, shape), author.resets)
     mine = Owner(author.manager, "Apply", kind.api_version, author.time, author.subresource, wanted)
-    if live is None:
-        return _with_owners(config, [mine])
-    owners = _owners(live, kind, structure)
     before = next((owner for owner in owners if owner.identity == mine.identity), None)
     others = [owner for owner in owners if owner is not before]
-    merged = merge(copy.deepcopy(live), config, structure)
-    contested = {owner: _contested(live, merged, wanted & owner.fields) for owner in others}
-    if not force and any(_unexplained(live, found, author, structure) for found in contested.values()):
-        raise _conflict(contested)
-    others = [replace(owner, fields=owner.fields - contested[owner]) for owner in others]
-    if before is not None:
-        _remove_abandoned(merged, before.fields - wanted, others)
-        if before.fields == wanted and _content(merged) == _content(live):
-            mine = before
-    return _with_owners(merged, [mine, *others])
+    merged = fields.merge(live, config, shape)
+    owned = wanted.union(*(owner.fields for owner in others))
+    if before is not None and not before.fields <= owned:
+        merged = _pruned(merged, before.fields, owned, shape)
+    whole = fields.compare(live, merged, shape)
+    difference = whole.excluding(author.resets)
+    contested: list[tuple[Owner, Path]] = []
+    left: list[Owner] = []
+    for owner in others:
+        seen = difference if _resets_for(owner, kind, author) else whole
+        changed = owner.fields & (seen.added | seen.modified)
+        contested += [(owner, path) for path in sorted(changed)]
+        left.append(owner.without(changed | seen.removed))
+    if contested and not force:
+        raise _Conflicts(contested)
+    mine = replace(mine, fields=wanted - _UNOWNED)
+    if live and fields.same(live, merged):
+        mine = replace(mine, time=before.time if before is not None else "")
+    return _with_owners(merged, [owner for owner in (*left, mine) if owner.fields])
 
 
-def track_update(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
-    """`new` with ownership moved to `author` for what changed.
+def _pruned(merged: KubeObject, last: FieldSet, owned: FieldSet, shape: Shape) -> KubeObject:
+    """`merged` without what its author no longer applies and nobody else owns."""
+    last = fields.with_holders(last, shape)
+    everything = fields.with_holders(fields.fields_of(merged, shape), shape)
 
-    Unchanged if the object was never applied.
-    """
-    if new["metadata"].get("managedFields") in ([], [{}]):  # how a client resets ownership
-        return _with_owners(new, [])
-    entries = old["metadata"].get("managedFields") or []
-    if not entries:
-        return new
-    structure = Structure(kind)
-    present = fields_of(new, structure)
-    changed = frozenset(path for path in present if _differs(old, new, path))
-    mine = Owner(author.manager, "Update", kind.api_version, author.time, author.subresource, changed)
-    before = [Owner.of(entry) for entry in entries]
-    after = {
-        owner: frozenset(path for path in owner.fields - changed if find(new, path) is not MISSING)
-        for owner in before
-    }
-    if not changed and all(kept == owner.fields for owner, kept in after.items()):
-        return new
-    owners: list[Owner] = []
-    for owner, kept in after.items():
-        if owner.identity == mine.identity:
-            mine = replace(mine, fields=kept | changed, time=author.time if changed else owner.time)
-        else:
-            owners.append(replace(owner, fields=kept))
-    return _with_owners(new, [*owners, mine])
+    def left_of(gone: FieldSet) -> FieldSet:
+        document = fields.to_document(gone)
+        left = fields.remove(merged, document, shape)
+        return fields.with_holders(fields.fields_of(left, shape), shape)
+
+    # What others own comes back, and with it what holds it.
+    left = left_of(last)
+    left = left_of(everything - (left | fields.with_holders(owned, shape)))
+    return fields.remove(merged, fields.to_document((everything - left) & last), shape)
 
 
-def _owners(live: KubeObject, kind: ServedKind, structure: Structure) -> list[Owner]:
-    entries = live["metadata"].get("managedFields") or []
-    if entries:
-        return [Owner.of(entry) for entry in entries]
-    everything = fields_of(live, structure)
-    time = live["metadata"].get("creationTimestamp", "")
-    return [Owner("before-first-apply", "Update", kind.api_version, time, "", everything)]
+def _check(config: KubeObject, shape: Shape, kind: ServedKind) -> None:
+    if config["metadata"].get("managedFields") is not None:
+        raise status.bad_request("metadata.managedFields must be nil")
+    faults = _mistyped(config, kind) or [
+        f"{fields.dotted(path)}: duplicate entries for key {fields.dotted((step,))}"
+        for path, step in fields.duplicates(config, shape)
+    ]
+    if faults:
+        metadata = config["metadata"]
+        name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+        what = f"({name}; {kind.api_version}, Kind={kind.kind})"
+        text = faults[0] if len(faults) == 1 else "\n  ".join(["errors:", *faults])
+        raise Refusal(500, "", f"failed to create typed patch object {what}: {text}")
 
 
-def _contested(live: KubeObject, merged: KubeObject, shared: FieldSet) -> FieldSet:
-    return frozenset(path for path in shared if not _is_element(path) and _differs(live, merged, path))
+def _mistyped(obj: KubeObject, kind: ServedKind) -> list[str]:
+    return list(schemas.mistyped(kind.schema, obj)) if kind.custom and kind.schema is not None else []
 
 
-def _differs(old: KubeObject, new: KubeObject, path: Path) -> bool:
-    before = find(old, path)
-    # An element with keys is there or not; its fields are compared on their own.
-    return before is MISSING if _is_element(path) else before != find(new, path)
+def _empty(kind: ServedKind) -> KubeObject:
+    return {"apiVersion": kind.api_version, "kind": kind.kind} if kind.custom else {}
 
 
-def _is_element(path: Path) -> bool:
-    return not path[-1].startswith("f:")
+def _from_last_applied(live: KubeObject, kind: ServedKind, shape: Shape) -> FieldSet | None:
+    """The fields that client-side kubectl apply wrote last, and that still are as it wrote them.
 
-
-def _unexplained(live: KubeObject, found: FieldSet, author: Author, structure: Structure) -> FieldSet:
-    """Those conflicts that are not kubectl's own doing.
-
-    What client-side apply wrote last may be taken over by server-side apply.
+    Server-side kubectl apply may take them over. None without such an annotation.
     """
     annotation = (live["metadata"].get("annotations") or {}).get(_LAST_APPLIED)
-    if author.manager != "kubectl" or not annotation:
-        return found
-    return found - fields_of(json.loads(annotation), structure)
+    if not annotation:
+        return None
+    try:
+        last: Any = json.loads(annotation)
+    except ValueError:
+        return None
+    if not isinstance(last, dict) or last.get("apiVersion") != kind.api_version:
+        return None
+    difference = fields.compare(last, live, shape)
+    return fields.fields_of(last, shape) - difference.added - difference.modified - difference.removed
 
 
-def _conflict(contested: Mapping[Owner, FieldSet]) -> Refusal:
+def _with_last_applied(obj: KubeObject, config: KubeObject) -> KubeObject:
+    """Keeps the annotation of client-side kubectl apply in step, if it is there."""
+    annotations = obj["metadata"].get("annotations") or {}
+    if not annotations.get(_LAST_APPLIED):
+        return obj
+    given = {**config, "metadata": {**config["metadata"]}}
+    if "annotations" in given["metadata"]:
+        applied = given["metadata"]["annotations"] or {}
+        given["metadata"]["annotations"] = {k: v for k, v in applied.items() if k != _LAST_APPLIED}
+    text = json.dumps(given, separators=(",", ":"), sort_keys=True, ensure_ascii=False) + "\n"
+    return {**obj, "metadata": {**obj["metadata"], "annotations": {**annotations, _LAST_APPLIED: text}}}
+
+
+def _conflict(contested: Sequence[tuple[Owner, Path]]) -> Refusal:
     causes = [
-        StatusCause("FieldManagerConflict", f"conflict with {_describe(owner)}", dotted(path))
-        for owner, found in contested.items()
-        for path in sorted(found)
+        StatusCause("FieldManagerConflict", f"conflict with {_describe(owner)}", fields.dotted(path))
+        for owner, path in contested
     ]
-    plural = "s" if len(causes) > 1 else ""
-    where = _sentence(contested) if plural else f"{causes[0].message}: {causes[0].field}"
-    message = f"Apply failed with {len(causes)} conflict{plural}: {where}"
-    return Refusal(409, "Conflict", message, {"causes": [cause.document() for cause in causes]})
-
-
-def _sentence(contested: Mapping[Owner, FieldSet]) -> str:
-    text = ""
-    for owner, found in contested.items():
-        if found:
-            paths = "".join(f"\n- {dotted(path)}" for path in sorted(found))
-            text += f"{chr(10) if text else ''}conflicts with {_describe(owner)}:{paths}"
-    return text
+    if len(causes) == 1:
+        where = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        lines: dict[str, list[str]] = {}
+        for owner, path in sorted(contested, key=lambda each: each[0].identity):
+            lines.setdefault(_describe(owner), []).append(f"\n- {fields.dotted(path)}")
+        text = "\n".join(f"conflicts with {owner}:{''.join(paths)}" for owner, paths in lines.items())
+        where = f"{len(causes)} conflicts: {text}"
+    details = {"causes": [cause.document() for cause in causes]}
+    return Refusal(409, "Conflict", f"Apply failed with {where}", details)
 
 
 def _describe(owner: Owner) -> str:
-    if owner.operation == "Apply":
-        return f'"{owner.manager}"'
     subresource = f" with subresource {json.dumps(owner.subresource)}" if owner.subresource else ""
-    return f'"{owner.manager}"{subresource} using {owner.api_version}'
+    version = "" if owner.operation == "Apply" else f" using {owner.api_version}"
+    return f"{json.dumps(owner.manager)}{subresource}{version}"
 
 
-def _remove_abandoned(merged: KubeObject, abandoned: FieldSet, others: Sequence[Owner]) -> None:
-    owned: FieldSet = frozenset[Path]().union(*(owner.fields for owner in others))
-    # An element goes as a whole before its fields: without its key it could not be found any more.
-    for path in sorted(abandoned, key=len):
-        if not any(other[: len(path)] == path for other in owned):
-            remove(merged, path)
+def _read(obj: KubeObject) -> list[Owner] | None:
+    """The entries of an object; None for entries that can't be read, which count as none."""
+    entries = obj["metadata"].get("managedFields") or []
+    whole = isinstance(entries, list) and all(
+        isinstance(entry, dict)
+        and entry.get("operation") in ("Apply", "Update")
+        and entry.get("apiVersion")
+        and entry.get("fieldsType") == "FieldsV1"
+        and isinstance(entry.get("fieldsV1") or {}, dict)
+        for entry in entries
+    )
+    if not whole:
+        return None
+    found = [Owner.of(entry) for entry in entries]
+    return list({owner.identity: owner for owner in found}.values())
 
 
-def _content(obj: KubeObject) -> KubeObject:
+def _bare(obj: KubeObject) -> KubeObject:
+    if "metadata" not in obj:
+        return obj
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return {**obj, "metadata": metadata}
+
+
+def _timeless(obj: KubeObject) -> list[KubeObject]:
+    entries = obj["metadata"].get("managedFields") or []
+    return [{key: value for key, value in entry.items() if key != "time"} for entry in entries]
 
 
 def _with_owners(obj: KubeObject, owners: Sequence[Owner]) -> KubeObject:
-    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-    ordered = sorted(owners, key=lambda owner: (owner.operation, owner.time, *owner.identity))
-    entries = [owner.document() for owner in ordered if owner.fields]
-    if entries:
-        metadata["managedFields"] = entries
-    return {**obj, "metadata": metadata}
+    bare = _bare(obj)
+    if owners:
+        ordered = sorted(owners, key=lambda owner: owner.order)
+        bare["metadata"]["managedFields"] = [owner.document() for owner in ordered]
+    return bare

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from declctl.objects import KubeObject
-from declctl.sandbox.kinds import Registry, ServedKind
+from declctl.sandbox.kinds import Registry, ServedKind, priority
 
 VERSION: Final = {
     "major": "1",
@@ -94,20 +94,7 @@ def _groups(registry: Registry) -> list[str]:
 
 def _versions(registry: Registry, group_name: str) -> list[str]:
     found = dict.fromkeys(kind.version for kind in registry.served() if kind.group == group_name)
-    return sorted(found, key=_priority)
-
-
-def _priority(version: str) -> tuple[int, int, str]:
-    """v2 before v1 before v1beta1 before v1alpha1, as the real server orders them."""
-    for rank, word in enumerate(("alpha", "beta")):
-        if word in version:
-            return (2 - rank, -_number(version.partition(word)[0]), version)
-    return (0, -_number(version), version)
-
-
-def _number(version: str) -> int:
-    digits = version.removeprefix("v")
-    return int(digits) if digits.isdecimal() else 0
+    return sorted(found, key=priority)
 
 
 def _group(registry: Registry, name: str) -> KubeObject:

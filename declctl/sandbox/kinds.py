@@ -44,8 +44,8 @@ class ServedKind:
     """One kind in one version, as discovery describes it.
 
     `status` says whether it has /status; `generations` whether a changed spec counts metadata.generation up;
-    `returned` whether a delete answers with the object instead of a Status; `columns` are
-    additionalPrinterColumns and `schema` the OpenAPI schema.
+    `returned` whether a delete answers with the object instead of a Status; `deprecation` is the warning of a
+    deprecated version; `columns` are additionalPrinterColumns and `schema` the OpenAPI schema.
     """
 
     group: str
@@ -61,6 +61,7 @@ class ServedKind:
     returned: bool = False
     scale: ScalePaths | None = None
     custom: bool = False
+    deprecation: str = ""
     columns: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
     schema: KubeObject | None = field(default=None, compare=False)
 
@@ -310,9 +311,37 @@ def _custom_kind(spec: KubeObject, version: KubeObject) -> ServedKind:
         generations=True,
         scale=_scale(subresources.get("scale")),
         custom=True,
+        deprecation=_deprecation(spec, version),
         columns=tuple(version.get("additionalPrinterColumns") or ()),
         schema=(version.get("schema") or {}).get("openAPIV3Schema"),
     )
+
+
+def _deprecation(spec: KubeObject, version: KubeObject) -> str:
+    if not version.get("deprecated"):
+        return ""
+    name, group, kind = version["name"], spec["group"], spec["names"]["kind"]
+    newer = [
+        other["name"]
+        for other in spec["versions"]
+        if other.get("served", True) and not other.get("deprecated")
+        if priority(other["name"]) < priority(name)
+    ]
+    use = f"; use {group}/{min(newer, key=priority)} {kind}" if newer else ""
+    return version.get("deprecationWarning") or f"{group}/{name} {kind} is deprecated{use}"
+
+
+def priority(version: str) -> tuple[int, int, str]:
+    """The order of versions: v2 before v1 before v1beta1 before v1alpha1, as the real server has it."""
+    for rank, word in enumerate(("alpha", "beta")):
+        if word in version:
+            return (2 - rank, -_number(version.partition(word)[0]), version)
+    return (0, -_number(version), version)
+
+
+def _number(version: str) -> int:
+    digits = version.removeprefix("v")
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _scale(scale: Any) -> ScalePaths | None:

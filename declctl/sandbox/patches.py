@@ -18,9 +18,9 @@ import jsonpatch
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status
-from declctl.sandbox.apply import merges_as_set, strategic_key
 from declctl.sandbox.kinds import ScalePaths, ServedKind
 from declctl.sandbox.status import Refusal, bad_request
+from declctl.sandbox.structure import merges_as_set, strategic_key
 
 _DIRECTIVE: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
@@ -88,30 +88,28 @@ def strategic_merge(target: Mapping[str, Any], patch: Mapping[str, Any]) -> Kube
             merged.pop(field, None)
         else:
             merged[field] = _merge_field(field, merged, patch)
-    _order(merged, patch)
+    _order(merged, target, patch)
     return merged
 
 
 def _merge_field(field: str, merged: KubeObject, patch: Mapping[str, Any]) -> Any:
     old, new = merged.get(field), patch[field]
-    if isinstance(new, Mapping):
-        base = cast("Mapping[str, Any]", old) if isinstance(old, Mapping) else {}
-        return strategic_merge(base, cast("Mapping[str, Any]", new))
-    if not isinstance(new, list):
-        return new
+    if isinstance(new, Mapping) and isinstance(old, Mapping):
+        return strategic_merge(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", new))
+    if not isinstance(new, list) or not isinstance(old, list):
+        return _plain(new)
     # A list: merged by value, by key, or replaced, as the field says.
-    base_list = cast("list[Any]", old) if isinstance(old, list) else []
+    present, given = cast("list[Any]", old), cast("list[Any]", new)
     if merges_as_set(field):
-        return [*base_list, *(value for value in cast("list[Any]", new) if value not in base_list)]
-    key = strategic_key(field, {**merged, field: [*base_list, *cast("list[Any]", new)]})
-    if key is None:
-        return [_plain(value) for value in cast("list[Any]", new)]
-    return _merge_list(base_list, cast("list[Any]", new), key)
+        values = [*present, *(value for value in given if value not in present)]
+        return _ordered(values, present, given, None)
+    key = strategic_key(field, {**merged, field: [*present, *given]})
+    return _plain(given) if key is None else _merge_list(present, given, key)
 
 
 def _merge_list(old: list[Any], new: list[Any], key: str) -> list[Any]:
     if {_DIRECTIVE: "replace"} in new:
-        return [_plain(element) for element in new if element != {_DIRECTIVE: "replace"}]
+        return _plain(new)
     merged = list(old)
     for element in new:
         if not isinstance(element, Mapping) or key not in element:
@@ -122,19 +120,21 @@ def _merge_list(old: list[Any], new: list[Any], key: str) -> list[Any]:
         if fields.get(_DIRECTIVE) == "delete":
             merged = [other for other in merged if other.get(key) != fields[key]]
         elif place is None:
-            merged.append(strategic_merge({}, fields))
+            merged.append(_plain(fields))
         else:
             merged[place] = strategic_merge(merged[place], fields)
-    return merged
+    return _ordered(merged, old, new, key)
 
 
 def _plain(value: Any) -> Any:
-    # What replaces as a whole may still carry directives inside.
-    return (
-        strategic_merge({}, cast("Mapping[str, Any]", value))
-        if isinstance(value, Mapping)
-        else copy.deepcopy(value)
-    )
+    """A value that replaces another one, or is new: without nulls and directives."""
+    if isinstance(value, list):
+        elements = cast("list[Any]", value)
+        return [_plain(each) for each in elements if not isinstance(each, Mapping) or _DIRECTIVE not in each]
+    if not isinstance(value, Mapping):
+        return value
+    fields = cast("Mapping[str, Any]", value).items()
+    return {name: _plain(child) for name, child in fields if child is not None and not name.startswith("$")}
 
 
 def _delete_values(merged: KubeObject, patch: Mapping[str, Any]) -> None:
@@ -144,23 +144,32 @@ def _delete_values(merged: KubeObject, patch: Mapping[str, Any]) -> None:
             merged[field] = [value for value in merged.get(field) or () if value not in values]
 
 
-def _order(merged: KubeObject, patch: Mapping[str, Any]) -> None:
+def _order(merged: KubeObject, target: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
     for directive, wanted in patch.items():
         field = directive.removeprefix(_ORDER)
-        if not directive.startswith(_ORDER) or not isinstance(merged.get(field), list):
-            continue
-        key = strategic_key(field, merged)
-        ranks = {_identity(element, key): rank for rank, element in enumerate(wanted)}
-        merged[field] = _ordered(merged[field], key, ranks)
+        if directive.startswith(_ORDER) and isinstance(merged.get(field), list):
+            key = strategic_key(field, merged)
+            merged[field] = _ordered(merged[field], target.get(field) or [], wanted, key)
 
 
-def _ordered(elements: list[Any], key: str | None, ranks: Mapping[Any, int]) -> list[Any]:
-    """Those that the order names, in that order; the others stay behind the one that they stood behind."""
-    rank, keyed = -1.0, list[tuple[float, int, Any]]()
-    for at, element in enumerate(elements):
-        rank = ranks.get(_identity(element, key), rank + 0.5 if rank == int(rank) else rank)
-        keyed.append((rank, at, element))
-    return [element for _, _, element in sorted(keyed, key=lambda entry: entry[:2])]
+def _ordered(elements: list[Any], before: list[Any], wanted: list[Any], key: str | None) -> list[Any]:
+    """The elements that `wanted` names, in its order; others come before those that they stood before."""
+    ranks, stood = _places(wanted, key), _places(before, key)
+    named = [element for element in elements if _identity(element, key) in ranks]
+    named.sort(key=lambda element: ranks[_identity(element, key)])
+    others = [element for element in elements if _identity(element, key) not in ranks]
+    ordered: list[Any] = []
+    for element in named:
+        place = stood.get(_identity(element, key), -1)
+        while others and stood.get(_identity(others[0], key), place) < place:
+            ordered.append(others.pop(0))
+        ordered.append(element)
+    return [*ordered, *others]
+
+
+def _places(elements: list[Any], key: str | None) -> dict[Any, int]:
+    """Where each element comes first."""
+    return {_identity(element, key): at for at, element in reversed(list(enumerate(elements)))}
 
 
 def _identity(element: Any, key: str | None) -> Any:
@@ -193,6 +202,7 @@ def scale_of(kind: ServedKind, obj: KubeObject) -> KubeObject:
     """The Scale of an object; refused with 404 if its kind has none."""
     paths = _paths(kind)
     metadata: KubeObject = obj["metadata"]
+    replicas = _get(obj, paths.spec)
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     observed: KubeObject = {"replicas": _get(obj, paths.status) or 0}
     selector = _selector(_get(obj, paths.selector)) if paths.selector else ""
@@ -202,15 +212,24 @@ def scale_of(kind: ServedKind, obj: KubeObject) -> KubeObject:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: metadata[key] for key in kept if key in metadata},
-        "spec": {"replicas": _get(obj, paths.spec) or 0},
+        "spec": {"replicas": replicas} if replicas else {},
         "status": observed,
     }
+
+
+def check_scale(kind: ServedKind, obj: KubeObject) -> None:
+    """Refuse with 500, as the real server, to show the Scale of a custom object that has no replicas."""
+    path = _paths(kind).spec
+    if kind.custom and _get(obj, path) is None:
+        why = f'the spec replicas field ".{path}" does not exist'
+        details = {"causes": [{"message": why}]}
+        raise Refusal(500, "InternalError", f"Internal error occurred: {why}", details)
 
 
 def scaled(kind: ServedKind, obj: KubeObject, scale: KubeObject) -> KubeObject:
     """The object with the replicas (and the resource version, for concurrency) of a Scale."""
     replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if not isinstance(replicas, int) or replicas < 0:
+    if not isinstance(replicas, int) or (replicas < 0 and not kind.custom):
         cause = status.StatusCause.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise status.invalid("Scale", obj["metadata"]["name"], [cause], group="autoscaling")
     metadata = {**obj["metadata"]}

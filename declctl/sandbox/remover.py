@@ -10,7 +10,7 @@ then the namespace or definition that held them.
 import dataclasses
 import datetime as dt
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
@@ -37,14 +37,18 @@ class Target:
 class Write:
     """How to write. `dry_run` changes nothing; `manager` is the field manager.
 
-    `keep_status` lets a create bring its status, and `keep_uid` its uid.
+    `direct` is for programs of the sandbox: they write the status with the rest, name no version, and what
+    they create has no owners. `keep_uid` lets a create bring its uid. For unknown fields of custom objects
+    `field_validation` decides: Strict refuses them, Warn adds to `warnings`, which the answer carries.
     """
 
     dry_run: bool = False
     manager: str = "unknown"
     subresource: str = ""
-    keep_status: bool = False
+    direct: bool = False
     keep_uid: bool = False
+    field_validation: str = "Warn"
+    warnings: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)

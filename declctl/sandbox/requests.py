@@ -34,7 +34,10 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none."""
+    """A verb on a resource; `namespace`, `name` and `subresource` are empty where there is none.
+
+    `warnings` are for the answer.
+    """
 
     verb: str
     kind: ServedKind
@@ -42,6 +45,7 @@ class RequestInfo:
     name: str
     subresource: str
     params: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: list[str] = field(default_factory=list[str])
 
     @property
     def target(self) -> Target:
@@ -106,11 +110,21 @@ def read_object(call: RequestInfo, media_type: str, body: bytes) -> Any:
 
 
 def read_write(call: RequestInfo, user_agent: str) -> Write:
-    """How to write; refused with 422 for a dryRun that isn't All."""
-    options = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
-    dry_run = _dry_run(call.params.get("dryRun", ""), options.get(call.verb, "UpdateOptions"))
-    manager = call.params.get("fieldManager") or user_agent.partition("/")[0] or "unknown"
-    return Write(dry_run=dry_run, manager=manager, subresource=call.subresource)
+    """How to write; refused with 422 for a dryRun or fieldValidation that there isn't."""
+    options = {"create": "CreateOptions", "patch": "PatchOptions"}.get(call.verb, "UpdateOptions")
+    dry_run = _dry_run(call.params.get("dryRun", ""), options)
+    field_validation = call.params.get("fieldValidation") or "Warn"
+    if field_validation not in ("Ignore", "Strict", "Warn"):
+        known = '"", "Ignore", "Strict", "Warn"'
+        cause = StatusCause.unsupported("fieldValidation", field_validation, known)
+        raise status.invalid_options(options, [cause])
+    return Write(
+        dry_run=dry_run,
+        manager=call.params.get("fieldManager") or user_agent.partition("/")[0] or "unknown",
+        subresource=call.subresource,
+        field_validation=field_validation,
+        warnings=call.warnings,
+    )
 
 
 def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:

@@ -6,7 +6,7 @@ and writes answers. Each refusal is a Status document with its HTTP code, as cli
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -84,8 +84,7 @@ class Api:
         try:
             return await self._answer(request)
         except Refusal as refusal:
-            headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
-            return _json(refusal.document(), code=refusal.code, headers=headers)
+            return _refused(refusal)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._check_sender(request)
@@ -111,9 +110,16 @@ class Api:
             await self._clock.sleep(wait)
         if refusal is not None:
             raise refusal
-        # Schemas are not checked, so that a field of a wrong type shows itself deep in the rules of its kind.
-        with validation.readable(call.kind.kind):
-            return await self._verbs[call.verb](request, call)
+        # Built-in kinds have no schema: a field of a wrong type shows itself deep in the rules of its kind.
+        try:
+            with validation.readable(call.kind.kind):
+                answer = await self._verbs[call.verb](request, call)
+        except Refusal as refusal:
+            answer = _refused(refusal)
+        # The headers of a watch have gone when it ends.
+        if not answer.prepared:
+            _warn(answer, [call.kind.deprecation, *call.warnings])
+        return answer
 
     def _check_sender(self, request: web.Request) -> None:
         """Refuse what a web page sends: under a name of its own that points here, or from another host.
@@ -149,7 +155,9 @@ class Api:
     async def _get(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         stored = self._store.writer.existing(call.target)
         if call.subresource == "scale":
-            return _json(patches.scale_of(call.kind, stored.rendered(call.kind)))
+            obj = stored.rendered(call.kind)
+            patches.check_scale(call.kind, obj)
+            return _json(patches.scale_of(call.kind, obj))
         return _bytes(self._form(request, call.params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
@@ -284,6 +292,17 @@ class Api:
                 return _json(ordered.order(self._faults, given, self._outage))
             case _:
                 raise status.no_such_resource()
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
+    return _json(refusal.document(), code=refusal.code, headers=headers)
+
+
+def _warn(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
+    for warning in filter(None, warnings):
+        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        answer.headers.add("Warning", f'299 - "{text}"')
 
 
 def _media_type(request: web.Request) -> str:

@@ -113,9 +113,12 @@ def no_such_resource() -> Refusal:
     return Refusal(404, "NotFound", "the server could not find the requested resource", {})
 
 
-def already_exists(kind: ServedKind, name: str) -> Refusal:
-    """409: the name is taken."""
-    return Refusal(409, "AlreadyExists", f'{qualified(kind)} "{name}" already exists', _details(kind, name))
+def already_exists(kind: ServedKind, name: str, *, leaving: bool = False) -> Refusal:
+    """409: the name is taken, maybe by an object that is being deleted."""
+    message = f'{qualified(kind)} "{name}" already exists'
+    if leaving:
+        message = f"object is being deleted: {message}"
+    return Refusal(409, "AlreadyExists", message, _details(kind, name))
 
 
 def conflict(kind: ServedKind, name: str, why: str) -> Refusal:
@@ -146,7 +149,7 @@ def not_for_us(why: str) -> Refusal:
 
 def invalid(kind: str, name: str, causes: Sequence[StatusCause], *, group: str = "") -> Refusal:
     """422: fields that are missing or wrong; one cause for each."""
-    parts = [f"{cause.field}: {cause.message}" for cause in causes]
+    parts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
     qualified_kind = f"{kind}.{group}" if group else kind
     details: KubeObject = {"name": name} if name else {}

@@ -24,8 +24,8 @@ from declctl.sandbox.remover import Deletion, Remover, Target, Write
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.writer import Writer
 
-_HERE: Final = Write(keep_status=True, manager="sandbox")
-_LOADED: Final = Write(keep_status=True, keep_uid=True, manager="sandbox")
+_HERE: Final = Write(direct=True, manager="sandbox")
+_LOADED: Final = Write(direct=True, keep_uid=True, manager="sandbox")
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _NODES: Final = ("node-1", "node-2", "node-3")
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -9,7 +9,7 @@ is what a real API server is for.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -131,22 +131,30 @@ def _place(name: str, mark: Any) -> str:
 
 @contextmanager
 def readable(kind: str) -> Generator[None]:
-    """Refuse with 400 an object of which a field is of another shape than its kind's.
+    """Refuse with 400 an object of which a field is of another shape than its kind's, or that nests too deep.
 
-    Schemas are not checked beforehand, so that such a field shows itself where it is read.
+    Schemas of built-in kinds are not checked, so that such a field shows itself where it is read.
     """
     try:
         yield
+    except RecursionError as error:
+        raise status.bad_request(f"{kind} can't be handled: it nests too many levels deep") from error
     except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise status.bad_request(
             f"{kind} can't be handled: a field has another type than it should: {error}"
         ) from error
 
 
-def check(kind: ServedKind, obj: KubeObject) -> None:
-    """Refuse with 422, naming everything that is wrong with the metadata."""
+def check(kind: ServedKind, obj: KubeObject, others: Sequence[StatusCause] = ()) -> None:
+    """Refuse with 422, naming everything that is wrong with the metadata, and `others`."""
     metadata: KubeObject = obj["metadata"]
-    causes = [*_name(kind, metadata), *_labels(metadata), *_annotations(metadata), *_finalizers(metadata)]
+    causes = [
+        *_name(kind, metadata),
+        *_labels(metadata),
+        *_annotations(metadata),
+        *_finalizers(metadata),
+        *others,
+    ]
     if causes:
         raise status.invalid(kind.kind, metadata.get("name", ""), causes, group=kind.group)
 
@@ -159,7 +167,8 @@ def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None
         found = ", ".join(f'"{finalizer}"' for finalizer in added)
         why = "no new finalizers can be added if the object is being deleted, found new finalizers"
         cause = StatusCause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
-        raise status.invalid(kind.kind, before["name"], [cause], group=kind.group)
+        # The real server checks it twice, and says so.
+        raise status.invalid(kind.kind, before["name"], [cause, cause], group=kind.group)
 
 
 def check_shape(kind: ServedKind, obj: Any) -> KubeObject:

@@ -3,101 +3,29 @@
 They are optimistic concurrency, generated names, generations, a status that has a path of its own, ownership
 of fields, and definitions that take effect. Synchronous: when a method returns, the write is in the history.
 
-The server fills in the defaults without which kubectl, merge keys or /scale would stumble. A real API server
-fills in far more (pull policies, probes, tolerations); a controller must not count on what it finds here.
+An object is read (`defaults`, `schemas`), its fields get an owner (`apply`), and what the request may not
+change is put back; then it is checked, and stored if it differs from what is there.
 """
 
 import copy
 import random
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import apply, kinds, patches, status, validation
+from declctl.sandbox import apply, defaults, kinds, patches, schemas, status, validation
 from declctl.sandbox.history import EtcdHistory, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.patches import Patch
 from declctl.sandbox.remover import Remover, Target, Write
 from declctl.sandbox.status import StatusCause
 
-
-def apply_defaults(kind: ServedKind, obj: KubeObject) -> None:
-    """Fill in what is missing, in place."""
-    fill = None if kind.custom else _FILLERS.get(kind.kind)
-    if fill is not None and isinstance(obj.get("spec", {}), dict):
-        fill(obj)
-
-
-def _pod_spec(spec: Any) -> None:
-    if not isinstance(spec, dict):
-        return
-    spec.setdefault("restartPolicy", "Always")
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        _ports(container)
-
-
-def _ports(owner: Any) -> None:
-    # The protocol is one of the merge keys: without it a patch would not find its port.
-    ports = owner.get("ports") if isinstance(owner, dict) else None
-    for port in ports if isinstance(ports, list) else ():
-        if isinstance(port, dict):
-            port.setdefault("protocol", "TCP")
-
-
-def _pod(obj: KubeObject) -> None:
-    _pod_spec(obj.get("spec"))
-    _pending(obj)
-
-
-def _pending(obj: KubeObject) -> None:
-    obj.setdefault("status", {}).setdefault("phase", "Pending")
-
-
-def _replicated(obj: KubeObject) -> None:
-    obj.setdefault("spec", {}).setdefault("replicas", 1)
-    _template(obj)
-
-
-def _template(obj: KubeObject) -> None:
-    template = (obj.get("spec") or {}).get("template")
-    if isinstance(template, dict):
-        _pod_spec(template.get("spec"))
-    obj.setdefault("status", {})
-
-
-def _service(obj: KubeObject) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("type", "ClusterIP")
-    _ports(spec)
-    for port in spec.get("ports") or ():
-        port.setdefault("targetPort", port.get("port"))
-    obj.setdefault("status", {"loadBalancer": {}})
-
-
-def _namespace(obj: KubeObject) -> None:
-    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
-    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-    obj.setdefault("status", {}).setdefault("phase", "Active")
-
-
-_FILLERS: Final[Mapping[str, Callable[[KubeObject], Any]]] = {
-    "DaemonSet": _template,
-    "Deployment": _replicated,
-    "Job": _template,
-    "Namespace": _namespace,
-    "PersistentVolumeClaim": _pending,
-    "Pod": _pod,
-    "ReplicaSet": _replicated,
-    "ReplicationController": _replicated,
-    "Secret": lambda obj: obj.setdefault("type", "Opaque"),
-    "Service": _service,
-    "StatefulSet": _replicated,
-}
-
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, so that no words come out
-_OMITTED_IF_EMPTY: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
+_OMITTED_IF_EMPTY: Final = frozenset(
+    {"labels", "annotations", "finalizers", "ownerReferences", "managedFields"}
+)
 _KEPT: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -122,7 +50,13 @@ class Writer:
     def create(self, kind: ServedKind, namespace: str, given: KubeObject, write: Write) -> KubeObject:
         """Store a new object; returns it as stored. Refused with 400, 403, 404, 409 or 422."""
         # The caller keeps its document: this one is changed below.
-        obj = validation.check_shape(kind, copy.deepcopy(given))
+        obj = _read(kind, validation.check_shape(kind, copy.deepcopy(given)), write)
+        # What a program of the sandbox creates has the owners that it brings, and no others.
+        if not write.direct:
+            obj = apply.created(obj, kind=kind, author=self._author(kind, write))
+        return self._create(kind, namespace, obj, write)
+
+    def _create(self, kind: ServedKind, namespace: str, obj: KubeObject, write: Write) -> KubeObject:
         metadata: KubeObject = obj["metadata"]
         _settle_namespace(kind, namespace, metadata)
         # 500 and no reason: the real server has no better word for it either.
@@ -130,12 +64,12 @@ class Writer:
             raise status.Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = f"{metadata['generateName']}{''.join(self._chance.choices(_ALPHABET, k=5))}"
-        validation.check(kind, obj)
+        # A client that creates an object does not decide its status; programs of the sandbox may.
+        if kind.status and not write.direct:
+            obj.pop("status", None)
+        self._check(kind, obj, None, write)
         target = Target(kind, namespace, metadata["name"])
         self._check_namespace(target)
-        # A client that creates an object does not decide its status; programs of the sandbox may.
-        if kind.status and not write.keep_status:
-            obj.pop("status", None)
         brought = str(metadata.get("uid") or "") if write.keep_uid else ""
         # What only a server sets is not taken from a client.
         for field in (*_KEPT, "selfLink"):
@@ -144,16 +78,23 @@ class Writer:
         metadata |= {"uid": brought or str(drawn), "creationTimestamp": self._now()}
         if kind.generations:
             metadata["generation"] = 1
-        apply_defaults(kind, obj)
+        if not kind.custom:
+            defaults.initial_status(kind, obj)
         # Last, as in the real server: an invalid object is 422 also where the name is taken.
-        if self._history.get(kind.resource, target.key) is not None:
-            raise status.already_exists(kind, metadata["name"])
+        present = self._history.get(kind.resource, target.key)
+        if present is not None:
+            leaving = "deletionTimestamp" in present.decode()["metadata"]
+            raise status.already_exists(kind, metadata["name"], leaving=leaving)
         return self._store(kind, obj, write)
 
     def replace(self, target: Target, given: KubeObject, write: Write) -> KubeObject:
         """Store a new state of an object; returns the stored one. A write without a change stores nothing."""
         kind = target.kind
-        obj = validation.check_shape(kind, copy.deepcopy(given))
+        obj = _read(kind, validation.check_shape(kind, copy.deepcopy(given)), write)
+        return self._replace(target, obj, write, self._tracked)
+
+    def _replace(self, target: Target, obj: KubeObject, write: Write, tracked: "Tracking") -> KubeObject:
+        kind = target.kind
         metadata: KubeObject = obj["metadata"]
         _settle_namespace(kind, target.namespace, metadata)
         if metadata.setdefault("name", target.name) != target.name:
@@ -163,7 +104,8 @@ class Writer:
             )
         stored = self.existing(target)
         _check_identity(target, stored, metadata, write)
-        return self._put(target, stored.rendered(kind), obj, write)
+        old = stored.rendered(kind)
+        return self._put(target, old, tracked(kind, old, obj, write), write)
 
     def modify(self, target: Target, change: Callable[[KubeObject], KubeObject], write: Write) -> KubeObject:
         """Replace the object by what `change` makes of it."""
@@ -200,43 +142,39 @@ class Writer:
             cause = StatusCause.required("fieldManager", "is required for apply patch")
             raise status.invalid_options("PatchOptions", [cause])
         config = validation.check_shape(kind, copy.deepcopy(patch.body))
-        metadata: KubeObject = config["metadata"]
-        metadata.setdefault("name", target.name)
-        if kind.namespaced:
-            metadata.setdefault("namespace", target.namespace)
-        # Status and the rest have owners of their own: each is applied through its own path.
-        if write.subresource == "status":
-            known = ("apiVersion", "kind", "metadata", "status")
-            config = {key: config[key] for key in known if key in config}
-        elif kind.status:
-            config.pop("status", None)
         stored = self._history.get(kind.resource, target.key)
         if stored is None and write.subresource:  # a subresource can't be created
             raise status.not_found(kind, target.name)
-        if stored is None and (uid := metadata.get("uid")):
+        live = None if stored is None else stored.rendered(kind)
+        author = self._author(kind, write)
+        applied = apply.applied(live, config, kind=kind, author=author, force=patch.force)
+        if live is None and (uid := applied["metadata"].get("uid")):
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             raise status.conflict(kind, target.name, why)
-        live = None if stored is None else stored.rendered(kind)
-        applied = apply.server_side_apply(
-            live, config, kind=kind, author=self._author(write), force=patch.force
-        )
+        applied["metadata"].setdefault("name", target.name)
+        # A schema has been followed already: what it does not know can't be applied.
+        applied = _filled(kind, applied)
         if live is None:
-            return self.create(kind, target.namespace, applied, write), True
-        return self.replace(target, applied, write), False
+            return self._create(kind, target.namespace, applied, write), True
+        return self._replace(target, applied, write, lambda _, __, new, ___: new), False
+
+    def _tracked(self, kind: ServedKind, old: KubeObject, new: KubeObject, write: Write) -> KubeObject:
+        """The new state with its owners."""
+        author = self._author(kind, write)
+        if write.subresource != "scale" or kind.scale is None:
+            return apply.updated(old, new, kind=kind, author=author)
+        path = tuple(f"f:{step}" for step in kind.scale.spec.split("."))
+        return apply.scaled(old, new, path, kind=kind, author=author)
 
     def _put(self, target: Target, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
         kind = target.kind
-        new = _combined(kind, old, given, write)
-        apply_defaults(kind, new)
-        validation.check(kind, new)
+        new = apply.keep_times(old, _combined(kind, old, given, write))
+        self._check(kind, new, old, write)
         # Adding finalizers to an object that is being deleted would hold it for ever.
         validation.check_finalizers(kind, old, new)
-        # An apply has computed managedFields already; for all other writes they follow from the change.
-        ownership = new["metadata"].get("managedFields")
-        if ownership == old["metadata"].get("managedFields") or ownership in ([], [{}]):
-            new = apply.track_update(old, new, kind=kind, author=self._author(write))
         # Controllers compare observedGeneration with it: metadata and status must not count.
-        if kind.generations and _spec(old) != _spec(new):
+        counts = kind.generations and write.subresource != "status"
+        if counts and _wanted(kind, old) != _wanted(kind, new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         # No version and no event for a write that changes nothing: controllers would hear themselves.
         if new == old:
@@ -245,6 +183,14 @@ class Writer:
         if not write.dry_run and not new["metadata"].get("finalizers") and self._remover.release(target):
             return new
         return self._store(kind, new, write)
+
+    def _check(self, kind: ServedKind, new: KubeObject, old: KubeObject | None, write: Write) -> None:
+        causes: list[StatusCause] = []
+        if kind.custom:
+            causes = schemas.faults(kind, new, old, write.subresource, write.warnings)
+        validation.check(kind, new, causes)
+        if kind.custom and write.subresource != "status":
+            write.warnings.extend(schemas.finalizer_warnings(new, old))
 
     def _store(self, kind: ServedKind, obj: KubeObject, write: Write) -> KubeObject:
         if kinds.is_definition(kind):
@@ -257,8 +203,10 @@ class Writer:
             self._registry.replace(kinds.resource_of(obj), kinds.kinds_of(obj))
         return stored.rendered(kind)
 
-    def _author(self, write: Write) -> apply.Author:
-        return apply.Author(write.manager, self._now(), write.subresource)
+    def _author(self, kind: ServedKind, write: Write) -> apply.Author:
+        # Programs of the sandbox write the status with the rest.
+        resets = () if write.direct else apply.resets(kind, write.subresource)
+        return apply.Author(write.manager, self._now(), write.subresource, resets)
 
     def _now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")  # as objects write a time
@@ -277,6 +225,34 @@ class Writer:
             raise status.forbidden(target.kind, target.name, why, [cause])
 
 
+Tracking = Callable[[ServedKind, KubeObject, KubeObject, Write], KubeObject]
+
+
+def _read(kind: ServedKind, obj: KubeObject, write: Write) -> KubeObject:
+    """An object of a request as the server takes it."""
+    if not kind.custom:
+        return defaults.normalise(kind, obj)
+    if kind.schema is not None:
+        unknown = [f'unknown field "{path}"' for path in schemas.read(kind.schema, obj)]
+        if unknown and write.field_validation == "Strict":
+            raise status.bad_request(
+                f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+                f"strict decoding error: {', '.join(unknown)}"
+            )
+        if write.field_validation == "Warn":
+            write.warnings.extend(unknown)
+    return _filled(kind, obj)
+
+
+def _filled(kind: ServedKind, obj: KubeObject) -> KubeObject:
+    """An object with its defaults, and with metadata as the server writes them."""
+    if not kind.custom:
+        return defaults.normalise(kind, obj)
+    obj["metadata"] = defaults.normalise_metadata(obj["metadata"])
+    schemas.fill(kind.schema, obj)
+    return obj
+
+
 def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) -> None:
     if not kind.namespaced:
         metadata.pop("namespace", None)
@@ -288,7 +264,7 @@ def _settle_namespace(kind: ServedKind, namespace: str, metadata: KubeObject) ->
 
 def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write: Write) -> None:
     version, uid = metadata.get("resourceVersion"), metadata.get("uid")
-    if not version and target.kind.conditional and not write.keep_status:
+    if not version and target.kind.conditional and not write.direct:
         cause = StatusCause.invalid("metadata.resourceVersion", 0, "must be specified for an update")
         raise status.invalid(target.kind.plural, target.name, [cause], group=target.kind.group)
     if uid and uid != stored.uid:
@@ -300,31 +276,36 @@ def _check_identity(target: Target, stored: Stored, metadata: KubeObject, write:
 
 def _combined(kind: ServedKind, old: KubeObject, given: KubeObject, write: Write) -> KubeObject:
     """What is written: the status alone through /status, everything but the status otherwise."""
-    new: KubeObject
-    if write.subresource == "status":
-        new = {**old, "status": given.get("status"), "metadata": {**old["metadata"]}}
-        # Only an apply brings ownership that differs.
-        if given["metadata"].get("managedFields") is not None:
-            new["metadata"]["managedFields"] = given["metadata"]["managedFields"]
-    else:
-        new = {**given, "metadata": {**given["metadata"]}}
-        if "managedFields" in old["metadata"]:
-            new["metadata"].setdefault("managedFields", old["metadata"]["managedFields"])
-        if kind.status and not write.keep_status:
-            new["status"] = old.get("status")
-    before: KubeObject = old["metadata"]
-    metadata: KubeObject = {
-        key: value for key, value in new["metadata"].items() if value or key not in _OMITTED_IF_EMPTY
-    }
+    new = {**given, "metadata": {**given["metadata"]}}
+    if write.subresource == "status" and kind.custom:
+        kept = {"metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields")}}
+        new = {**{key: value for key, value in old.items() if key != "status"}, **kept}
+        if "status" in given:
+            new["status"] = given["status"]
+    elif not write.direct:
+        for path in apply.resets(kind, write.subresource):
+            _put_back(new, old, [step.removeprefix("f:") for step in path])
+    metadata = {key: value for key, value in new["metadata"].items() if value or key not in _OMITTED_IF_EMPTY}
     for field in (*_KEPT, "resourceVersion"):
         metadata.pop(field, None)
-        if field in before:
-            metadata[field] = before[field]
-    new["metadata"] = metadata
-    return {key: value for key, value in new.items() if value is not None}
+        if field in old["metadata"]:
+            metadata[field] = old["metadata"][field]
+    return {**new, "metadata": metadata}
 
 
-def _spec(obj: KubeObject) -> KubeObject:
-    return {
-        key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")
-    }
+def _put_back(new: KubeObject, old: KubeObject, path: list[str]) -> None:
+    """Give a field the value that it had, in place."""
+    *holders, name = path
+    for holder in holders:
+        new, old = new[holder], old[holder]
+    new.pop(name, None)
+    if name in old:
+        new[name] = old[name]
+
+
+def _wanted(kind: ServedKind, obj: KubeObject) -> KubeObject:
+    """What a controller follows: each change counts metadata.generation up."""
+    ignored = {"metadata", "apiVersion", "kind"} | ({"status"} if kind.status else set())
+    wanted = {key: value for key, value in obj.items() if key not in ignored}
+    # As in the real server: the revisions of a Deployment are in its annotations.
+    return wanted | ({"annotations": obj["metadata"].get("annotations")} if kind.kind == "Deployment" else {})

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,10 +33,12 @@ from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
 from declctl.writes.declared import DeclaredWrites
-from declctl.writes.field_adoption import FieldAdoption
 from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
+
+if TYPE_CHECKING:  # for an annotation alone
+    from declctl.writes.field_adoption import FieldAdoption
 
 PART_OF = "applyset.kubernetes.io/part-of"
 SET_ID = "applyset.kubernetes.io/id"
@@ -189,7 +191,7 @@ class ApplySets:
     def __init__(
         self,
         gate: WriteGate,
-        fields: FieldAdoption,
+        fields: "FieldAdoption",
         discover: Discover,
         *,
         version: str,

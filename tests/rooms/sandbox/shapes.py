@@ -47,7 +47,10 @@ def definition(scope: str = "Namespaced") -> dict[str, Any]:
                     "type": "array",
                     "x-kubernetes-list-type": "map",
                     "x-kubernetes-list-map-keys": ["id"],
-                    "items": {"type": "object", "properties": {"id": {"type": "string"}}},
+                    "items": {
+                        "type": "object",
+                        "properties": {"id": {"type": "string"}, "n": {"type": "integer"}},
+                    },
                 },
             },
         }

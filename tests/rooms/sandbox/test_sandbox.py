@@ -82,24 +82,6 @@ async def test_items_of_custom_lists_say_what_they_are():
         assert listed["items"][0]["apiVersion"] == "example.com/v1beta1"
 
 
-async def test_scale_reads_and_writes_replicas():
-    """/scale of a Deployment and of a custom kind shows and changes the replicas."""
-    async with running() as (sandbox, session):
-        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
-        deployment["spec"] = {"replicas": 2}
-        sandbox.load([deployment, definition(), widget("w", size=1)])
-        for group, path, field in (
-            ("apps", "deployments/d", "replicas"),
-            ("example.com", "widgets/w", "size"),
-        ):
-            url = f"/apis/{group}/v1/namespaces/default/{path}/scale"
-            _, scale = await answer(session, "GET", url)
-            scale["spec"]["replicas"] += 3
-            code, _ = await answer(session, "PUT", url, json=scale)
-            _, obj = await answer(session, "GET", url.removesuffix("/scale"))
-            assert (code, obj["spec"][field]) == (200, scale["spec"]["replicas"])
-
-
 async def test_tables_and_metadata_on_demand():
     """The Accept header decides whether a list is objects, a table, or metadata only."""
     async with running() as (sandbox, session):

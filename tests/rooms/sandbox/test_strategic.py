@@ -41,13 +41,13 @@ def ports(name: str, *found: dict[str, Any]) -> dict[str, Any]:
         (
             {"metadata": {"finalizers": ["a", "b"]}},
             {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}},
-            {"metadata": {"finalizers": ["b", "c"]}},
+            {"metadata": {"finalizers": ["c", "b"]}},
         ),
-        # What it doesn't name stays behind its neighbour.
+        # What it doesn't name stays before what it stood before.
         (
             containers("a:1", "x:1", "b:1"),
             containers("b:1", **{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
-            containers("b:1", "a:1", "x:1"),
+            containers("x:1", "b:1", "a:1"),
         ),
         # Ports of a container are told apart by containerPort, those of a service by port.
         (
@@ -58,7 +58,7 @@ def ports(name: str, *found: dict[str, Any]) -> dict[str, Any]:
         (
             {"type": "ClusterIP", "ports": [{"port": 80}]},
             {"ports": [{"port": 81}]},
-            {"type": "ClusterIP", "ports": [{"port": 80}, {"port": 81}]},
+            {"type": "ClusterIP", "ports": [{"port": 81}, {"port": 80}]},
         ),
         # Lists without a key are replaced as a whole.
         ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),

@@ -43,14 +43,6 @@ def test_names_can_be_generated(cluster):
     assert first != second
 
 
-def test_a_name_is_taken_once(cluster):
-    """Creating it twice is refused with 409 AlreadyExists in the words of kube-apiserver."""
-    create(cluster, config_map("a"))
-    refusal = refused(lambda: create(cluster, config_map("a")))
-    assert (refusal.code, refusal.reason) == (409, "AlreadyExists")
-    assert refusal.message == 'configmaps "a" already exists'
-
-
 def test_a_namespace_must_exist():
     """Creating in a namespace that isn't there is refused with 404 for the namespace."""
     refusal = refused(lambda: create(store(), config_map("a", "missing"), "missing"))
@@ -84,31 +76,6 @@ def test_an_older_version_is_a_conflict(cluster):
     refusal = refused(lambda: replace(cluster, {**mine, "data": {"x": "3"}}))
     assert (refusal.code, refusal.reason) == (409, "Conflict")
     assert "please apply your changes to the latest version and try again" in refusal.message
-
-
-def test_writing_the_same_changes_nothing(cluster):
-    """An update without a change makes no new version, and so no event."""
-    created = create(cluster, config_map("a", x="1"))
-    assert replace(cluster, created)["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
-
-
-def test_only_a_changed_spec_is_a_new_generation(cluster):
-    """Labels and status don't count metadata.generation up, a spec does."""
-    created = create(cluster, pod())
-    labelled = replace(cluster, {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}})
-    assert labelled["metadata"]["generation"] == 1
-    changed = replace(cluster, {**labelled, "spec": {**labelled["spec"], "nodeName": "n"}})
-    assert changed["metadata"]["generation"] == 2
-
-
-def test_status_has_a_door_of_its_own(cluster):
-    """The main resource does not write the status, and /status writes nothing else."""
-    created = create(cluster, pod(phase="Running"))
-    assert created["status"] == {"phase": "Pending"}
-    changed = {**created, "status": {"phase": "Running"}, "spec": {**created["spec"], "nodeName": "n"}}
-    through_status = replace(cluster, changed, Write(subresource="status"))
-    assert through_status["status"] == {"phase": "Running"}
-    assert "nodeName" not in through_status["spec"]
 
 
 def test_a_dry_run_leaves_no_trace(cluster):

@@ -1,0 +1,113 @@
+"""The rules of a custom kind's schema (x-kubernetes-validations), which are expressions in CEL.
+
+They are checked if cel-expr-python is installed (declctl's extra `cel`), and otherwise not. cel-expr has no
+functions of Kubernetes' own, such as isURL or quantity: a rule that does not compile here is not checked. Nor
+is the cost of a rule estimated.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from declctl.objects import KubeObject
+from declctl.sandbox import fields
+from declctl.sandbox.status import StatusCause
+from declctl.sandbox.structure import MISSING, Shape, shape_of_schema
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
+
+_NO_KEY = re.compile(r'^NOT_FOUND: Key not found in map : "(.*)"$')
+_REASONS = {"FieldValueForbidden": "Forbidden", "FieldValueRequired": "Required value"}
+
+
+def has_rules(schema: Any) -> bool:
+    """Whether a schema has a rule anywhere."""
+    if isinstance(schema, list):
+        return any(map(has_rules, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return False
+    inner = cast("KubeObject", schema)
+    return bool(inner.get("x-kubernetes-validations")) or any(map(has_rules, inner.values()))
+
+
+def broken(schema: Mapping[str, Any], new: Any, old: Any) -> Iterator[tuple[StatusCause, bool]]:
+    """The rules that an object breaks; with each whether it is as it was in `old`, which may be MISSING."""
+    yield from _broken(schema, new, old, ("", shape_of_schema(schema)))
+
+
+def _broken(schema: Any, new: Any, old: Any, at: tuple[str, Shape]) -> Iterator[tuple[StatusCause, bool]]:
+    path, shape = at
+    if new is None or not isinstance(schema, dict):
+        return
+    inner = cast("KubeObject", schema)
+    for rule in inner.get("x-kubernetes-validations") or ():
+        cause = _judged(rule, inner, (new, None if old is MISSING else old), path)
+        if cause is not None:
+            yield cause, old is not MISSING and "oldSelf" not in rule["rule"] and fields.same(old, new)
+    if isinstance(new, dict):
+        before = cast("KubeObject", old) if isinstance(old, dict) else {}
+        for name, child in cast("KubeObject", new).items():
+            known = (inner.get("properties") or {}).get(name)
+            where = f"{path}.{name}".lstrip(".") if known is not None else f"{path}[{name}]"
+            below = inner.get("additionalProperties") if known is None else known
+            yield from _broken(below, child, before.get(name, MISSING), (where, shape.field(name)))
+    elif isinstance(new, list):
+        # Elements are known again by their keys.
+        before_by_keys = cast("list[Any]", old) if isinstance(old, list) and shape.keys else []
+        known_as = {fields.step_of(each, shape): each for each in before_by_keys}
+        for index, element in enumerate(cast("list[Any]", new)):
+            was = known_as.get(fields.step_of(element, shape), MISSING) if known_as else MISSING
+            yield from _broken(inner.get("items"), element, was, (f"{path}[{index}]", shape.element()))
+
+
+def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path: str) -> StatusCause | None:
+    new, old = values
+    program = _program(rule["rule"])
+    if program is None or rule.get("optionalOldSelf") or ("oldSelf" in rule["rule"] and old is None):
+        return None
+    result = program.eval(data={"self": new, "oldSelf": old})
+    if result.value() is True:
+        return None
+    told = str(rule.get("message") or rule["rule"]).strip()
+    where = path or "<nil>"
+    if result.value() is not False:
+        why = _NO_KEY.sub(r"no such key: \1", str(result.value()))
+        message = f'Invalid value: "{schema.get("type", "")}": {why} evaluating rule: {told}'
+        return StatusCause("FieldValueInvalid", message, where)
+    if field := rule.get("fieldPath"):
+        where = f"{path}{field}".lstrip(".")
+    detail = _message(rule, values) or (told if rule.get("message") else f"failed rule: {told}")
+    reason = rule.get("reason") or "FieldValueInvalid"
+    value = "Invalid value" if isinstance(new, (dict, list)) else f"Invalid value: {fields.text(new)}"
+    return StatusCause(reason, f"{_REASONS.get(reason, value)}: {detail}", where)
+
+
+def _message(rule: KubeObject, values: tuple[Any, Any]) -> str:
+    program = _program(rule.get("messageExpression") or "")
+    if program is None:
+        return ""
+    found = program.eval(data={"self": values[0], "oldSelf": values[1]}).value()
+    return found.strip() if isinstance(found, str) and "\n" not in found else ""
+
+
+@lru_cache(256)
+def _program(text: str) -> "cel.Expression | None":
+    """A compiled expression; None without cel-expr, and for what it can't compile."""
+    environment = _environment()
+    if environment is None or not text:
+        return None
+    try:
+        return environment.compile(text)
+    except Exception:  # noqa: BLE001 - RuntimeError, and whatever else C++ raises
+        return None
+
+
+@lru_cache(1)
+def _environment() -> "cel.Env | None":
+    try:
+        from cel_expr_python import cel  # late: few definitions have rules
+    except ImportError:
+        return None
+    return cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})

@@ -1,0 +1,445 @@
+"""Custom objects and the schema of their definition: what is pruned, what is filled in, and what is refused.
+
+Schemas are structural OpenAPI v3 schemas. As in the real server, unknown fields go (with a warning), nulls go
+where the schema allows none, defaults come, and then the object is checked. A fault that an update leaves as
+it was is not its fault.
+
+Not checked: `format`.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from jsonschema import Draft4Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+
+from declctl.objects import KubeObject
+from declctl.sandbox import fields, rules
+from declctl.sandbox.kinds import ScalePaths, ServedKind
+from declctl.sandbox.status import StatusCause
+from declctl.sandbox.structure import MISSING, Shape, shape_of, shape_of_schema
+
+_IDENTITY: Final = frozenset({"apiVersion", "kind", "metadata"})
+_METADATA: Final = frozenset(
+    {
+        "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation",
+        "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations",
+        "ownerReferences", "finalizers", "managedFields",
+    }
+)  # fmt: skip
+_STANDARD_FINALIZERS: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
+_MOST_REPLICAS: Final = (1 << 31) - 1
+# Faults that leave the rules of a schema unchecked.
+_BLOCKING: Final = frozenset(
+    {
+        "FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)  # fmt: skip
+_UNCHECKED: Final = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to "
+    "complete validation"
+)
+Schema = Mapping[str, Any]
+
+
+def read(schema: Schema, obj: KubeObject) -> list[str]:
+    """Prune an object, and drop nulls that mean nothing, in place; returns the paths of unknown fields."""
+    unknown = [f"metadata.{name}" for name in obj["metadata"] if name not in _METADATA]
+    for name in obj["metadata"].keys() - _METADATA:
+        del obj["metadata"][name]
+    unknown += _prune(obj, {**schema, "x-kubernetes-embedded-resource": True}, "")
+    _drop_nulls(obj, schema)
+    return sorted(unknown)
+
+
+def _prune(value: Any, schema: Schema | None, path: str) -> Iterator[str]:
+    schema = schema or {}
+    keeps = schema.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(value, dict):
+        held = cast("KubeObject", value)
+        for name in list(held):
+            inner = f"{path}.{name}" if path else name
+            if schema.get("x-kubernetes-embedded-resource") and name in _IDENTITY:
+                continue
+            known = field_schema(schema, name)
+            if known is not None:
+                yield from _prune(held[name], known, inner)
+            elif not keeps:
+                del held[name]
+                yield inner
+    elif isinstance(value, list):
+        # What is below a list of unknown things is unknown, unless unknown things are kept.
+        items = schema.get("items")
+        for at, element in enumerate(cast("list[Any]", value)):
+            below = {**(items or {}), "x-kubernetes-preserve-unknown-fields": True} if keeps else items
+            yield from _prune(element, below, f"{path}[{at}]")
+
+
+def field_schema(schema: Schema, name: str) -> Schema | None:
+    """The schema of a field of a map; None for an unknown one."""
+    more = schema.get("additionalProperties")
+    anything = {"x-kubernetes-preserve-unknown-fields": True} if more is True else None
+    found = (schema.get("properties") or {}).get(name)
+    return found if found is not None else more if isinstance(more, dict) else anything
+
+
+def _drop_nulls(value: Any, schema: Schema | None) -> None:
+    if isinstance(value, dict):
+        held = cast("KubeObject", value)
+        for name in list(held):
+            inner = field_schema(schema or {}, name)
+            if (
+                held[name] is None
+                and inner is not None
+                and not inner.get("nullable")
+                and "default" not in inner
+            ):
+                del held[name]
+            else:
+                _drop_nulls(held[name], inner)
+    elif isinstance(value, list):
+        for element in cast("list[Any]", value):
+            _drop_nulls(element, (schema or {}).get("items"))
+
+
+def fill(schema: Schema | None, value: Any) -> None:
+    """Fill in the defaults, in place; they also replace a null that the schema does not allow."""
+    if schema is None:
+        return
+    if isinstance(value, dict):
+        held = cast("KubeObject", value)
+        for name, inner in (schema.get("properties") or {}).items():
+            if "default" in inner and (
+                name not in held or (held[name] is None and not inner.get("nullable"))
+            ):
+                held[name] = copy.deepcopy(inner["default"])
+        for name in held:
+            inner = field_schema(schema, name)
+            if held[name] is None and inner is not None and not inner.get("nullable") and "default" in inner:
+                held[name] = copy.deepcopy(inner["default"])
+            fill(inner, held[name])
+    elif isinstance(value, list):
+        for element in cast("list[Any]", value):
+            fill(schema.get("items"), element)
+
+
+def mistyped(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """Why a configuration can't be applied: fields that the schema does not have, values of other types."""
+    if value is None:
+        return
+    wanted = schema.get("type")
+    if wanted == "object":
+        if not isinstance(value, dict):
+            yield f"{path}: expected map, got &{{{_in_go(value)}}}"
+            return
+        root = not path or schema.get("x-kubernetes-embedded-resource")
+        for name, child in cast("KubeObject", value).items():
+            if root and name in _IDENTITY:
+                unknown = [] if name != "metadata" else sorted(child.keys() - _METADATA)
+                yield from (f"{path}.metadata.{field}: field not declared in schema" for field in unknown[:1])
+                continue
+            inner = field_schema(schema, name)
+            if inner is None and not schema.get("x-kubernetes-preserve-unknown-fields"):
+                yield f"{path}.{name}: field not declared in schema"
+                return
+            yield from mistyped(inner or {}, child, f"{path}.{name}")
+    elif wanted == "array":
+        if not isinstance(value, list):
+            yield f"{path}: expected list, got &{{{_in_go(value)}}}"
+            return
+        yield from _mistyped_elements(schema, cast("list[Any]", value), path)
+    elif wanted in ("integer", "number") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        found = _GO_TYPES.get(type(value), "map[string]interface {}")
+        yield f"{path}: expected numeric (int or float), got {found}"
+    elif wanted in ("string", "boolean") and not isinstance(value, str if wanted == "string" else bool):
+        yield f"{path}: expected {wanted}, got &value.valueUnstructured{{Value:{_in_go(value)}}}"
+
+
+def _mistyped_elements(schema: Schema, elements: list[Any], path: str) -> Iterator[str]:
+    shape, keys = shape_of_schema(schema), schema.get("x-kubernetes-list-map-keys") or ()
+    for at, element in enumerate(elements):
+        why = ""
+        if shape.keys and not isinstance(element, dict):
+            why = "associative list with keys may not have non-map elements"
+        elif shape.keys and fields.step_of(element, shape) == "k:{}":
+            names = " ".join(f'"{key}"' for key in keys)
+            without = "(and doesn't have default values for any key fields)"
+            why = f"associative list with keys has an element that omits all key fields [{names}] {without}"
+        elif shape.keys == () and isinstance(element, dict):
+            why = "associative list without keys has an element that's a map type"
+        if why:
+            yield f"{path}: element {at}: {why}"
+            return
+        step = f"[{at}]" if shape.keys is None else fields.dotted((fields.step_of(element, shape),))
+        yield from mistyped(schema.get("items") or {}, element, f"{path}{step}")
+
+
+def faults(
+    kind: ServedKind, new: KubeObject, old: KubeObject | None, subresource: str, warnings: list[str]
+) -> list[StatusCause]:
+    """What is wrong with a custom object; `old` is the state that it replaces.
+
+    A broken rule that the write leaves as it was is added to `warnings`.
+    """
+    if kind.schema is None:
+        return []
+    schema = kind.schema
+    before: Any = MISSING if old is None else old
+    if subresource == "status":
+        schema = field_schema(schema, "status") or {}
+        found = _broken(schema, new.get("status", {}), _below_field(before, "status"), "status")
+    else:
+        found = _broken(schema, new, before, "")
+    if kind.scale is not None:
+        found += _scale_faults(kind.scale, new, status_only=subresource == "status")
+    shape = shape_of(kind)
+    if old is None or not any(fields.duplicates(old, shape)):
+        found += _duplicates(new, shape, "")
+    if not rules.has_rules(kind.schema):
+        return found
+    if any(cause.reason in _BLOCKING for cause in found):
+        return [*found, StatusCause("FieldValueInvalid", f"Invalid value: null: {_UNCHECKED}", "<nil>")]
+    for cause, unchanged in rules.broken(kind.schema, new, before):
+        if unchanged:
+            warnings.append(f"{cause.field}: {cause.message}")
+        else:
+            found.append(cause)
+    return found
+
+
+def finalizer_warnings(new: KubeObject, old: KubeObject | None) -> list[str]:
+    """What the server says to finalizers that a write adds and that name no domain."""
+    before: Sequence[str] = () if old is None else old["metadata"].get("finalizers") or ()
+    added = {name for name in new["metadata"].get("finalizers") or () if name not in before}
+    said: list[str] = []
+    for name in sorted(added - _STANDARD_FINALIZERS):
+        if "/" not in name:
+            path = " including a path (/)" if "." in name else ""
+            why = f"prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other"
+            said.append(f'metadata.finalizers: "{name}": {why} finalizer writers')
+    return said
+
+
+def _broken(schema: Schema, value: Any, old: Any, prefix: str) -> list[StatusCause]:
+    shape: Shape = shape_of_schema(schema)
+    found: list[StatusCause] = []
+    for error in _leaves(_Validator(schema).iter_errors(value)):
+        path = list(error.absolute_path)
+        if not _unchanged(value, old, path, shape):
+            found += _causes(error, _dotted(path), prefix)
+    return found
+
+
+def _leaves(errors: Iterator[ValidationError]) -> Iterator[ValidationError]:
+    for error in errors:
+        if error.validator == "allOf" and error.context:
+            yield from _leaves(iter(error.context))
+        else:
+            yield error
+
+
+def _unchanged(new: Any, old: Any, path: Sequence[str | int], shape: Shape) -> bool:
+    """Whether the faulty value, or one that holds it, is as it was: elements are known by their keys only."""
+    for step in path:
+        if old is MISSING:
+            return False
+        if fields.same(old, new):
+            return True
+        if isinstance(step, str):
+            old, new, shape = _below_field(old, step), new[step], shape.field(step)
+            continue
+        element, known = new[step], shape.keys
+        wanted = fields.step_of(element, shape) if known else None
+        old = (
+            next((each for each in old if fields.step_of(each, shape) == wanted), MISSING)
+            if wanted
+            else MISSING
+        )
+        new, shape = element, shape.element()
+    return old is not MISSING and fields.same(old, new)
+
+
+def _below_field(value: Any, name: str) -> Any:
+    return cast("KubeObject", value).get(name, MISSING) if isinstance(value, dict) else MISSING
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+
+
+def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCause]:
+    where = ".".join(part for part in (prefix, path) if part) or "<nil>"
+    subject = f"{path} in body"
+    limit, value = cast("Any", error.validator_value), error.instance
+    match error.validator:
+        case "required":
+            present = cast("KubeObject", value)
+            for name in limit:
+                if name not in present and repr(name) in error.message:
+                    yield StatusCause.required(f"{where}.{name}" if where != "<nil>" else name)
+        case "type" | "x-kubernetes-int-or-string":
+            wanted = limit if isinstance(limit, str) else "integer,string"
+            found = _type_of(value)
+            rule = f'{subject} must be of type {wanted}: "{found}"'
+            yield StatusCause("FieldValueTypeInvalid", f'Invalid value: "{found}": {rule}', where)
+        case "enum":
+            allowed = ", ".join(
+                f'"{each}"' if isinstance(each, str) else f'"{fields.text(each)}"' for each in limit
+            )
+            message = f"Unsupported value: {fields.text(value)}: supported values: {allowed}"
+            yield StatusCause("FieldValueNotSupported", message, where)
+        case "maxLength":
+            yield StatusCause("FieldValueTooLong", f"Too long: may not be more than {limit} bytes", where)
+        case "maxItems" | "maxProperties":
+            message = f"Too many: {len(value)}: must have at most {limit} items"
+            yield StatusCause("FieldValueTooMany", message, where)
+        case "anyOf" | "oneOf" | "not":
+            yield StatusCause.invalid("<nil>", "", _composite(error, path))
+        case name:
+            rule = _RULES.get(str(name), lambda _, __: "is not as the schema says")(limit, error.schema)
+            yield StatusCause(
+                "FieldValueInvalid", f"Invalid value: {fields.text(value)}: {subject} {rule}", where
+            )
+
+
+_RULES: Final[Mapping[str, Callable[[Any, Any], str]]] = {
+    "minimum": lambda limit, schema: (
+        f"should be greater than {'' if schema.get('exclusiveMinimum') else 'or equal to '}{limit}"
+    ),
+    "maximum": lambda limit, schema: (
+        f"should be less than {'' if schema.get('exclusiveMaximum') else 'or equal to '}{limit}"
+    ),
+    "multipleOf": lambda limit, _: f"should be a multiple of {limit}",
+    "minLength": lambda limit, _: f"should be at least {limit} chars long",
+    "pattern": lambda limit, _: f"should match '{limit}'",
+    "minItems": lambda limit, _: f"should have at least {limit} items",
+    "minProperties": lambda limit, _: f"should have at least {limit} properties",
+}
+
+
+def _composite(error: ValidationError, path: str) -> str:
+    match error.validator:
+        case "anyOf":
+            rule = "must validate at least one schema (anyOf)"
+        case "oneOf":
+            valid = len({each.schema_path[0] for each in error.context or ()})
+            number = len(error.validator_value) - valid
+            which = f"Found {number} valid alternatives" if number else "Found none valid"
+            rule = f"must validate one and only one schema (oneOf). {which}"
+        case _:
+            rule = "must not validate the schema (not)"
+    return f'"{path}" {rule}'
+
+
+def _skipping_null(check: Any) -> Any:
+    def checked(validator: Any, limit: Any, value: Any, schema: Schema) -> Any:
+        return () if value is None else check(validator, limit, value, schema)
+
+    return checked
+
+
+def _type(validator: Any, wanted: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
+    names = [wanted] if isinstance(wanted, str) else ["integer", "string"]
+    if value is None and schema.get("nullable"):
+        return
+    if not any(validator.is_type(value, name) for name in names):
+        yield ValidationError(f"{value!r} is not of type {wanted!r}")
+
+
+def _int_or_string(validator: Any, on: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
+    return _type(validator, on, value, schema) if on else iter(())
+
+
+_Validator: Any = extend(
+    Draft4Validator,
+    {
+        **{name: _skipping_null(check) for name, check in Draft4Validator.VALIDATORS.items()},
+        "type": _type,
+        "x-kubernetes-int-or-string": _int_or_string,
+    },
+)
+
+
+_GO_TYPES: Final = {
+    type(None): "<nil>", str: "string", bool: "bool", float: "float64", list: "[]interface {}"
+}  # fmt: skip
+
+
+def _scale_faults(paths: ScalePaths, obj: KubeObject, *, status_only: bool) -> list[StatusCause]:
+    found: list[StatusCause] = []
+    for path in (paths.status,) if status_only else (paths.spec, paths.status):
+        value: Any = obj
+        *holders, name = path.split(".")
+        rule = ""
+        for step in holders:
+            if value is not MISSING and not isinstance(value, dict):
+                break
+            value = _below_field(value, step)
+        if value is None:
+            continue
+        if value is not MISSING and not isinstance(value, dict):
+            rule = _not_of(path, value, "map[string]interface{}")
+        else:
+            value = _below_field(value, name)
+            if value is not MISSING and (not isinstance(value, int) or isinstance(value, bool)):
+                rule = _not_of(path, value, "int64")
+        if rule:
+            value = 0
+        elif value is not MISSING and value < 0:
+            rule = "should be a non-negative integer"
+        elif value is not MISSING and value > _MOST_REPLICAS:
+            rule = f"should be less than or equal to {_MOST_REPLICAS}"
+        if rule:
+            found.append(StatusCause.invalid(f".{path}", value, rule))
+    return found
+
+
+def _not_of(path: str, value: Any, wanted: str) -> str:
+    found = _GO_TYPES.get(type(value), "map[string]interface {}")
+    return f".{path} accessor error: {_in_go(value)} is of the type {found}, expected {wanted}"
+
+
+def _duplicates(value: Any, shape: Shape, path: str) -> list[StatusCause]:
+    """Elements of lists with keys, and of sets, that are there a second time."""
+    found: list[StatusCause] = []
+    if isinstance(value, dict):
+        for name, child in cast("KubeObject", value).items():
+            inner = f"[{name}]" if path and not shape.declares(name) else f".{name}"
+            found += _duplicates(child, shape.field(name), f"{path}{inner}".lstrip("."))
+    elif isinstance(value, list):
+        seen: dict[str, int] = {}
+        for at, element in enumerate(cast("list[Any]", value)):
+            where = f"{path}[{at}]"
+            if shape.keys and not isinstance(element, dict):
+                rule = "must be an object for an array of list-type map"
+                found.append(
+                    StatusCause("FieldValueInvalid", f"Invalid value: {fields.text(element)}: {rule}", where)
+                )
+                break
+            if shape.keys is not None:
+                step = fields.step_of(element, shape)
+                seen[step] = seen.get(step, 0) + 1
+                if seen[step] == 2:
+                    found.append(StatusCause("FieldValueDuplicate", f"Duplicate value: {step[2:]}", where))
+            found += _duplicates(element, shape.element(), where)
+    return found
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return names.get(type(value), "object")
+
+
+def _in_go(value: Any) -> str:
+    """A value as Go prints it."""
+    if isinstance(value, dict):
+        entries = sorted(cast("KubeObject", value).items())
+        return f"map[{' '.join(f'{name}:{_in_go(child)}' for name, child in entries)}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_in_go, cast('list[Any]', value)))}]"
+    return "<nil>" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,32 @@
+"""The sandbox answers writes as the real API server does: histories at random, on both."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import pytest
+from rest import Rest
+
+from declctl.sandbox import SandboxThread
+from tests.rooms.sandbox.histories import Server
+
+_HISTORIES = 2_000 if os.environ.get("DECLCTL_SOAK") else 100
+
+
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.real)])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Server]]:
+    """The sandbox, and a real API server without controllers, which would write, too."""
+    with clusters.real(tmp_path, "--profiling=false") as cluster, SandboxThread() as sandbox:
+        rests = [Rest.of_kubeconfig(sandbox.kubeconfig()), cluster.rest]
+        found = [Server(rest.connection(), rest.authorization) for rest in rests]
+        for server in found:
+            server.prepare()
+        yield found
+
+
+def test_the_sandbox_answers_random_writes_as_the_real_server(servers: list[Server]) -> None:
+    """Creates, updates, patches and applies of three managers, through subresources too: no difference."""
+    for seed in range(_HISTORIES):
+        theirs = servers[1].run(seed)
+        assert servers[0].run(seed, len(theirs)) == theirs, f"seed {seed}"
