@@ -296,32 +296,6 @@ def _members(clock: ManualClock, limit: int, number: int) -> tuple[WorkerBudget,
     return budget, [Member(budget, clock) for _ in range(number)]
 
 
-def test_all_queues_together_have_so_many_items(clock: ManualClock) -> None:
-    """Whichever queue a worker asks; one change behind ten thousand of another handler is next but one."""
-    _, (a, b) = _members(clock, 2, 2)
-    a.fill(5)
-    b.fill(5)
-    first, _ = a.take(), b.take()
-    assert a.is_refused()
-    assert b.is_refused()
-    assert a.queue.next_due() is None
-    a.queue.done(first)
-    assert a.woken == 1
-    a.take()
-    _, (busy, quiet) = _members(clock, 1, 2)
-    busy.fill(10_000)
-    item = busy.take()
-    quiet.fill(1)
-    assert quiet.is_refused()
-    busy.queue.done(item)
-    assert quiet.woken == 1
-    assert busy.is_refused()
-    item = quiet.take()
-    quiet.queue.done(item)
-    assert busy.woken == 1
-    busy.take()
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_queues_that_all_have_much_to_do_get_equal_parts(clock: ManualClock, limit: int) -> None:
     """However eager the workers of one are: it asks again at once, the others when they are woken."""
@@ -345,7 +319,7 @@ def test_queues_that_all_have_much_to_do_get_equal_parts(clock: ManualClock, lim
 
 
 def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
-    """After a tenth of a second others go on; a retry and a call that is given up return their permits."""
+    """After a tenth of a second others go on."""
     _, (a, stuck) = _members(clock, 1, 2)
     a.fill(3)
     stuck.fill(1)
@@ -359,18 +333,6 @@ def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
     item = a.take()
     a.queue.done(item)
     stuck.take()
-    _, (a, b) = _members(clock, 1, 2)
-    a.fill(2)
-    b.fill(1)
-    item = a.take()
-    assert b.is_refused()
-    a.queue.retry(item, 60.0)
-    item = b.take()
-    b.queue.exclude_from_limit(item)
-    other = a.take()
-    b.queue.done(item)  # it has returned its permit before
-    assert a.is_refused()
-    a.queue.done(other)
 
 
 def test_a_queue_without_work_gives_up_its_turn(clock: ManualClock) -> None:
