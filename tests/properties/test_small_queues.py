@@ -1,5 +1,6 @@
 """FIFO and Heap against models that look at everything every time."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +12,7 @@ from tests.rooms.informer.shapes import record
 NAMES = st.sampled_from("abcde")
 
 
+@pytest.mark.client_go(66, 67, 68, "FIFO")
 class FIFOMachine(RuleBasedStateMachine):
     """The model is a list of keys and versions, and the keys of the first list that are not dealt with."""
 
@@ -83,9 +85,12 @@ class FIFOMachine(RuleBasedStateMachine):
         assert [(r.key, r.resource_version) for r in self.queue.list()] == self.line
         assert list(self.queue.list_keys()) == [key for key, _ in self.line]
         assert len(self.queue) == len(self.line)
+        found = {name: self.queue.get_by_key(f"demo/{name}") for name in "abcde"}
+        assert [(r.key, r.resource_version) for r in found.values() if r] == sorted(self.line)
         assert self.queue.has_synced is (self.first == set())
 
 
+@pytest.mark.client_go(70, 71, 74, 75, 76, 77, 79, "Heap")
 class HeapMachine(RuleBasedStateMachine):
     """The model is a dict; what comes first is looked for in all of it."""
 
@@ -105,6 +110,11 @@ class HeapMachine(RuleBasedStateMachine):
             self.put(item)
         self.heap.bulk_add(items)
 
+    @rule(item=st.tuples(NAMES, st.integers(0, 4)), update=st.booleans())
+    def put_one(self, item: tuple[str, int], update: bool) -> None:
+        self.put(item)
+        (self.heap.update if update else self.heap.add)(item)
+
     @rule(item=st.tuples(NAMES, st.integers(0, 4)))
     def add_if_not_present(self, item: tuple[str, int]) -> None:
         if item[0] not in self.model:
@@ -113,8 +123,12 @@ class HeapMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
+        """To delete what is not there is an error, and changes nothing."""
         if self.model.pop(name, None) is not None:
             self.heap.delete(name)
+        else:
+            with pytest.raises(KeyError):
+                self.heap.delete(name)
 
     @rule()
     def pop(self) -> None:
@@ -124,9 +138,14 @@ class HeapMachine(RuleBasedStateMachine):
     @invariant()
     def it_holds_what_the_model_holds(self) -> None:
         assert dict(self.heap.list()) == {name: order for name, (order, _) in self.model.items()}
+        assert sorted(self.heap.list_keys()) == sorted(self.model)
         assert len(self.heap) == len(self.model)
+        assert self.heap.entries <= 2 * len(self.heap) + 17
         first = min(self.model, key=lambda name: self.model[name], default=None)
-        assert self.heap.peek() == (None if first is None else self.heap.get_by_key(first))
+        assert self.heap.peek() == (None if first is None else (first, self.model[first][0]))
+        assert self.heap.get_by_key("f") is None
+        for name, (order, _) in self.model.items():
+            assert self.heap.get_by_key(name) == (name, order)
 
 
 _SETTINGS = settings(max_examples=30, stateful_step_count=40, deadline=None)

@@ -394,7 +394,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert found == {key: each for bucket in shared for key, each in bucket.items()}
 
 
-@pytest.mark.client_go(82, 85, 86, 90, 93, "ThreadSafeStore indices")
+@pytest.mark.client_go(80, 82, 83, 84, 85, 86, 87, 90, 92, 93)
+@pytest.mark.client_go("ThreadSafeStore indices", "Index queries", "Store RV", "Transactions")
 class TestStore(StoreMachine.TestCase):
     """Whatever is done to a store, its indexes have what a look at every object finds."""
 

@@ -128,29 +128,6 @@ def test_everything_that_is_popped_has_a_key():
         key_of_entry([])
 
 
-@pytest.mark.client_go(24, 27, 29, 30, 31, "DeltaFIFO HasSynced")
-@pytest.mark.parametrize(
-    ("stored", "listed", "pops"),
-    [("a 1 b 1 c 1", "a 2", 3), ("", "a 1 b 1", 2), ("", "a 1 b 1 a 2", 2), ("", "", 0)],
-    ids=["one is listed, two are deleted", "two are listed", "one is listed twice", "none is listed"],
-)
-def test_it_has_synced_when_every_initial_delta_is_processed(stored, listed, pops):
-    """Popped is not enough; each delta says that it is of the first list, none of a later one does (171)."""
-    queue, opened = queue_over(stored), []
-    queue.synced.on_open(lambda: opened.append(True))
-    assert not queue.has_synced
-    play(queue, f"list {listed}")
-    for _ in range(pops):
-        assert (queue.has_synced, opened) == (False, [])
-        deltas = queue.pop_nowait()
-        assert all(delta.initial for delta in deltas)
-        assert not queue.has_synced
-        queue.processed(deltas)
-    assert (queue.has_synced, opened) == (True, [True])
-    play(queue, "list a 2")
-    assert [delta.initial for delta in queue.pop_nowait()] == [False]
-
-
 @pytest.mark.client_go(36)
 def test_an_empty_first_list_wakes_whoever_waits_for_it():
     """A cache of a kind without objects syncs too; a bookmark changes nothing: it knows no versions."""

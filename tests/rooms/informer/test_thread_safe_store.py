@@ -50,20 +50,6 @@ def test_the_version_of_the_store():
     assert made.last_store_sync_resource_version == "30"
 
 
-@pytest.mark.client_go(84, 85, 87, 90, "Index queries")
-def test_queries_agree():
-    """By value, by example and by key give the same objects (client-go 84, 85, 90)."""
-    made = store(a="n1", b="n1", c="n2")
-    assert sorted(made.index_keys("byNode", "n1")) == ["demo/a", "demo/b"]
-    assert [r.key for r in made.by_index("byNode", "n1")] == list(made.index_keys("byNode", "n1"))
-    assert sorted(r.key for r in made.index("byNode", record("z", node="n1"))) == ["demo/a", "demo/b"]
-    assert sorted(made.list_index_func_values("byNode")) == ["n1", "n2"]
-    assert list(made.by_index("byNode", "nowhere")) == []
-    made.replace({"demo/d": record("d", node="n1")}, "9")  # drops what it does not have
-    assert made.list_index_func_values("byNode") == ["n1"]
-    assert list(made.index_keys("byNode", "n1")) == ["demo/d"]
-
-
 @pytest.mark.client_go(90, 93, "AddIndexers late", "Index queries")
 def test_an_index_may_come_late_and_be_removed():
     """It is complete at once, and follows what comes; a name that is taken changes nothing (client-go 93).
@@ -130,22 +116,6 @@ def test_an_example_that_an_index_function_fails_on_is_the_askers_fault():
     with pytest.raises(ZeroDivisionError):
         made.index("bad", record("z"))
     assert made.index_faults() == before
-
-
-@pytest.mark.client_go(92, "Transactions")
-def test_a_transaction_makes_every_change_in_order():
-    """Adds, updates and deletes; the last word on a key counts, in the store and in its indexes."""
-    made = store(a="n1", b="n1")
-    made.transaction(
-        [put("c", 3, node="n2"), put("a", 4, node="n2"), gone("b", 5), put("d"), gone("d"), gone("nobody")]
-    )
-    made.transaction([])
-    assert {r.key: r.resource_version for r in made.list()} == {"demo/a": "4", "demo/c": "3"}
-    assert sorted(made.index_keys("byNode", "n2")) == ["demo/a", "demo/c"]
-    assert made.list_index_func_values("byNode") == ["n2"]
-    assert made.bytes == sum(len(r.frame) for r in made.list())
-    made.replace({}, "9")
-    assert made.bytes == 0
 
 
 @pytest.mark.client_go(92)

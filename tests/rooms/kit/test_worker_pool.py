@@ -94,11 +94,12 @@ def test_a_fault_of_the_recovery_ends_no_worker(loop, caplog):
 
 
 class Cancelled:
-    """A pool with one worker, whose work cancels the worker's task in some way for the key `bad`."""
+    """A pool with one worker, whose work for the key `bad` cancels the worker's task, or hangs."""
 
-    def __init__(self, cancel) -> None:
+    def __init__(self, cancel=None) -> None:
         self.queue = queue_of(SystemClock())
-        self.cancel = cancel
+        self.cancel = cancel or self.hang
+        self.hangs = asyncio.Event()
         self.outcomes: list[tuple[str, str]] = []
         self.left = 0
         self.finished = asyncio.Event()
@@ -118,18 +119,31 @@ class Cancelled:
             self.finished.set()
         return True
 
+    async def hang(self) -> None:
+        self.hangs.set()
+        await asyncio.Event().wait()
+
     def recover(self, item, fault) -> bool:
         raise AssertionError from fault
 
     def leave(self) -> None:
         self.left += 1
 
-    def pool(self) -> AsyncWorkerPool:
-        """On the running loop."""
+    def begin(self, *keys: str) -> AsyncWorkerPool:
+        """The pool, on the running loop, with these keys to work on."""
         loop = asyncio.get_running_loop()
-        return AsyncWorkerPool(
+        pool = AsyncWorkerPool(
             self.queue, self.work, recover=self.recover, name="tasks", loop=loop, on_left=self.leave
         )
+        self.queue.add_all([(key, 1) for key in keys])
+        pool.wake()
+        return pool
+
+
+async def _turns() -> None:
+    """Whatever can happen now has happened."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def _itself() -> None:
@@ -173,21 +187,17 @@ def test_user_code_that_cancels_a_worker_ends_its_call_only(cancel, outcome):
 
     async def scenario():
         scene = Cancelled(cancel)
-        pool = scene.pool()
-        scene.queue.add_all([("bad", 1), ("good", 2)])
-        pool.wake()
+        pool = scene.begin("bad", "good")
         while len(scene.outcomes) < 2 or scene.queue.statistics().running:
             await asyncio.sleep(0)
-        for _ in range(10):  # until a later cancellation has reached a worker that waits
-            await asyncio.sleep(0)
+        await _turns()  # until a later cancellation has reached a worker that waits
         scene.queue.add("last", 3)
         pool.wake()
         await asyncio.wait_for(scene.finished.wait(), SOON)
         assert scene.outcomes == [("bad", outcome), ("good", "returned"), ("last", "returned")]
         assert scene.left == 0
         pool.dismiss()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await _turns()
         assert scene.left == 1
 
     asyncio.run(scenario())
@@ -197,20 +207,11 @@ def test_a_pool_that_gives_up_its_calls_starts_no_other_worker():
     """The cancellation of the pool ends the call and its worker; what a call leaves reaches no other."""
 
     async def scenario():
-        began = asyncio.Event()
-
-        async def hang() -> None:
-            began.set()
-            await asyncio.Event().wait()
-
-        scene = Cancelled(hang)
-        pool = scene.pool()
-        scene.queue.add_all([("bad", 1), ("good", 2)])
-        pool.wake()
-        await asyncio.wait_for(began.wait(), SOON)
+        scene = Cancelled()
+        pool = scene.begin("bad", "good")
+        await asyncio.wait_for(scene.hangs.wait(), SOON)
         pool.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await _turns()
         assert (scene.outcomes, scene.left) == ([], 1)
 
     asyncio.run(scenario())
@@ -225,9 +226,7 @@ def test_a_pool_that_gives_up_its_calls_starts_no_other_worker():
             counts.append(asyncio.current_task().cancelling())
 
         scene = Cancelled(calls)
-        pool = scene.pool()
-        scene.queue.add_all([("bad", 1), ("last", 2)])
-        pool.wake()
+        pool = scene.begin("bad", "last")
         await asyncio.wait_for(scene.finished.wait(), SOON)
         assert (counts, scene.outcomes) == ([0], [("bad", "returned"), ("last", "returned")])
         pool.dismiss()
@@ -241,18 +240,10 @@ def test_the_end_of_the_loop_ends_the_workers(busy):
     left = []
 
     async def scenario():
-        began = asyncio.Event()
-
-        async def hang() -> None:
-            began.set()
-            await asyncio.Event().wait()
-
-        scene = Cancelled(hang)
+        scene = Cancelled()
         left.append(scene)
-        pool = scene.pool()
-        scene.queue.add_all([("bad" if busy else "good", 1)])
-        pool.wake()
-        while not (began.is_set() if busy else scene.outcomes):
+        scene.begin("bad" if busy else "good")
+        while not (scene.hangs.is_set() if busy else scene.outcomes):
             await asyncio.sleep(0)
 
     asyncio.run(scenario())
@@ -296,32 +287,6 @@ def _members(clock: ManualClock, limit: int, number: int) -> tuple[WorkerBudget,
     return budget, [Member(budget, clock) for _ in range(number)]
 
 
-def test_all_queues_together_have_so_many_items(clock: ManualClock) -> None:
-    """Whichever queue a worker asks; one change behind ten thousand of another handler is next but one."""
-    _, (a, b) = _members(clock, 2, 2)
-    a.fill(5)
-    b.fill(5)
-    first, _ = a.take(), b.take()
-    assert a.is_refused()
-    assert b.is_refused()
-    assert a.queue.next_due() is None
-    a.queue.done(first)
-    assert a.woken == 1
-    a.take()
-    _, (busy, quiet) = _members(clock, 1, 2)
-    busy.fill(10_000)
-    item = busy.take()
-    quiet.fill(1)
-    assert quiet.is_refused()
-    busy.queue.done(item)
-    assert quiet.woken == 1
-    assert busy.is_refused()
-    item = quiet.take()
-    quiet.queue.done(item)
-    assert busy.woken == 1
-    busy.take()
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_queues_that_all_have_much_to_do_get_equal_parts(clock: ManualClock, limit: int) -> None:
     """However eager the workers of one are: it asks again at once, the others when they are woken."""
@@ -345,7 +310,7 @@ def test_queues_that_all_have_much_to_do_get_equal_parts(clock: ManualClock, lim
 
 
 def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
-    """After a tenth of a second others go on; a retry and a call that is given up return their permits."""
+    """After a tenth of a second others go on."""
     _, (a, stuck) = _members(clock, 1, 2)
     a.fill(3)
     stuck.fill(1)
@@ -359,18 +324,6 @@ def test_stuck_workers_hold_nobody_up(clock: ManualClock) -> None:
     item = a.take()
     a.queue.done(item)
     stuck.take()
-    _, (a, b) = _members(clock, 1, 2)
-    a.fill(2)
-    b.fill(1)
-    item = a.take()
-    assert b.is_refused()
-    a.queue.retry(item, 60.0)
-    item = b.take()
-    b.queue.exclude_from_limit(item)
-    other = a.take()
-    b.queue.done(item)  # it has returned its permit before
-    assert a.is_refused()
-    a.queue.done(other)
 
 
 def test_a_queue_without_work_gives_up_its_turn(clock: ManualClock) -> None:

@@ -129,52 +129,16 @@ def test_view_itself_is_read_only():
             mapping["a"] = "b"
 
 
-def _set_label(obj):
-    obj["metadata"]["labels"]["app"] = "mine"
-
-
 WRITES = {
     "a field": lambda obj: operator.setitem(obj, "spec", {}),
     "a field away": lambda obj: operator.delitem(obj, "spec"),
-    "a label": _set_label,
+    "a label": lambda obj: operator.setitem(obj["metadata"]["labels"], "app", "mine"),
     "a label by get": lambda obj: obj.get("metadata").get("labels").update(app="mine"),
     "a label by loops": lambda obj: [each.clear() for each in obj.values() if isinstance(each, dict)],
-    "a label by values": lambda obj: [
-        each.clear() for each in obj["metadata"].values() if isinstance(each, dict)
-    ],
-    "a label by items": lambda obj: dict(obj["metadata"].items())["labels"].clear(),
-    "an image by values": lambda obj: [
-        each[0].clear() for each in obj["spec"].values() if isinstance(each, list)
-    ],
-    "an image by items": lambda obj: [
-        each[0].clear() for key, each in obj["spec"].items() if key == "containers"
-    ],
-    "labels that may be missing": lambda obj: obj["metadata"].setdefault("labels", {}),
-    "labels merged": lambda obj: operator.ior(obj["metadata"]["labels"], {"app": "mine"}),
-    "a label away": lambda obj: obj["metadata"]["labels"].pop("app", None),
-    "any label away": lambda obj: obj["metadata"]["labels"].popitem(),
-    "a label deleted": lambda obj: operator.delitem(obj["metadata"]["labels"], "app"),
-    "an image": lambda obj: operator.setitem(obj["spec"]["containers"][0], "image", "mine"),
-    "an image in a loop": lambda obj: [each.update(image="mine") for each in obj["spec"]["containers"]],
-    "an image in a slice": lambda obj: obj["spec"]["containers"][:1][0].clear(),
-    "an image from the end": lambda obj: next(reversed(obj["spec"]["containers"])).clear(),
-    "an image in a sum": lambda obj: ([] + obj["spec"]["containers"] + [])[0].clear(),
+    "a label by items": lambda obj: dict(obj.items())["metadata"]["labels"].clear(),
     "an image in a shallow copy": lambda obj: {**obj}["spec"].copy()["containers"].copy()[0].clear(),
-    "an image in a merged copy": lambda obj: (obj["spec"] | {})["containers"].clear(),
-    "an image in a copy merged into": lambda obj: ({} | obj["spec"])["containers"].clear(),
     "an image in a pattern": lambda obj: _matched(obj).clear(),
     "a container": lambda obj: obj["spec"]["containers"].append({}),
-    "containers": lambda obj: obj["spec"]["containers"].extend([]),
-    "more containers": lambda obj: operator.iadd(obj["spec"]["containers"], [{}]),
-    "containers twice": lambda obj: operator.imul(obj["spec"]["containers"], 2),
-    "a container replaced": lambda obj: operator.setitem(obj["spec"]["containers"], 0, {}),
-    "a container away": lambda obj: operator.delitem(obj["spec"]["containers"], 0),
-    "a container popped": lambda obj: obj["spec"]["containers"].pop(),
-    "a container removed": lambda obj: obj["spec"]["containers"].remove({}),
-    "a container inserted": lambda obj: obj["spec"]["containers"].insert(0, {}),
-    "another order": lambda obj: obj["spec"]["containers"].sort(key=str),
-    "the other order": lambda obj: obj["spec"]["containers"].reverse(),
-    "no containers": lambda obj: obj["spec"]["containers"].clear(),
 }
 
 
@@ -242,31 +206,12 @@ def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_valu
         assert yaml.dump(dict(ObjectView(record(pod()))), Dumper=writer) == plain
 
 
-def test_what_is_inside_an_object_reads_as_dictionaries_and_lists_do():
-    """isinstance, comparisons, loops, `in`, unpacking, slices, sums, and what is missing."""
-    plain, view = pod()["spec"], ObjectView(record(pod()))
-    spec, default = view["spec"], {}
-    containers, plain_containers = spec["containers"], plain["containers"]
-    assert (isinstance(spec, dict), isinstance(containers, list)) == (True, True)
-    assert (spec == plain, plain == spec, containers == plain_containers) == (True, True, True)
-    assert (list(spec), list(spec.items()), len(spec)) == (list(plain), list(plain.items()), len(plain))
-    assert (dict(**spec), {**spec}, spec | {"a": 1}) == (plain, plain, plain | {"a": 1})
+def test_what_is_read_inside_an_object_is_decoded_once_and_a_default_is_that_of_the_reader():
+    spec, default = ObjectView(record(pod()))["spec"], {}
+    assert (isinstance(spec, dict), isinstance(spec["containers"], list)) == (True, True)
     assert spec.get("absent", default) is default
-    assert spec.get("absent") is None
-    assert ("nodeName" in spec, plain_containers[0] in containers) == (True, True)
-    assert [*containers] == list(reversed(list(reversed(containers)))) == containers[:] == plain_containers
-    assert (containers[-1], containers * 2, 1 * containers) == (
-        plain_containers[-1],
-        plain_containers * 2,
-        plain_containers,
-    )
-    assert (copy.copy(spec), type(copy.copy(spec)), type(copy.copy(containers))) == (plain, dict, list)
-    assert type(spec).fromkeys("a", 1) == {"a": 1}
-    assert containers[0] is containers[0] is next(iter(containers))
-    with pytest.raises(KeyError, match="absent"):
-        spec["absent"]
-    with pytest.raises(IndexError):
-        containers[9]
+    assert spec["containers"][0] is next(iter(spec["containers"]))
+    assert (type(copy.copy(spec)), type(copy.copy(spec["containers"]))) == (dict, list)
 
 
 @pytest.mark.parametrize("metadata", [{"name": "a"}, {"name": "a", "annotations": None, "labels": None}])

@@ -107,15 +107,6 @@ def test_with_skip_a_time_in_a_running_call_is_skipped_and_one_that_is_a_little_
     assert timer.skipped == 1
 
 
-def test_a_wrong_clock_that_is_set_right_does_not_silence_a_schedule(clock):
-    """The clock said 2040 at the start: when it is right, the next time is the next night, not in 2040."""
-    clock.step(5000 * DAY)
-    timer = cron("0 2 * * *", clock)
-    clock.step(-5000 * DAY)
-    assert timer.take(busy=False) is None
-    assert timer.times.next == datetime(2026, 3, 28, 2, tzinfo=UTC)
-
-
 def test_a_jump_over_years_is_no_work(clock):
     """A clock that was at its epoch and is set right: the newest time, without millions of others."""
     timer = cron("* * * * *", clock)

@@ -96,15 +96,6 @@ def test_a_watch_list_ends_its_beginning(bench):
     }
 
 
-def test_the_beginning_is_a_snapshot(bench):
-    """What changes while the initial events wait to be sent comes after them, once."""
-    bench.cluster.create(pod("a"))
-    watcher = bench.watch()
-    bench.cluster.delete("Pod", "a")
-    bench.cluster.create(pod("b"))
-    assert seen(watcher) == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "b")]
-
-
 def test_a_watch_list_of_the_future_is_too_large():
     """A version that isn't reached is 504 Timeout with the cause that clients look for."""
     with pytest.raises(Refusal, match="Too large resource version"):

@@ -84,18 +84,6 @@ def test_the_bucket_lets_a_burst_through_and_then_holds_the_rate():
     assert limiter.num_requeues("x") == 0
 
 
-def test_the_bucket_fills_again_but_never_over_its_burst():
-    """An idle hour saves up no more than one burst."""
-    clock = ManualClock()
-    limiter = BucketRateLimiter(10, 5, clock=clock)
-    for _ in range(8):
-        limiter.when("x")
-    clock.set(0.3)
-    assert limiter.when("x") == pytest.approx(0.1)
-    clock.set(3600)
-    assert [limiter.when("x") for _ in range(6)] == pytest.approx([0, 0, 0, 0, 0, 0.1])
-
-
 def test_a_bucket_and_the_default_need_no_clock():
     """A program that uses the library builds them without names that are not public."""
     limiter = MaxOfRateLimiter(BucketRateLimiter(qps=0.001, burst=1), default_rate_limiter())

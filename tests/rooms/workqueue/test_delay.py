@@ -46,19 +46,6 @@ async def test_an_item_comes_when_it_is_due_and_once(queue, clock):
         assert len(queue) == 0
 
 
-@pytest.mark.parametrize(("first", "second"), [(0.05, 0.07), (0.05, 0.03)])
-@pytest.mark.client_go(250, 298, "Delaying")
-async def test_of_two_moments_the_earlier_counts(queue, clock, first, second):
-    """And the later one is forgotten (client-go 250)."""
-    async with running(queue, clock):
-        queue.add_after("a", first)
-        queue.add_after("a", second)
-        await clock.advance(min(first, second))
-        queue.done(queue.get_nowait())
-        await clock.advance(1)
-        assert len(queue) == 0
-
-
 @pytest.mark.client_go(251, "Delaying")
 async def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
@@ -99,7 +86,7 @@ async def test_delays_may_come_from_another_thread_and_before_anybody_waits(queu
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
-@pytest.mark.client_go(251, "Delaying")
+@pytest.mark.client_go(250, 251, 298, "Delaying")
 def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
     """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
     clock = ManualClock()

@@ -26,39 +26,6 @@ def _queue(clock):
     return WorkQueue(clock=clock)
 
 
-@pytest.mark.client_go(233, 234, 235, 237, 295, "Dedup")
-def test_each_item_is_in_it_once_and_with_one_worker(queue):
-    """First in, first out; adds while it is worked on are one more run, after that (client-go 233 to 237)."""
-    for item in "aabab":
-        queue.add(item)
-    queue.done("a")  # nobody has taken it
-    assert len(queue) == 2
-    assert queue.get_nowait() == "a"
-    queue.add("a")
-    queue.add("a")
-    assert len(queue) == 1
-    assert queue.get_nowait() == "b"
-    with pytest.raises(QueueEmpty):
-        queue.get_nowait()
-    queue.done("a")
-    assert queue.get_nowait() == "a"
-    queue.done("a")
-    queue.done("a")
-    assert (len(queue), queue.statistics().work_duration_seconds_count) == (0, 2)
-
-
-@pytest.mark.client_go(232, 307)
-def test_what_waits_at_shutdown_is_handed_out_and_nothing_is_added(queue):
-    """Everything from before is worked on, nothing from after (client-go 232)."""
-    queue.add("a")
-    queue.shut_down()
-    queue.add("b")
-    assert queue.shutting_down
-    assert queue.get_nowait() == "a"
-    with pytest.raises(QueueShutDown):
-        queue.get_nowait()
-
-
 @pytest.mark.client_go(307)
 async def test_a_worker_waits_for_an_item(queue):
     """It is woken also from another thread; the item of one that was cancelled goes to the next."""
@@ -189,8 +156,9 @@ async def test_many_producers_and_consumers_lose_nothing(queue):
     assert sorted(done) == list(range(200))
 
 
+@pytest.mark.client_go(232, 233, 234, 235, 237, 295, 307, "Dedup")
 class QueueMachine(RuleBasedStateMachine):
-    """The queue against a model of sets."""
+    """First in, first out, each item once and with one worker: the queue against a model of sets."""
 
     def __init__(self):
         super().__init__()
@@ -199,6 +167,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.again: set[int] = set()
         self.working: set[int] = set()
         self.closed = False
+        self.finished = 0
 
     @rule(item=st.integers(0, 4))
     def add(self, item):
@@ -231,19 +200,27 @@ class QueueMachine(RuleBasedStateMachine):
     def finish(self, data):
         item = data.draw(st.sampled_from(sorted(self.working)))
         self.queue.done(item)
+        self.finished += 1
         self.working.discard(item)
         if item in self.again:
             self.again.discard(item)
             self.waiting.append(item)
 
+    @rule(item=st.integers(0, 4))
+    def finish_what_nobody_has(self, item):
+        if item not in self.working:
+            self.queue.done(item)
+
     @rule()
     def shut_down(self):
         self.queue.shut_down()
         self.closed = True
+        assert self.queue.shutting_down
 
     @invariant()
     def counts_agree(self):
         assert len(self.queue) == len(self.waiting)
+        assert self.queue.statistics().work_duration_seconds_count == self.finished
 
 
 TestQueueMachine = QueueMachine.TestCase

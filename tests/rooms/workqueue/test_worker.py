@@ -28,6 +28,21 @@ class Scene:
             on_failure=lambda item, error, delay: self.failures.append((item, str(error), delay)),
         )
 
+    @classmethod
+    def of(cls, outcome, **options):
+        """Its calls return or raise what `outcome(item, number)` says: the number is that of the call."""
+
+        async def reconcile(item):
+            scene.seen.append(item)
+            scene.moments.append(scene.clock.monotonic())
+            if isinstance(found := outcome(item, len(scene.seen)), BaseException):
+                raise found
+            return found
+
+        scene = cls(reconcile, **options)
+        scene.seen, scene.moments = [], []
+        return scene
+
     async def __aenter__(self):
         self._task = asyncio.ensure_future(self.workers())
         await self.clock.settle()
@@ -40,68 +55,44 @@ class Scene:
 
 async def test_a_failure_is_tried_again_and_then_given_up():
     """Each failure is told with the time to the next try, the last one without."""
-    tried = []
-
-    async def reconcile(item):
-        tried.append(item)
-        raise ValueError("no")
-
-    async with Scene(reconcile, max_retries=2) as scene:
+    async with Scene.of(lambda *_: ValueError("no"), max_retries=2) as scene:
         scene.queue.add("a")
         await scene.clock.advance(100)
-    assert tried == ["a"] * 3
+    assert scene.seen == ["a"] * 3
     assert scene.failures == [("a", "no", 1), ("a", "no", 2), ("a", "no", None)]
     assert scene.queue.num_requeues("a") == 0
 
 
 async def test_success_forgets_the_failures():
     """The next failure waits as briefly as the first."""
-    outcomes = iter([ValueError("1"), None, ValueError("2"), None])
-
-    async def reconcile(item):
-        if (outcome := next(outcomes)) is not None:
-            raise outcome
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda _, number: ValueError(f"{number}") if number % 2 else None) as scene:
         scene.queue.add("a")
         await scene.clock.advance(10)
         scene.queue.add("a")
         await scene.clock.advance(10)
-    assert scene.failures == [("a", "1", 1), ("a", "2", 1)]
+    assert scene.failures == [("a", "1", 1), ("a", "3", 1)]
 
 
 @pytest.mark.parametrize("result", [5.0, Requeue(after=5)])
 async def test_a_result_asks_for_another_run(result):
     """Seconds, or a reconciler's Requeue, are waited for, as a controller's RequeueAfter."""
-    moments = []
-
-    async def reconcile(item):
-        moments.append(scene.clock.monotonic())
-        return result
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda *_: result) as scene:
         scene.queue.add("a")
         await scene.clock.advance(11)
-    assert [moment - moments[0] for moment in moments] == [0, 5, 10]
+    assert [moment - scene.moments[0] for moment in scene.moments] == [0, 5, 10]
     assert scene.failures == []
 
 
 @pytest.mark.client_go(315)
 async def test_an_item_that_comes_again_has_its_priority():
     """Items of a first sync that are looked at again every few seconds don't delay what changes."""
-    seen = []
-
-    async def reconcile(item):
-        seen.append(item)
-        return 5.0 if seen.count(item) == 1 else None
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda item, _: 5.0 if scene.seen.count(item) == 1 else None) as scene:
         scene.queue.add("old", priority=Priority.BACKGROUND)
         await scene.clock.settle()
         scene.queue.add("live")
         await scene.clock.settle()
         await scene.clock.advance(5)
-    assert seen == ["old", "live", "live", "old"]
+    assert scene.seen == ["old", "live", "live", "old"]
 
 
 @pytest.mark.client_go(318)
@@ -129,33 +120,21 @@ async def test_as_many_items_are_worked_on_as_there_are_workers(concurrency):
 
 async def test_shutdown_finishes_what_waits():
     """What was added before is worked on, and then the workers leave."""
-    seen = []
-
-    async def reconcile(item):
-        seen.append(item)
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda *_: None) as scene:
         for item in "abc":
             scene.queue.add(item)
-    assert seen == ["a", "b", "c"]
+    assert scene.seen == ["a", "b", "c"]
 
 
 @pytest.mark.client_go("Workers")
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit, GeneratorExit, Odd])
 async def test_nothing_that_is_raised_ends_a_worker(raised):
     """Items would wait for ever, and `run_workers` return as if the queue had been shut down."""
-    seen = []
-
-    async def reconcile(item):
-        seen.append(item)
-        if len(seen) == 1:
-            raise raised("of its own")
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda _, number: raised("of its own") if number == 1 else None) as scene:
         scene.queue.add("a")
         scene.queue.add("b")
         await scene.clock.advance(10)
-    assert seen == ["a", "b", "a"]
+    assert scene.seen == ["a", "b", "a"]
     assert scene.failures == [("a", f"it raised {raised.__name__}: of its own", 1)]
 
 
@@ -225,22 +204,12 @@ async def test_by_default_an_item_is_tried_for_ever_and_each_failure_is_logged(c
 @pytest.mark.parametrize("result", ["5", object(), True, [], 10**400, float("nan"), Requeue])
 async def test_a_result_that_is_none_is_a_failure_of_that_call(result):
     """The workers go on with other items, and the item is tried again, also when it fails later."""
-    seen = []
-
-    async def reconcile(item):
-        seen.append(item)
-        if seen.count(item) == 1 and item == "a":
-            return result
-        if seen.count(item) == 2:
-            raise ValueError("no")
-        return None
-
-    async with Scene(reconcile) as scene:
+    async with Scene.of(lambda _, number: [result, None, ValueError("no"), None][number - 1]) as scene:
         scene.queue.add("a")
         scene.queue.add("b")
         await scene.clock.advance(1)
         await scene.clock.advance(2)
-    assert seen == ["a", "b", "a", "a"]
+    assert scene.seen == ["a", "b", "a", "a"]
     assert [(item, delay) for item, _, delay in scene.failures] == [("a", 1), ("a", 2)]
     assert scene.failures[0][1].startswith("reconcile returned ")
     assert scene.queue.delayed == 0
