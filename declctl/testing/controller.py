@@ -43,7 +43,7 @@ T = TypeVar("T")
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
-_LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
+LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
@@ -289,7 +289,7 @@ class ControllerUnderTest:
             raise UsageError("the controller has a clock of the test: move that one")
         self.clock.advance(seconds)
         # Workers wait by the time of this machine for the next change that is due.
-        self.on_machinery(_called(self.runtime.wake_workers), _LOOK_SECONDS)
+        self.on_machinery(_called(self.runtime.wake_workers), LOOK_SECONDS)
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced.
@@ -321,7 +321,7 @@ class ControllerUnderTest:
         """The status, as in `GET /status`, taken on the machinery loop."""
         runtime = self.runtime
         try:
-            return self.on_machinery(_called(runtime.status), _LOOK_SECONDS)
+            return self.on_machinery(_called(runtime.status), LOOK_SECONDS)
         except (UsageError, RuntimeError, TimeoutError):
             return runtime.status()  # the machinery loop does not run, or is blocked
 
@@ -355,7 +355,7 @@ class ControllerUnderTest:
         """
         metrics = self.runtime.plugin_metrics
         before = metrics.faults
-        found = self.on_machinery(metrics.scrape(_series_of), SCRAPE_SECONDS + _LOOK_SECONDS)
+        found = self.on_machinery(metrics.scrape(_series_of), SCRAPE_SECONDS + LOOK_SECONDS)
         lines = [line for line in self.log.events("warning") if "left out of /metrics" in line]
         assert metrics.faults == before, lines[-1] if lines else "a collector has failed"
         return {name: value for part in found for name, value in part.items()}
@@ -454,9 +454,9 @@ class ControllerUnderTest:
             until(state, condition, timeout=timeout)
         except AssertionError:
             try:
-                left = self.on_machinery(self._left(version), _LOOK_SECONDS)
+                left = self.on_machinery(self._left(version), LOOK_SECONDS)
             except TimeoutError:
-                left = f"its machinery loop has not answered for {_LOOK_SECONDS:g} s"
+                left = f"its machinery loop has not answered for {LOOK_SECONDS:g} s"
             raise AssertionError(f"not {state} within {timeout:g} s: {left}") from None
 
     async def _left(self, version: int) -> str:

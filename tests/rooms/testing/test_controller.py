@@ -94,7 +94,7 @@ def test_a_busy_controller_is_not_idle(controller: ControllerUnderTest, monkeypa
     go = threading.Event()
     loop = controller.on_machinery(_loop(), 5)
     loop.call_soon_threadsafe(go.wait)
-    monkeypatch.setattr(under_test, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(under_test, "LOOK_SECONDS", 0.1)
     try:
         with pytest.raises(AssertionError, match=r"^not idle within 0\.1 s: its machinery loop has not"):
             controller.wait_idle(0.1)
