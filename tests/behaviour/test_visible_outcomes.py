@@ -110,7 +110,7 @@ def test_code_that_is_taken_back_is_told_everywhere(scene: Scene, ask: Run) -> N
     assert re.search(rf" error generation {bad + 1}: rolled back {why}, 0 LIST, \d+ ms ", scene.told(line))
     assert "mend the files: they are tried again when they change" in line
     row = rows_of(ask("history").out, scene)[-1]
-    assert (row[0], row[2], row[4]) == (f"{bad + 1}*", "RolledBack", "RolledBack")
+    assert (row[0], row[2], row[4]) == (f"{bad + 1} (runs)", "RolledBack", "RolledBack")
     assert scene.text.is_ready()
     scene.bundle.write("handlers.py", f"{HANDLERS}X = 2\n")
     assert ask("reload").status == 0
