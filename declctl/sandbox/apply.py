@@ -337,7 +337,7 @@ def _pruned(merged: KubeObject, last: FieldSet, owned: FieldSet, shape: Shape) -
 def _check(config: KubeObject, shape: Shape, kind: ServedKind) -> None:
     if config["metadata"].get("managedFields") is not None:
         raise status.bad_request("metadata.managedFields must be nil")
-    faults = _mistyped(config, kind) or [
+    faults = _mistyped(config, kind) + [
         f"{fields.dotted(path)}: duplicate entries for key {fields.dotted((step,))}"
         for path, step in fields.duplicates(config, shape)
     ]

@@ -19,10 +19,21 @@ _ANY_KEYS: Final = frozenset(
 )  # fmt: skip
 
 
+# Kinds whose conditions have no observedGeneration, and leave out an empty reason and message.
+_SHORT_CONDITIONS: Final = frozenset(
+    {
+        "DaemonSet", "Deployment", "Job", "Namespace", "PersistentVolumeClaim", "ReplicaSet",
+        "ReplicationController", "StatefulSet",
+    }
+)  # fmt: skip
+
+
 def normalise(kind: ServedKind, obj: KubeObject) -> KubeObject:
     """An object of a built-in kind as it is after it was read; the given one is left alone."""
     read = cast("KubeObject", _without_empty(obj))
     read.setdefault("metadata", {})
+    if kind.kind in _SHORT_CONDITIONS and isinstance(read.get("status"), dict):
+        _shorten(_objects(read["status"].get("conditions")))
     fill = _FILLERS.get(kind.kind)
     if fill is not None and isinstance(read.get("spec", {}), dict):
         fill(read)
@@ -69,6 +80,14 @@ def _is_empty(name: str, value: Any) -> bool:
     if name == "managedFields":
         return value is None
     return value is None or value == [] or (value == {} and name in _ANY_KEYS)
+
+
+def _shorten(conditions: list[KubeObject]) -> None:
+    for condition in conditions:
+        condition.pop("observedGeneration", None)
+        for name in ("reason", "message"):
+            if condition.get(name) == "":
+                del condition[name]
 
 
 def _template(spec: KubeObject) -> None:

@@ -273,7 +273,7 @@ def _dotted(path: Sequence[str | int]) -> str:
 def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCause]:
     where = ".".join(part for part in (prefix, path) if part) or "<nil>"
     subject = f"{path} in body"
-    limit, value = cast("Any", error.validator_value), error.instance
+    limit, value = cast("tuple[Any, Any]", (error.validator_value, error.instance))
     match error.validator:
         case "required":
             present = cast("KubeObject", value)
@@ -326,7 +326,7 @@ def _composite(error: ValidationError, path: str) -> str:
             rule = "must validate at least one schema (anyOf)"
         case "oneOf":
             valid = len({each.schema_path[0] for each in error.context or ()})
-            number = len(error.validator_value) - valid
+            number = len(cast("list[Any]", error.validator_value)) - valid
             which = f"Found {number} valid alternatives" if number else "Found none valid"
             rule = f"must validate one and only one schema (oneOf). {which}"
         case _:

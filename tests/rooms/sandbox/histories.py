@@ -173,10 +173,10 @@ def _config(chance: random.Random, kind: str) -> dict[str, Any]:
         return config | _some(chance, data=[_some(chance, x="12", y=["1", ""], z="1", spec="12")])
     if kind == "Gadget":
         for part, fields in _GADGET.items():
-            # What is refused is seldom: a history would not get on.
-            bad = chance.choice(list(fields)) if chance.random() < 0.3 else ""
-            values = {name: row[2 if name == bad else 1] for name, row in fields.items()}
-            config[part] = _some(chance, **{name: found for name, found in values.items() if found})
+            config[part] = _some(chance, **{name: row[1] for name, row in fields.items() if row[1]})
+            if chance.random() < 0.12:
+                name = chance.choice(list(fields))
+                config[part][name] = json.loads(json.dumps(chance.choice(fields[name][2])))
         return config
     names = chance.choice([["a"], ["a", "b"], ["b", "a"], ["c", "a"]])
     containers = [{"image": "i", "name": name, **_some(chance, **_DEPLOYMENT["container"])} for name in names]

@@ -38,22 +38,12 @@ def config_map(name: str = "settings", namespace: str = "default", **data: str) 
 
 def definition(scope: str = "Namespaced") -> dict[str, Any]:
     """The definition of widgets.example.com in two versions, with /status, /scale, columns and list types."""
+    part = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}
+    by_id = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]}
+    parts = {"type": "array", "items": part, **by_id}
     properties = {
-        "spec": {
-            "type": "object",
-            "properties": {
-                "size": {"type": "integer"},
-                "parts": {
-                    "type": "array",
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["id"],
-                    "items": {
-                        "type": "object",
-                        "properties": {"id": {"type": "string"}, "n": {"type": "integer"}},
-                    },
-                },
-            },
-        }
+        "spec": {"type": "object", "properties": {"size": {"type": "integer"}, "parts": parts}},
+        "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     }
     schema = {"openAPIV3Schema": {"type": "object", "properties": properties}}
     columns = [

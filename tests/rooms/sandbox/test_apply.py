@@ -2,10 +2,9 @@
 
 import pytest
 
-from declctl.errors import SandboxError
 from declctl.sandbox.patches import APPLY_PATCH, Patch
 from declctl.sandbox.remover import Target, Write
-from tests.rooms.sandbox.shapes import config_map, definition, store, widget
+from tests.rooms.sandbox.shapes import config_map, store
 
 
 def apply(cluster, obj, manager="one", *, force=False):
@@ -52,13 +51,6 @@ def test_what_nobody_applied_has_an_owner_too(cluster):
 def test_apply_needs_a_manager(cluster):
     with pytest.raises(Exception, match="fieldManager: Required value: is required for apply patch"):
         apply(cluster, config_map("a"), "")
-
-
-def test_custom_kinds_have_no_strategic_merge(cluster):
-    """A strategic merge patch of a custom kind is refused with 415, as the real server does."""
-    cluster.load([definition(), widget("w")])
-    with pytest.raises(SandboxError, match="unknown format - accepted media types"):
-        cluster.patch("Widget", "w", {}, media_type="application/strategic-merge-patch+json")
 
 
 def test_an_apply_that_names_a_uid_creates_nothing():

@@ -13,10 +13,6 @@ def containers(*images: str, **more: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": each[0], "image": each} for each in images], **more}}
 
 
-def ports(name: str, *found: dict[str, Any]) -> dict[str, Any]:
-    return {"containers": [{"name": name, "ports": list(found)}]}
-
-
 @pytest.mark.parametrize(
     ("target", "patch", "merged"),
     [
@@ -49,12 +45,7 @@ def ports(name: str, *found: dict[str, Any]) -> dict[str, Any]:
             containers("b:1", **{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
             containers("x:1", "b:1", "a:1"),
         ),
-        # Ports of a container are told apart by containerPort, those of a service by port.
-        (
-            ports("c", {"containerPort": 80}, {"containerPort": 81}),
-            ports("c", {"containerPort": 81, "name": "x"}),
-            ports("c", {"containerPort": 80}, {"containerPort": 81, "name": "x"}),
-        ),
+        # Ports of a service are told apart by port.
         (
             {"type": "ClusterIP", "ports": [{"port": 80}]},
             {"ports": [{"port": 81}]},

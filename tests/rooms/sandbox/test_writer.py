@@ -91,14 +91,6 @@ def test_custom_objects_are_replaced_by_version_only(cluster):
     assert "must be specified for an update" in refused(lambda: replace(cluster, widget("w", size=2))).message
 
 
-def test_an_object_that_goes_takes_no_new_finalizers(cluster):
-    """Adding a finalizer to an object that is being deleted is refused with 422."""
-    cluster.create(pod("a", finalizers=["example.com/x"]))
-    cluster.delete("Pod", "a")
-    with pytest.raises(SandboxError, match="no new finalizers can be added if the object is being deleted"):
-        cluster.patch("Pod", "a", {"metadata": {"finalizers": ["example.com/x", "example.com/y"]}})
-
-
 def test_a_spec_is_an_object():
     """A spec that is text is refused with 400, naming the field."""
     refusal = refused(lambda: create(store(), {**pod(), "spec": "x"}))
