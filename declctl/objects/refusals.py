@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from declctl.kit.text import excerpt
-
 _MOST_CAUSES: Final = 3  # of one sentence
 _MOST_CHARACTERS: Final = 300  # of one cause, and of a message without causes
 _MANAGER: Final = re.compile(r'conflict with "((?:[^"\\]|\\.)*)"')
@@ -80,4 +78,6 @@ def _shown(cause: RefusalCause) -> str:
 
 
 def _excerpt(text: str) -> str:
-    return excerpt(text, most=_MOST_CHARACTERS) + ("…" if len(text) > _MOST_CHARACTERS else "")
+    """The beginning of a text, on one line."""
+    short = " ".join(text[: 4 * _MOST_CHARACTERS].split())[:_MOST_CHARACTERS].rstrip()
+    return short + ("…" if len(text) > _MOST_CHARACTERS else "")
