@@ -78,4 +78,6 @@ def _shown(cause: RefusalCause) -> str:
 
 
 def _excerpt(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    """The beginning of a text, on one line."""
+    short = " ".join(text[: 4 * _MOST_CHARACTERS].split())[:_MOST_CHARACTERS].rstrip()
+    return short + ("…" if len(text) > _MOST_CHARACTERS else "")

@@ -21,10 +21,19 @@ import base64
 import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -36,9 +45,6 @@ from declctl.writes.declared import DeclaredWrites
 from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
-
-if TYPE_CHECKING:  # for an annotation alone
-    from declctl.writes.field_adoption import FieldAdoption
 
 PART_OF = "applyset.kubernetes.io/part-of"
 SET_ID = "applyset.kubernetes.io/id"
@@ -52,6 +58,8 @@ _MOST_MEMBERS = 100_000  # whose parents are remembered
 _MOST_CONFLICTS = 5  # of one change of the parent
 
 GroupKind = tuple[str, str]  # group, kind
+SendApply = Callable[[ApiWrite, WriteOrigin, Sequence[str]], Awaitable[Written]]
+"""Sends an apply, and takes fields over from these managers; see `FieldAdoption.apply`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,7 @@ class ApplySets:
     def __init__(
         self,
         gate: WriteGate,
-        fields: "FieldAdoption",
+        send_apply: SendApply,
         discover: Discover,
         *,
         version: str,
@@ -204,7 +212,7 @@ class ApplySets:
         self._told: set[tuple[str, GroupKind]] = set()  # handlers and kinds of `_tell_undeclared`
         self._on_marked = on_marked
         self._gate = gate
-        self._fields = fields
+        self._send_apply = send_apply
         self._discover = discover
         self._tooling = f"{_TOOL}/v{version}"
         # (uid of the parent, field manager) → the set after a call that has succeeded; the oldest call first.
@@ -399,7 +407,7 @@ class ApplySets:
             repeats_conflict=not has_preconditions(document),
             force=owner.declared.force,
         )
-        written = await self._fields.apply(write, owner.origin, owner.declared.adopt_fields_from)
+        written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from)
         self._remember(owner.manager, member, owner.parent.uid)
         return written
 

@@ -270,7 +270,7 @@ class WriterFactory:
         statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
         fields = FieldAdoption(gate, ledger, clock)
         sets = ApplySets(
-            gate, fields, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
+            gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate, ledger, clock)
         self._gate = gate
