@@ -27,7 +27,7 @@ def declctl_metrics(registry):
 
 def tell(change, obj):
     SEEN.labels(str(change.type)).inc()
-    SIZES.observe(len(obj["data"]))
+    SIZES.observe(len(obj.get("data", "")))
     NAMES.set(1)
 
 
@@ -264,7 +264,7 @@ def declctl_metrics(registry):
 
 
 def tell(obj):
-    sizes.last = len(obj["data"])
+    sizes.last = len(obj.get("data", ""))
 """
 
 

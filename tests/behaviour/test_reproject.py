@@ -14,9 +14,9 @@ from declctl.testing import until
 
 CODE = """
 from blackboard import tell as note
-def tell(change): note(change.type, str(change.key), dict(change.obj.to_dict()["data"]))
+def tell(change): note(change.type, str(change.key), dict(change.obj.to_dict().get("data", {})))
 def slim(obj): return obj
-def by_team(obj): return [obj["data"].get("team", "none")]
+def by_team(obj): return [obj.get("data", {}).get("team", "none")]
 """
 SLOW = """
 import declctl
@@ -29,13 +29,13 @@ class Slow:
 """
 LATE = """
 def found(obj):
-    if "team" not in obj["data"]:
+    if "team" not in obj.get("data", {}):
         return "none"
     from helper import team_of
     return team_of(obj)
 def by_helper(obj): return [found(obj)]
 def with_helper(obj):
-    obj["data"]["found"] = found(obj)
+    obj.setdefault("data", {})["found"] = found(obj)
     return obj
 """
 _INDEX = "indexers: [{name: byTeam, fieldPath: data.team}]"
@@ -47,7 +47,9 @@ def _resource(rest: str = "") -> str:
 
 
 def _is_remade(controller, secret: bool) -> bool:
-    return all(("secret" in view.to_dict()["data"]) is secret for view in controller.lister("maps").list())
+    return all(
+        ("secret" in view.to_dict().get("data", {})) is secret for view in controller.lister("maps").list()
+    )
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,11 @@ def test_a_plan_against_what_the_cluster_has_shows_a_local_edit(declctl, server,
 
 
 def test_a_fault_has_its_place_in_the_config_map(declctl, server):
-    """The key takes the place of the file. A finalizer that is missing is one of the ConfigMap, too."""
+    """The key takes the place of the file."""
     server.load([bundle("faulty", MANIFEST.replace("handlers:", "handler:"))])
     ended = declctl("validate", "configmap/team-a/faulty", *CLUSTER, "-o", "json")
     assert ended.status == 1
     assert {each["file"] for each in ended.document} == {"configmap/team-a/faulty/manifest.yaml"}
-    said = declctl.refused("finalizers", "list", NAMED, *CLUSTER)
-    assert f"{NAMED} has no handler with a finalizer" in said
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "doctor"])
