@@ -236,7 +236,7 @@ def test_a_token_that_was_taken_back_is_not_known_any_more(scene):
     scene.server.answer = {"status": {"authenticated": False}}
     assert scene.decide(path="/status") is AccessVerdict.UNAUTHENTICATED
     assert scene.decide() is AccessVerdict.UNAUTHENTICATED
-    scene.server.answer = None
+    scene.server.answer, scene.server.on_its_way = None, lambda: None
     scene.server.rights.clear()
     scene.clock.set(REVIEW_SECONDS)
     assert scene.reviews(path="/cache/pods/{}".format) <= 10
