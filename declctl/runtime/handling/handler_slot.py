@@ -424,6 +424,7 @@ class HandlerSlot(ABC, Generic[T]):
             lag=lag,
             duration=duration,
             fails=self.invocations.lasting_streak() is not None,
+            suspended=self.invocations.is_suspended,
         )
 
     @property
