@@ -41,6 +41,7 @@ class Ending(NamedTuple):
 
     status: int | None  # as in `subprocess`; None if it is not known
     closed: bool  # `close` has ended it
+    memory: int = 0  # bytes that it might take, if it was ended because it took more
 
 
 class PreflightProcess:
@@ -136,9 +137,9 @@ class PreflightProcess:
             status = self._status(_SERVER_SECONDS)
         if status is None:
             return Ending(None, self._closed)
-        code, end_requested = STATUS.unpack(status)
+        code, end_requested, memory = STATUS.unpack(status)
         # A child without a declaration ends by itself when its socket is closed, perhaps before it is killed.
-        return Ending(code, self._closed and (end_requested or not self._reports))
+        return Ending(code, self._closed and (end_requested or not self._reports), memory)
 
     def _status(self, timeout: float) -> bytes | None:
         self._fate.settimeout(timeout)
