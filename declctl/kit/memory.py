@@ -7,7 +7,7 @@ from typing import NamedTuple
 _UNLIMITED = 1 << 60  # bytes; without a limit, version 1 has a number close to 2^63
 
 
-class _Names(NamedTuple):
+class _CgroupFiles(NamedTuple):
     """The names in one version of cgroups."""
 
     limit: str
@@ -15,8 +15,8 @@ class _Names(NamedTuple):
     cache: str  # in memory.stat: files that the kernel drops before it ends a process
 
 
-_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Names("memory.max", "memory.current", "inactive_file")
+_V1 = _CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _CgroupFiles("memory.max", "memory.current", "inactive_file")
 
 
 def memory_left(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
@@ -39,7 +39,7 @@ def share_of_memory_left() -> int | None:
     return None if left is None else left * 3 // 4
 
 
-def _cgroups(root: Path, line: str) -> Iterator[tuple[Path, _Names]]:
+def _cgroups(root: Path, line: str) -> Iterator[tuple[Path, _CgroupFiles]]:
     """The folders of the cgroups of a line of /proc/self/cgroup, such as `4:memory:/pod/container`."""
     _, controllers, path = line.split(":", 2)
     names = _V1 if "memory" in controllers.split(",") else _V2
@@ -54,7 +54,7 @@ def _cgroups(root: Path, line: str) -> Iterator[tuple[Path, _Names]]:
             return
 
 
-def _left(folder: Path, names: _Names) -> int | None:
+def _left(folder: Path, names: _CgroupFiles) -> int | None:
     try:
         limit = int((folder / names.limit).read_text())
         if limit >= _UNLIMITED:

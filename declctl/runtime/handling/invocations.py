@@ -282,6 +282,7 @@ class Invocations(ABC, Generic[T]):
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
         self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
+        self._drained_for: tuple[str, ...] | None = None  # the code for which older code was drained last
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
 
@@ -496,7 +497,7 @@ class Invocations(ABC, Generic[T]):
             if invocation.entered is not None:
                 self._tell_breaker(invocation, verdict)
             if invocation.overdue:
-                self.renew_workers()
+                self._renew_workers()
         # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
         # collection.
         invocation.failures.clear()
@@ -851,19 +852,21 @@ class Invocations(ABC, Generic[T]):
         is called no more.
         """
         code = zombie.binding.code
-        if zombie.cancelled_at and code != self._slot.binding.code:
-            return False  # the drain has ended, and new code needs the worker
+        if code != self._slot.binding.code == self._drained_for:
+            return False  # the present code needs the worker
         replaced = sum(
             each.overdue and not each.keeps_worker and each is not zombie and each.binding.code == code
             for each in self._running.values()
         )
         return replaced >= (MOST_ZOMBIES - 1) * zombie.binding.plan.queue.concurrency
 
-    def renew_workers(self) -> None:
-        """Replace the workers that zombies keep, as far as the bound allows it now. From any thread.
+    def drained(self) -> None:
+        """Let calls of older code keep no worker any longer: its drain has ended."""
+        self._drained_for = self._slot.binding.code
+        self._renew_workers()
 
-        It does when a zombie has returned, and when the drain of other code has ended.
-        """
+    def _renew_workers(self) -> None:
+        """Replace the workers that zombies keep, as far as the bound allows it now."""
         renewed: list[Invocation[T]] = []
         with self._lock:
             for invocation in self._running.values():
@@ -924,12 +927,10 @@ class Invocations(ABC, Generic[T]):
         Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
         after its cancellation. `at` names the moment, for messages.
         """
-        calls = self.of(binding)
         # Zombies were given up before, and are not counted again.
-        stuck = [invocation for invocation in calls if not invocation.overdue]
-        for invocation in calls:
-            invocation.cancelled_at = at
+        stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
         for invocation in stuck:
+            invocation.cancelled_at = at
             scope = invocation.scope  # read once: its worker may end the call at this moment
             if scope is not None and invocation.loop is not None:
                 invocation.loop.call_soon_threadsafe(_cancel, scope)

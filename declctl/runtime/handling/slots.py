@@ -327,7 +327,8 @@ class Slots:
                     handler=slot.name,
                 )
         running = slot.abandon(ended.epoch) if slot.outstanding(ended.epoch) else 0
-        slot.invocations.renew_workers()
+        slot.hand_over(ended.epoch)  # also what the epoch has taken over from an earlier one
+        slot.invocations.drained()
         if ended.closing and (dropped := slot.queue.statistics().dropped):
             self._dropped[slot.name] += dropped
         return DrainRemainder(slot.name, waiting, running, removed=ended.closing)

@@ -119,7 +119,7 @@ def test_the_time_limit_is_that_of_the_import() -> None:
             time.sleep(0.5)
             peer.sendall(b'{"pid": 1}\n{"faults": []}\n')
             peer.shutdown(socket.SHUT_WR)
-            others.sendall(STATUS.pack(0, False))
+            others.sendall(STATUS.pack(0, False, 0))
 
     late = threading.Thread(target=be_late)
     late.start()
@@ -137,7 +137,7 @@ def test_an_import_that_takes_too_much_memory_is_ended(children, bundle, tmp_pat
         f"memory.memory_left = it.memory_left = lambda: int(open('{left}').read())\nit.main()\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(preflight_pool, "_MODULE", "limited")
+    monkeypatch.setattr(preflight_pool, "MODULE", "limited")
     code = f"import os\nopen('{left}2', 'w').write('{99 << 20}')\nos.replace('{left}2', '{left}')\n"
     (fault,) = _import(children, _checked(bundle, f"{code}while True: pass\n")).errors
     limit = "at most 300 MiB, as the memory limit of the container leaves no more"
