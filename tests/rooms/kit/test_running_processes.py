@@ -134,10 +134,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(folder: Path, tmp_pat
         raise AssertionError("it was written")
 
 
-_V1 = (
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
-    "inactive_file 3\ntotal_inactive_file ",
-)
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"), "rss 3\ntotal_inactive_file "
 _V2 = ("memory.max", "memory.current", "memory.stat"), "active_file 7\ninactive_file "
 
 
