@@ -18,7 +18,7 @@ LARGE_BYTES: Final = 64 << 10
 """A source of at most this size is parsed in the calling process, which takes 60 MB at the most."""
 
 MEMORY_BYTES: Final = 512 << 20
-"""The address space of the process that parses a large source (RLIMIT_AS), unless its hard limit is lower."""
+"""The address space of the process that parses a large source (RLIMIT_AS); less if its container has less."""
 
 SECONDS: Final = 60.0
 """How long that process may take, where the caller has no shorter limit."""
@@ -126,14 +126,21 @@ def compile_apart(source: str, display: str) -> CodeType:
 
 
 def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
-    command = [sys.executable, "-I", "-S", __file__, what, display]
+    # Not at the top: the child runs this file without declctl.
+    from declctl.kit.memory import share_of_memory_left
+
+    share = share_of_memory_left()
+    most = MEMORY_BYTES if share is None else min(MEMORY_BYTES, share)
+    command = [sys.executable, "-I", "-S", __file__, what, display, str(most)]
     try:
         done = subprocess.run(command, input=source, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise TooLate(f"to parse it takes longer than {seconds:.3g} s") from error
     if done.returncode:
-        most = f"at most {MEMORY_BYTES >> 20} MiB"
-        memory = f"to parse it takes more memory than there is for it ({most})"
+        limit = f"at most {most >> 20} MiB"
+        if most < MEMORY_BYTES:
+            limit += ", as the memory limit of the container leaves no more"
+        memory = f"to parse it takes more memory than there is for it ({limit})"
         end = f"to parse it ends the process (status {done.returncode})"
         raise TooCostly(memory if done.returncode == _TOO_MUCH else end)
     return done.stdout
@@ -159,13 +166,13 @@ def _compiled(source: bytes, display: str) -> bytes:
     return b"=" + marshal.dumps(code)
 
 
-def _main(what: str, display: str) -> int:
+def _main(what: str, display: str, most_bytes: str) -> int:
     import os
     import resource
 
     os.nice(_NICE)
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    most = int(most_bytes) if hard == resource.RLIM_INFINITY else min(int(most_bytes), hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     source = sys.stdin.buffer.read()
     try:

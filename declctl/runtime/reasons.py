@@ -277,6 +277,15 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "save: waiting retries use the new code, and `declctl requeue` queues again what was given up",
     ),
     ConditionReason(
+        "HandlerSuspended",
+        HANDLERS_HEALTHY,
+        False,
+        "A handler is not called: calls that have exceeded its `timeout`, or the drain of a reload, do not "
+        "return, and their number is four times its queue.concurrency. The message names the handler.",
+        "the log names the calls; give the requests of the handler time limits and save: an edit of its code "
+        "gets new workers, and so does the return of a call",
+    ),
+    ConditionReason(
         "AttemptedBefore",
         ATTEMPT,
         None,

@@ -246,13 +246,13 @@ def test_handlers_that_misbehave_harm_nobody_else(rig, sandbox, config_map) -> N
     controller = rig.run(BAD)
     for number in range(5):
         sandbox.create(config_map(f"m{number}"))
-    until("the hanging ones are given up", lambda: controller.handler("hangs").zombies == 5)
+    until("as many are given up as it may have", lambda: controller.handler("hangs").zombies == 4)
     rig.board.open_gate("hangs")
     controller.wait_idle()
     assert [row[1] for row in rig.told("good")] == [f"default/m{n}" for n in range(5)]
     for name in names:
         figures = controller.handler(name)
         assert (name, figures.failed, figures.retried) == (name, 5, 5)
-    assert (controller.handler("hangs").failed, controller.handler("hangs").zombies) == (5, 0)
+    assert (controller.handler("hangs").failed, controller.handler("hangs").zombies) == (4, 0)
     assert (controller.handler("leaks").succeeded, controller.status().ready) == (5, True)
     assert controller.handler("raises").last_error == "default/m4: ValueError: m4"

@@ -174,7 +174,7 @@ _ALL_FAIL = r"tell (\d+) of \1 calls \(default/"
 @pytest.mark.parametrize(
     ("does", "timeout", "policy", "busy", "names", "back", "zombies", "message"),
     [
-        ("wait('hang')", "timeout: 50ms", "1h, minCalls: 20", 60, "abcdefgh", "abcdefgh", 5,
+        ("wait('hang', 99)", "timeout: 50ms", "1h, minCalls: 20", 60, "abcdefgh", "abcdefgh", 4,
          f"{_ALL_FAIL}.*it ran longer than its timeout of 0.05 s"),
         ("wait('hang')", "", "4s", 0, "ab", "b", 1, "tell: 1 call hangs for more than 2 s"),
         ("raise ValueError('no')", "", "1h, minCalls: 20", 60, "abcde", "abcde", 0, _ALL_FAIL),

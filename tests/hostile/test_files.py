@@ -22,6 +22,7 @@ from declctl.hooks import parser
 from declctl.hooks.bundle import closure
 from declctl.hooks.loader import GenerationNamespace
 from declctl.kit import files as reader
+from declctl.kit import memory
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing import BundleDir, until
@@ -445,7 +446,7 @@ def test_a_lack_of_memory_and_deep_nesting_are_told_apart(source: str, status: i
     """Python raises MemoryError for both. Here a process may have 100 MiB, which the first source needs."""
     limited = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20)); "
     run = f"runpy.run_path({parser.__file__!r}, run_name='__main__')"
-    command = f"{limited} sys.argv = ['', 'compile', 'f.py']; {run}"
+    command = f"{limited} sys.argv = ['', 'compile', 'f.py', {512 << 20!r}]; {run}"
     ended = subprocess.run(
         [sys.executable, "-I", "-S", "-c", command], input=source.encode(), check=False, capture_output=True
     )
@@ -453,12 +454,17 @@ def test_a_lack_of_memory_and_deep_nesting_are_told_apart(source: str, status: i
 
 
 @pytest.mark.parametrize(
-    ("ends", "message"),
+    ("left", "source", "message"),
     [
-        ("3", "to parse it takes more memory than there is for it (at most 512 MiB)"),
-        ("9", "to parse it ends the process (status 9)"),
+        (None, "import sys; sys.exit(3)", "takes more memory than there is for it (at most 512 MiB)"),
+        (
+            40 << 20,
+            Path(parser.__file__).read_text(),
+            "(at most 30 MiB, as the memory limit of the container",
+        ),
+        (None, "import sys; sys.exit(9)", "to parse it ends the process (status 9)"),
     ],
-    ids=["memory", "another end"],
+    ids=["memory", "memory of a container", "another end"],
 )
 @pytest.mark.parametrize(
     "parse",
@@ -466,15 +472,16 @@ def test_a_lack_of_memory_and_deep_nesting_are_told_apart(source: str, status: i
     ids=["imports", "code"],
 )
 def test_what_is_said_of_a_file_that_can_not_be_parsed_is_true_of_imports_and_of_code(
-    parse: Callable[[bytes], object], ends: str, message: str, tmp_path: Path, monkeypatch
+    parse: Callable[[bytes], object], left: int | None, source: str, message: str, tmp_path: Path, monkeypatch
 ) -> None:
-    """Imports are looked for without compiling, and a container may have less memory than the limit."""
+    """Imports are looked for without compiling; of what a container has left, three quarters may be used."""
+    monkeypatch.setattr(memory, "memory_left", lambda: left)
     script = tmp_path / "ends.py"
-    script.write_text(f"import sys; sys.exit({ends})")
+    script.write_text(source)
     monkeypatch.setattr(parser, "__file__", str(script))
     with bounded(seconds=15, megabytes=60), pytest.raises(parser.TooCostly) as raised:
-        parse(b"x = 1\n")
-    assert str(raised.value) == message
+        parse(b"x=1\n" * 60_000)
+    assert message in str(raised.value)
 
 
 def test_a_large_module_is_never_compiled_where_events_pass(bundle: BundleDir, monkeypatch) -> None:

@@ -122,6 +122,13 @@ ALERTS: Final = (
         "Set a timeout of the handler; the log names the line where it waits.",
     ),
     Alert(
+        "DeclctlHandlerSuspended",
+        "declctl_handler_suspended{{job}} == 1",
+        "{{ $labels.handler }} is not called any more: too many of its calls do not return.",
+        "The log names the calls. It goes on when one of them returns, or when its code is edited.",
+        severity="critical",
+    ),
+    Alert(
         "DeclctlNoLeader",
         "sum by (job, name) (leader_election_master_status{{job}}) == 0",
         "No process holds the Lease {{ $labels.name }}: no handler is called.",

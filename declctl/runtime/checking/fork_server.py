@@ -26,11 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from declctl.kit.memory import memory_left, share_of_memory_left
+
 NEW = b"+"
 """The message that carries the two sockets of a new child."""
 
-STATUS = struct.Struct("!i?")
-"""The end of a child: its exit status (negative for a signal), and whether the end was requested."""
+STATUS = struct.Struct("!i?Q")
+"""The end of a child: its exit status (negative for a signal); whether the end was requested; and the bytes
+of memory that it might take, if it was ended because it took more, else 0."""
 
 STACK_SIGNAL = signal.SIGUSR2
 """The signal after which a child writes the stack of its import to its talk socket (`faulthandler`)."""
@@ -38,6 +41,8 @@ STACK_SIGNAL = signal.SIGUSR2
 _NICE = 5  # the controller goes first, but the server and its children never wait for ever
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 1000  # of killing orphans, which may fork others meanwhile
+# Between two looks at the memory that is left: an import may take 2 GB a second.
+_LOOK_SECONDS = 0.02
 _FAILED = 70  # the exit status of a child after a fault of declctl (EX_SOFTWARE)
 
 
@@ -46,6 +51,8 @@ class _Child:
     pid: int  # also the id of its process group
     fate: socket.socket  # readable when the end is requested, or the controller is gone
     end_requested: bool = False  # the child was killed because of that
+    memory: int | None = None  # bytes that it may take, by the memory limit of the container; None: no limit
+    took_more: bool = False  # the child was killed because of that
 
 
 class ForkServer:
@@ -73,7 +80,11 @@ class ForkServer:
         # After the last request it waits for the last child, so that the end of the server is the end of all.
         is_open = True
         while is_open or self._children:
-            for key, _ in self._selector.select():
+            is_limited = any(child.memory is not None for child in self._children.values())
+            ready = self._selector.select(_LOOK_SECONDS if is_limited else None)
+            if is_limited:
+                self._look_at_memory()
+            for key, _ in ready:
                 if key.fileobj is self._control:
                     is_open = self._take_request()
                 elif key.fileobj is self._woken:
@@ -103,7 +114,7 @@ class ForkServer:
         if not pid:
             self._be_child(talk, fate)  # which never returns
         talk.close()
-        child = self._children[pid] = _Child(pid, fate)
+        child = self._children[pid] = _Child(pid, fate, memory=share_of_memory_left())
         self._selector.register(fate, selectors.EVENT_READ, child)
 
     def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
@@ -139,6 +150,14 @@ class ForkServer:
         child.end_requested = True
         _kill(child.pid)
 
+    def _look_at_memory(self) -> None:
+        """Kill the children that leave the container less than a third of what they may take."""
+        left = memory_left()
+        for child in self._children.values():
+            if left is not None and child.memory is not None and left < child.memory // 3:
+                child.took_more = True
+                _kill(child.pid)
+
     def _reap(self) -> None:
         with suppress(BlockingIOError):
             while self._woken.recv(4096):
@@ -154,7 +173,8 @@ class ForkServer:
             with suppress(KeyError):
                 self._selector.unregister(child.fate)
             with suppress(ConnectionError), child.fate:
-                child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.end_requested))
+                memory = (child.memory or 0) if child.took_more else 0
+                child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.end_requested, memory))
 
     def _end_orphans(self) -> None:
         """Kill the processes that an import has started in other groups.

@@ -30,6 +30,7 @@ _TOO_LONG = "DCL045"
 _FRAME = re.compile(rb'  File "(.*)", line (\d+) in ')
 _HOST = str(Path(__file__).parents[2])
 _SECONDS = 10.0  # time limit of `list_plugins` for all plugins
+_DEFINE = "an import should only define things: move work into declctl_prepare or declctl_startup"
 _SECONDS_EACH = 0.5  # added for each plugin
 
 
@@ -123,13 +124,18 @@ def _result_of(
         return PreflightResult(report.faults, report.hooks, report.seconds)
     at = None if report is None else report.at
     code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
-    if not ending.closed:
+    if ending.memory:
+        limit = f"at most {ending.memory >> 20} MiB, as the memory limit of the container leaves no more"
+        code, what, when = _ENDED, f"importing it takes more memory than there is for it ({limit})", "then"
+    elif not ending.closed:
         code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
     plugin = None if report is None else report.plugin
     if at is None and plugin is not None and plugin < len(declaration.plugins):
         fault = _unfinished_plugin(declaration.plugins[plugin], code, what)
     else:
         fault = _unfinished(declaration.entries, at, code, what)
+    if ending.memory:
+        fault = structs.replace(fault, suggestion=f"{_DEFINE}, or raise the memory limit of the container")
     return PreflightResult([_at_line(declaration, fault, stack, when)])
 
 
@@ -171,8 +177,7 @@ def _unfinished(entries: Sequence[DeclaredEntry], at: int | None, code: str, wha
     if at is None or at >= len(entries):
         return Fault(code, f"the handlers could not be checked: {what}", ())
     entry = entries[at]
-    advice = "an import should only define things: move work into declctl_prepare or declctl_startup"
-    return Fault(code, f"{entry.entry_point or entry.plugin}: {what}", entry.path, advice)
+    return Fault(code, f"{entry.entry_point or entry.plugin}: {what}", entry.path, _DEFINE)
 
 
 class _ListingReport(msgspec.Struct):

@@ -30,7 +30,8 @@ _MUCH = 1 << 20  # bytes read at once
 EXIT_SECONDS = 1.0  # the longest time between a child's last report and its exit
 _SERVER_SECONDS = 10.0  # the longest wait for the exit status of a child that was killed
 ORPHAN_SECONDS = 5.0  # a child without a controller ends itself so long after its time limit
-_MODULE = "declctl.runtime.checking.fork_server"
+MODULE = "declctl.runtime.checking.fork_server"
+"""The module that the server process runs."""
 _LINGER_SECONDS = 60.0  # the server is ended after one to two times this without edits
 # For the server to end itself and all processes of imports: milliseconds, unless the machine is busy.
 _END_SECONDS = 10.0
@@ -41,6 +42,7 @@ class Ending(NamedTuple):
 
     status: int | None  # as in `subprocess`; None if it is not known
     closed: bool  # `close` has ended it
+    memory: int = 0  # bytes that it might take, if it was ended because it took more
 
 
 class PreflightProcess:
@@ -136,9 +138,9 @@ class PreflightProcess:
             status = self._status(_SERVER_SECONDS)
         if status is None:
             return Ending(None, self._closed)
-        code, end_requested = STATUS.unpack(status)
+        code, end_requested, memory = STATUS.unpack(status)
         # A child without a declaration ends by itself when its socket is closed, perhaps before it is killed.
-        return Ending(code, self._closed and (end_requested or not self._reports))
+        return Ending(code, self._closed and (end_requested or not self._reports), memory)
 
     def _status(self, timeout: float) -> bytes | None:
         self._fate.settimeout(timeout)
@@ -240,7 +242,7 @@ class _Server:
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: modules of the current folder must not shadow those of declctl.
-                    [sys.executable, "-P", "-m", _MODULE],
+                    [sys.executable, "-P", "-m", MODULE],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -116,6 +116,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
     duration: HistogramFigures | None = None  # of calls, with their filters
     fails: bool = False  # the condition HandlersHealthy names it
+    suspended: bool = False  # it is not called, as zombies have all of its workers
 
 
 class FailureStreak(NamedTuple):
@@ -370,6 +371,8 @@ class CallBinding:
     filter: Filter | None = None
     snapshots: SnapshotSource | None = None  # None for a handler that includes none
     breaker: CircuitBreaker | None = field(default=None, compare=False)  # of a plugin with onError: Disable
+    # Digests of the functions, with their imports and plugins: equal in generations with the same code.
+    code: tuple[str, ...] = field(default=(), compare=False)
     tally: CallTally = field(default_factory=CallTally, compare=False)
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)

@@ -429,6 +429,7 @@ class HandlerSlot(ABC, Generic[T]):
             lag=lag,
             duration=duration,
             fails=self.invocations.lasting_streak() is not None,
+            suspended=self.invocations.is_suspended,
         )
 
     @property
@@ -459,7 +460,8 @@ class HandlerSlot(ABC, Generic[T]):
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
-        return [(run.started, not run.overdue) for run in self.invocations.of(binding)]
+        calls = self.invocations.of(binding)
+        return [(call.started, call.keeps_worker or not call.overdue) for call in calls]
 
     def running(self, bindings: Collection[int] | None = None) -> list[str]:
         """The keys of the calls under way, for messages; of some bindings only, by their `id`."""

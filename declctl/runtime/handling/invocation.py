@@ -63,7 +63,8 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     """The processing of one item by the hooks of one handler: calls, results and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
-    `Invocations`; `keeps_worker`, after `overdue`; and `timer` and `cancelled_at`, on the machinery loop.
+    `Invocations`; `keeps_worker`, with or after `overdue`; and `timer` and `cancelled_at`, on the machinery
+    loop.
     """
 
     item: QueueItem[T]
@@ -72,7 +73,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     implementations: Sequence[Implementation]  # in the order of their calls
     replace_worker: Callable[[], None]  # of the pool that began it; the slot may have a newer pool by then
     overdue: bool = False  # the wait for it has ended: it is a zombie until it returns
-    keeps_worker: bool = False  # of a zombie: no other worker could be started in the place of its worker
+    keeps_worker: bool = False  # of a zombie: no other worker has taken the place of its worker
     timed_out: str = ""  # the message of its timeout; the failure was counted then
     was_cancelled_at_timeout: bool = False  # its timeout has cancelled and ended it; written by its worker
     cancelled_at: str = ""  # the moment of `abandon`, in words, for messages; empty if it was not abandoned

@@ -20,7 +20,8 @@ loop and wait. After a reload, a task may have a change that was queued for `def
 **Time limit.** A timer of the machinery loop, which no handler can block, watches a call in a thread. Its own
 loop cancels an `async def` call. At its `timeout` a call has failed, and is counted. If it can't be
 cancelled, it is not waited for: another worker replaces its worker, and its key is held until it returns.
-Until then it is a zombie.
+Until then it is a zombie. A handler has a bound on zombies (`MOST_ZOMBIES`): at the bound they keep their
+workers, so that the handler is suspended until one of them returns, or until its code changes.
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
@@ -114,6 +115,8 @@ _RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType
 # Changes that nobody has made just now; how long they wait says nothing about the delay of events.
 _NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
+MOST_ZOMBIES = 4
+"""The most zombies of one code of a handler, by its `queue.concurrency`."""
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
@@ -227,6 +230,11 @@ class SlotOfInvocations(Protocol[T]):
         ...
 
     @property
+    def binding(self) -> CallBinding:
+        """The newest binding."""
+        ...
+
+    @property
     def dead_letters(self) -> DeadLetters[Any]:
         """Where changes go that were given up with `onFailure: DeadLetter`."""
         ...
@@ -274,6 +282,7 @@ class Invocations(ABC, Generic[T]):
         self._running: dict[int, Invocation[T]] = {}  # by their id
         self._counts = HandlerCounts()
         self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
+        self._drained_for: tuple[str, ...] | None = None  # the code for which older code was drained last
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
 
@@ -487,6 +496,8 @@ class Invocations(ABC, Generic[T]):
         finally:
             if invocation.entered is not None:
                 self._tell_breaker(invocation, verdict)
+            if invocation.overdue:
+                self._renew_workers()
         # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
         # collection.
         invocation.failures.clear()
@@ -813,6 +824,7 @@ class Invocations(ABC, Generic[T]):
             if id(invocation) not in self._running or invocation.overdue:
                 return
             invocation.overdue = True
+            invocation.keeps_worker = is_kept = self._is_at_bound(invocation)
             self._counts.zombies += 1
             self._queue.exclude_from_limit(invocation.item)
         try:
@@ -830,8 +842,60 @@ class Invocations(ABC, Generic[T]):
             # Its timeout has told the breaker. Without one, a trial that never returns would keep it half
             # open.
             self._tell_breaker(invocation, None)
-            self._replace_worker_of(invocation)
+            if not is_kept:
+                self._replace_worker_of(invocation)
             self._slot.wake()  # workers of another pool may wait until they are let in
+        if is_kept and self.is_suspended:
+            self._log.warning(f"{self._name}: {self.suspended}", handler=self._name)
+
+    def _is_at_bound(self, zombie: Invocation[T]) -> bool:
+        """Whether no other worker takes the place of a zombie's. Under the lock.
+
+        The last zombies up to the bound keep their workers, as many as there are workers: then the handler
+        is called no more.
+        """
+        code = zombie.binding.code
+        if code != self._slot.binding.code == self._drained_for:
+            return False  # the present code needs the worker
+        replaced = sum(
+            each.overdue and not each.keeps_worker and each is not zombie and each.binding.code == code
+            for each in self._running.values()
+        )
+        return replaced >= (MOST_ZOMBIES - 1) * zombie.binding.plan.queue.concurrency
+
+    def drained(self) -> None:
+        """Let calls of older code keep no worker any longer: its drain has ended."""
+        self._drained_for = self._slot.binding.code
+        self._renew_workers()
+
+    def _renew_workers(self) -> None:
+        """Replace the workers that zombies keep, as far as the bound allows it now."""
+        renewed: list[Invocation[T]] = []
+        with self._lock:
+            for invocation in self._running.values():
+                if invocation.keeps_worker and not self._is_at_bound(invocation):
+                    invocation.keeps_worker = False
+                    renewed.append(invocation)
+        for invocation in renewed:
+            self._replace_worker_of(invocation)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether zombies have all workers, so that the handler is not called. From any thread."""
+        with self._lock:
+            kept = sum(
+                each.keeps_worker and each.replace_worker == self.replace_worker
+                for each in self._running.values()
+            )
+        return kept >= self._slot.binding.plan.queue.concurrency
+
+    @property
+    def suspended(self) -> str:
+        """Why the handler is suspended, in words."""
+        return (
+            f"suspended, as {self._counts.zombies:,} of its calls do not return; it goes on when one of them "
+            "returns, or when its code changes"
+        )
 
     def _replace_worker_of(self, invocation: Invocation[T]) -> None:
         """Start another worker in the pool that a zombie began in: a newer pool is complete."""

@@ -186,6 +186,11 @@ class Slots:
         streaks = {name: slot.invocations.lasting_streak() for name, slot in self._slots.items()}
         return {name: streak for name, streak in streaks.items() if streak is not None}
 
+    def suspended(self) -> Mapping[str, str]:
+        """Why handlers are suspended, by name: all of their workers are held by calls that do not return."""
+        found = {name: slot.invocations for name, slot in self._slots.items()}
+        return {name: calls.suspended for name, calls in found.items() if calls.is_suspended}
+
     def let_finalizer_go(self, handler: str, finalizer: str) -> None:
         """Let objects be released from a finalizer, because an edit removes it from the manifest."""
         if (slot := self._slots.get(handler)) is not None:
@@ -322,6 +327,8 @@ class Slots:
                     handler=slot.name,
                 )
         running = slot.abandon(ended.epoch) if slot.outstanding(ended.epoch) else 0
+        slot.hand_over(ended.epoch)  # also what the epoch has taken over from an earlier one
+        slot.invocations.drained()
         if ended.closing and (dropped := slot.queue.statistics().dropped):
             self._dropped[slot.name] += dropped
         return DrainRemainder(slot.name, waiting, running, removed=ended.closing)

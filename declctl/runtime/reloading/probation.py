@@ -38,11 +38,12 @@ class CallComparison(msgspec.Struct, frozen=True):
     new: CallTally
     old: CallTally | None  # None if the generation before had no such handler
     # Calls of the new code that have not returned: the time of their begin, and whether they hold a worker. A
-    # call that timed out holds none.
+    # call that timed out holds none, unless it keeps its worker.
     under_way: Sequence[tuple[float, bool]] = ()
     old_under_way: Sequence[tuple[float, bool]] = ()  # of the old code
     concurrency: int = 1  # `queue.concurrency`
     timeout: float | None = None  # of the handler, in seconds
+    suspended: bool = False  # zombies have all of its workers, so that no further call comes
 
     @property
     def all_failed(self) -> bool:
@@ -117,6 +118,8 @@ class ProbationPeriod:
             return f"{name}: {calls} for more than {limit:g} s, and nothing else gets through; {took}"
         was_good = old.calls > 0 and old.ratio <= self.policy.max_error_ratio
         several = min(self.policy.min_calls, _SEVERAL)
+        if one.suspended:
+            several = 1
         if new.calls >= self.policy.min_calls or (was_good and one.all_failed and new.calls >= several):
             return f"{what_failed({name: new})}; {before} {old}" if self._is_worse(new, old) else ""
         return ""
@@ -215,5 +218,6 @@ class Probation:
                 () if before is None else under_way(before),
                 concurrency=plan.queue.concurrency,
                 timeout=plan.timeout,
+                suspended=slot.invocations.is_suspended,
             )
         return found

@@ -413,7 +413,8 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
         plugins = {plugin.name: plugin for plugin in resolved.plugins}
-        make = _Bindings(number, loaded_code, listers, informers, services, loop, plugins)
+        digests = _CodeDigests(inputs, loaded_code)
+        make = _Bindings(number, loaded_code, listers, informers, services, loop, plugins, digests)
         bindings = {handler.name: make.of(handler) for handler in resolved.handlers}
         schedules = {
             schedule.name: _schedule(number, schedule, loaded_code, listers, services, loop)
@@ -439,6 +440,7 @@ class _Bindings(msgspec.Struct, frozen=True):
     services: RuntimeServices
     loop: LoopThread
     plugins: Mapping[str, PluginSpec]  # of the manifest, by name
+    digests: "_CodeDigests"
 
     def of(self, handler: HandlerPlan) -> HandlerBinding:
         """The binding of a handler."""
@@ -456,6 +458,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             self._filter(handler.filter, handler.events, handler.name),
             _snapshots(handler.include_snapshots_from, self.listers),
             self._breaker(handler),
+            self.digests.of_handler(handler),
             informers=self.informers[handler.resource],
         )
 
@@ -499,6 +502,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             binding.loop,
             snapshots=binding.snapshots,
             breaker=binding.breaker,
+            code=binding.code,
             informers=tuple(listened),
             sources=tuple(sources),
             lister=kind.lister,
@@ -618,7 +622,7 @@ async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> Resource
 
 
 class _CodeDigests:
-    """Digests of user code and of the versions of plugins, for indexes and transforms."""
+    """Digests of user code and of the versions of plugins, for handlers, indexes and transforms."""
 
     def __init__(self, inputs: Inputs, loaded_code: LoadedCode) -> None:
         self._inputs = inputs
@@ -629,6 +633,11 @@ class _CodeDigests:
         module = (origin or "").partition(":")[0]
         code = self._inputs.modules.get(module, self._inputs.code)
         return _code_digest(code, self._loaded_code.versions, self._inputs.forced)
+
+    def of_handler(self, handler: HandlerPlan) -> tuple[str, ...]:
+        """The digests of the code of a handler, its filters and its mappings."""
+        entries = (self.of(entry.module) for entry in handler.code if entry is not None)
+        return self._loaded_code.versions, *entries
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
         """The digest of the transforms of a watch; empty without any. As in `PlanSnapshot.identities`."""

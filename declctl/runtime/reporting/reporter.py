@@ -334,9 +334,12 @@ class StatusReporter:
         self._conditions.set("Degraded", holds=holds, reason=reason or "AsExpected", message=message)
 
     def _look_at_handlers(self) -> None:
-        """State whether the calls of a handler fail: the condition `HandlersHealthy`."""
-        failing = self._slots.failing()
-        if failing:
+        """State whether handlers are called and their calls succeed: the condition `HandlersHealthy`."""
+        failing, suspended = self._slots.failing(), self._slots.suspended()
+        if suspended:
+            message = "; ".join(f"{name}: {why}" for name, why in suspended.items())
+            self._conditions.set("HandlersHealthy", holds=False, reason="HandlerSuspended", message=message)
+        elif failing:
             message = f"{failing_handlers(failing)}; {_FAILING_ADVICE}"
             self._conditions.set("HandlersHealthy", holds=False, reason="CallsFail", message=message)
         else:

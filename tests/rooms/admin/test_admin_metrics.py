@@ -70,6 +70,7 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_handler_expression_errors_total": ("counter", {}),
     "declctl_handler_running": ("gauge", {"notify": 1}),
     "declctl_handler_timeouts_total": ("counter", {"notify": 5}),
+    "declctl_handler_suspended": ("gauge", {"notify": 0}),
     "declctl_handler_terminal_failures_total": ("counter", {"notify": 6}),
     "declctl_handler_gone_total": ("counter", {"notify": 0}),
     "declctl_handler_conflicts_total": ("counter", {"notify": 0}),

@@ -1,4 +1,4 @@
-"""The files by which commands find running controllers: who may read them, and which of them count."""
+"""The files by which commands find running controllers, and the files of cgroups: which of them count."""
 
 import errno
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from declctl.kit.memory import memory_left
 from declctl.kit.running_processes import (
     RunningProcess,
     registered,
@@ -131,3 +132,27 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(folder: Path, tmp_pat
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError), registered(this_process()):
         raise AssertionError("it was written")
+
+
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"), "rss 3\ntotal_inactive_file "
+_V2 = ("memory.max", "memory.current", "memory.stat"), "active_file 7\ninactive_file "
+
+
+@pytest.mark.parametrize(
+    ("own", "folders", "left"),
+    [
+        ("0::/\n", {".": (_V2, 500, 200, 30)}, 330),
+        ("0::/a/b/c\n", {"a/b/c": (_V2, "max", 1, 0), "a/b": (_V2, 400, 50, 0), "a": (_V2, 500, 490, 0)}, 10),
+        ("0::/../../elsewhere\n", {".": (_V2, 500, 200, 0)}, 300),
+        ("5:memory:/a\n", {"memory/a": (_V1, 9223372036854771712, 600, 0)}, None),
+        ("5:cpu,memory:/pod\n4:pids:/pod\n0::/\n", {"memory": (_V1, 500, 200, 30)}, 330),
+    ],
+)
+def test_the_nearest_limit_around_the_process_counts(own, folders, left, tmp_path: Path) -> None:
+    """A child of a controller must not use more; without a limit there is no number."""
+    for folder, ((names, keys), limit, used, cache) in folders.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in zip(names, (f"{limit}\n", f"{used}\n", f"{keys}{cache}\n"), strict=True):
+            (tmp_path / folder / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert (memory_left(tmp_path, tmp_path / "own"), memory_left(tmp_path, tmp_path / "none")) == (left, None)

@@ -119,7 +119,7 @@ def test_the_time_limit_is_that_of_the_import() -> None:
             time.sleep(0.5)
             peer.sendall(b'{"pid": 1}\n{"faults": []}\n')
             peer.shutdown(socket.SHUT_WR)
-            others.sendall(STATUS.pack(0, False))
+            others.sendall(STATUS.pack(0, False, 0))
 
     late = threading.Thread(target=be_late)
     late.start()
@@ -127,6 +127,22 @@ def test_the_time_limit_is_that_of_the_import() -> None:
     late.join()
     assert reports == [b'{"pid": 1}', b'{"faults": []}']
     assert ending == Ending(0, closed=False)
+
+
+def test_an_import_that_takes_too_much_memory_is_ended(children, bundle, tmp_path, monkeypatch) -> None:
+    """Before the kernel ends the controller, too. The refusal says so, names the import, and what to do."""
+    (left := tmp_path / "left").write_text(f"{400 << 20}")
+    (tmp_path / "limited.py").write_text(
+        "from declctl.kit import memory\nfrom declctl.runtime.checking import fork_server as it\n"
+        f"memory.memory_left = it.memory_left = lambda: int(open('{left}').read())\nit.main()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(preflight_pool, "MODULE", "limited")
+    code = f"import os\nopen('{left}2', 'w').write('{99 << 20}')\nos.replace('{left}2', '{left}')\n"
+    (fault,) = _import(children, _checked(bundle, f"{code}while True: pass\n")).errors
+    limit = "at most 300 MiB, as the memory limit of the container leaves no more"
+    assert fault.message == f"handlers:notify: importing it takes more memory than there is for it ({limit})"
+    assert (fault.code, "raise the memory limit" in str(fault.suggestion)) == ("DCL044", True)
 
 
 async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
