@@ -43,8 +43,7 @@ _TIME_ZONE = 2e-6
 _UNICODE_CLASS = 1000  # instructions
 _REPEATED = 5  # instructions, beside those of the repeated part
 _PATTERN_TOKEN = re.compile(
-    r"(?P<unicode>\\[pP](?:\{[^}]*\}|.))|\\.|(?P<open>\((?:\?[^):]*:?)?)|(?P<close>\))"
-    r"|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\]?)"
+    r"\\[pP](?:\{[^}]*\}?|.)|\\.|(?P<open>\((?:\?[^):]*:?)?)|(?P<close>\))|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\]?)"
     r"|(?P<repeat>[*+?]|\{(?P<least>\d+)(?P<comma>,(?P<most>\d*))?\})|.",
     re.DOTALL,
 )
@@ -84,7 +83,7 @@ class OverBudget(Exception):
         self.node = node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take three times as long to make
 class Measure:
     """The size of a value, with all that is in it; or the sum of such sizes."""
 
@@ -143,8 +142,8 @@ def program_size(pattern: str) -> float:
             atom = groups.pop()
             groups[-1] += atom
         else:
-            unicode = token[0].count("\\p") + token[0].count("\\P")
-            atom = unicode * _UNICODE_CLASS + (len(token[0]) if token["class"] else 1)
+            classes = token[0].count("\\p") + token[0].count("\\P")
+            atom = classes * _UNICODE_CLASS + (len(token[0]) if token["class"] else 1)
             groups[-1] += atom
     return sum(groups) + 1
 
@@ -171,7 +170,7 @@ class _Scope(NamedTuple):
 
 
 class CostModel:
-    """The costs of the evaluations of one expression. Immutable; from any thread.
+    """The costs of the evaluations of one expression. From any thread.
 
     Raises OverBudget if the expression costs too much with any object.
     """
@@ -179,18 +178,26 @@ class CostModel:
     def __init__(self, tree: ExpressionNode, variables: frozenset[str]) -> None:
         self._tree = tree
         self._variables = variables  # that are objects
+        self._within: dict[tuple[int, int], bool] = {}  # by the bits of the numbers of bytes and values
         self._check(_NOTHING)
-        below, above = 0, 25  # powers of two
-        while above - below > 1:
-            middle = (below + above) // 2
-            # The shortest element of a list has two bytes. Every byte may be structure.
+
+    def within(self, size: int, values: int) -> bool:
+        """Whether all objects of so many bytes and values together are within the budget.
+
+        It is fast, as answers are remembered by powers of two.
+        """
+        key = size.bit_length(), values.bit_length()
+        within = self._within.get(key)
+        if within is None:
+            # The shortest element of a list has two bytes.
+            most = Measure(1 << key[0], 1 << key[1], min(1 << key[0] >> 1, 1 << key[1]))
             try:
-                self._check(Measure(2**middle, 2**middle, 2 ** (middle - 1)))
-                below = middle
+                self._check(most)
+                within = True
             except OverBudget:
-                above = middle
-        self.always = 2**below
-        """Objects of so many bytes of JSON together are within the budget, whatever is in them."""
+                within = False
+            self._within[key] = within
+        return within
 
     def _check(self, each: Measure) -> None:
         walk = _Walk({}, each)

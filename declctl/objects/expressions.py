@@ -13,7 +13,7 @@ levels. So a deeply nested value is an error here. It holds the interpreter lock
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from declctl.objects.expression_costs import (
     MOST_SECONDS,
     TIME_PARTS,
     CostModel,
+    Measure,
     OverBudget,
     measure_json,
 )
@@ -102,6 +103,7 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self._program = _compile(text)
+        self._is_boolean = self._program.return_type().name() == "BOOL"  # or an error; else any type
         self._tree = tree_of(self._program.serialize())
         for node in self._tree.all():
             _check_cost_is_known(node)
@@ -144,42 +146,33 @@ class Expression:
     def _evaluate(
         self, records: Mapping[str, Record | None], more: Mapping[str, object] | None = None
     ) -> bool:
-        found = {
-            name: (fields, record, fields.text(record))
-            for name, fields in self._fields.items()
-            if (record := records.get(name)) is not None
-        }
-        data: dict[str, object] = {**dict.fromkeys(self._fields), **(more or {})}
-        if sum(len(text) for _, _, text in found.values()) <= self.costs.always:
-            for name, (fields, record, text) in found.items():
-                data[name] = fields.read(record, text)
-            return self._result(data, records)
-        # Most large objects have few large fields that are read.
-        found = {
-            name: (fields, record, fields.read_alone(text)) for name, (fields, record, text) in found.items()
-        }
-        sizes = [measure_json(text) for _, _, text in found.values()]
+        data: dict[str, object] = dict(more or {})
+        texts: dict[str, bytes] = {}
+        size = 0
+        for name, fields in self._fields.items():
+            data[name] = None
+            if (record := records.get(name)) is not None:
+                texts[name] = text = fields.text(record)
+                size += len(text)
+        # Every byte may be a value.
+        sizes = [] if self.costs.within(size, size) else self._sizes(texts)
         try:
-            self.costs.check_reading(sizes)
-            for name, (fields, record, text) in found.items():
-                data[name] = fields.read(record, text)
-            self.costs.check(sizes, data)
+            if sizes:
+                self.costs.check_reading(sizes)
+            for name, text in texts.items():
+                data[name] = self._fields[name].read(cast("Record", records[name]), text)
+            if sizes:
+                self.costs.check(sizes, data)
         except OverBudget as fault:
             # Equal for all objects, so that the log counts it as one fault.
             place = "to read it" if fault.node is None else f"with its character {fault.node.offset + 1}"
             raise EvaluationFailed(
                 f"it may take more than {_BUDGET} on an object of this size, {place}, and was not evaluated"
             ) from None
-        except OverflowError as fault:  # an integer that CEL does not have either
-            raise EvaluationFailed(_plain(str(fault))) from None
-        return self._result(data, records)
-
-    def _result(self, data: Mapping[str, object], records: Mapping[str, Record | None]) -> bool:
-        """The result for the values of the variables."""
         try:
             result = self._program.eval(data=data)
-            kind = result.type().name()
-            # Another result may be a list with a million elements, which is not read.
+            # The value of another type may be a list with a million elements.
+            kind = "BOOL" if self._is_boolean else result.type().name()
             value = result.value() if kind in ("BOOL", "ERROR") else None
         except Exception as fault:  # noqa: BLE001 - RuntimeError for a spent budget; and any other of C++
             raise EvaluationFailed(_plain(str(fault))) from None
@@ -189,6 +182,14 @@ class Expression:
             return value
         # An error comes back as its text, which Python would take for true.
         raise EvaluationFailed(_plain(str(value)) + self._advice(str(value), records))
+
+    def _sizes(self, texts: dict[str, bytes]) -> Sequence[Measure]:
+        """The sizes of objects; empty if they are within the budget. Leaves only fields that are read."""
+        for name, text in texts.items():
+            texts[name] = self._fields[name].read_alone(text)
+        sizes = [measure_json(text) for text in texts.values()]
+        total = sum(sizes, Measure(values=0))
+        return [] if self.costs.within(int(total.bytes), int(total.values)) else sizes
 
     def _advice(self, error: str, records: Mapping[str, Record | None]) -> str:
         if "non-message" in error and "old" in self._variables and records.get("old") is None:
@@ -214,7 +215,7 @@ class _Fields:
                 tree = _with(tree, read.steps)
         self._filled_in = FILLED_IN if tree is None else tuple(name for name in FILLED_IN if name in tree)
         self._decode_whole = msgspec.json.Decoder(dict[str, Any]).decode
-        self._decode = self._decode_raw = self._decode_whole
+        self._decode, self._decode_raw = self._decode_whole, None
         if tree is not None:
             self._decode = msgspec.json.Decoder(_struct(tree, Any)).decode
             self._decode_raw = msgspec.json.Decoder(_struct(tree, msgspec.Raw)).decode
@@ -225,6 +226,8 @@ class _Fields:
 
     def read_alone(self, text: bytes) -> bytes:
         """The JSON of an object with nothing but these fields, which are not decoded."""
+        if self._decode_raw is None:
+            return text
         try:
             return msgspec.json.encode(self._decode_raw(text))
         except UNREADABLE:  # a field is no object, though the expression reads fields of it; or broken JSON
@@ -394,7 +397,8 @@ def _unknown_values(tree: ExpressionNode) -> Iterator[UnknownValue]:
         if call.kind != "call" or call.name not in _COMPARISONS:
             continue
         names = {side.name for side in call.parts if side.kind == "variable"}
-        texts = [each for side in call.parts for each in (side, *side.parts) if each.kind == "text"]
+        lists = [side.parts for side in call.parts if side.kind == "list"]
+        texts = [each for parts in (call.parts, *lists) for each in parts if each.kind == "text"]
         for variable in names & _ENUMERATIONS.keys():
             values = tuple(map(str, _ENUMERATIONS[variable]))
             yield from (

@@ -153,7 +153,6 @@ def test_what_would_cost_too_much_is_not_begun(text, body):
         ("obj.l.exists(x, x == 'b')", {"l": ["a" * 100] * 8000}),
         ("obj.l.all(x, x.contains(obj.t))", {"l": ["ab" * 50] * 8000, "t": "ab"}),
         ("obj.l.all(x, x.env.filter(y, y.n == 'a').size() == 2)", {"l": [{"env": [{"n": "a"}] * 2}] * 800}),
-        ("obj.l.exists(x, x == 1)", {"l": [1, 2**70] * 50_000}),  # an error, as CEL has no such number
         ("obj.name == 'x'", {"name": "x", "l": [[]] * 480_000}),
     ],
 )
