@@ -18,7 +18,7 @@ _BOUND = (1, 8, 3)  # of a comprehension: the names of its variables; the accumu
 Kind = Literal["null", "text", "constant", "variable", "field", "call", "list", "map", "comprehension"]
 
 _NO_NAME = 99
-# The kinds of expressions, by number: the number of the name, and those of the parts in the order of the class below.
+# The kinds of expressions, by number: the number of the name, and those of the parts, in the order of a node.
 _KINDS: Mapping[int, tuple[Kind, int, tuple[int, ...]]] = {
     _CONSTANT: ("constant", _NO_NAME, ()),
     4: ("variable", 1, ()),
