@@ -299,6 +299,9 @@ def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sa
         monkeypatch.setattr(stray_finalizers, name, value)
     one, both = config_map("a"), config_map("both")
     both["metadata"]["finalizers"] = ["kubernetes.io/x", "other.dev/first"]
+    owned = {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {}}}
+    for obj in (one, both):  # the sandbox follows the managers of an object that has one
+        obj["metadata"]["managedFields"] = [{**owned, "fieldsType": "FieldsV1"}]
     runs = _run(rig, objects=[one, both])
     until("both are reconciled", lambda: len(rig.told("reconcile")) >= 2)
     assert runs.stop() == 0
