@@ -59,18 +59,6 @@ def test_a_label_with_dots_is_shown_as_it_has_to_be_written(declctl, hello, key)
     assert f"\n  help: write metadata.labels['{key}']\n" in said
 
 
-@pytest.mark.thorough
-def test_an_import_that_waits_is_shown_at_the_line_that_waits(declctl, hello):
-    """Who imports something slow reads which line it was, not only that something was slow."""
-    # The time limit of a pre-flight is that of a process: it passes for real.
-    (hello / "manifest.yaml").write_text(MANIFEST.replace("spec:", "spec:\n  reload: {preflightTimeout: 3s}"))
-    (hello / "handlers.py").write_text("import time\ndef on_pod(obj): pass\ntime.sleep(60)\n")
-    assert declctl("validate", "manifest.yaml").err.startswith(
-        "handlers.py:3:1: error DCL045: handlers:on_pod: importing it took longer than 3 s; "
-        "this line ran when the time was over\n  3 | time.sleep(60)\n    | ^\n"
-    )
-
-
 @pytest.fixture(name="check")
 def _check(declctl: Command, hello: Path, install: Callable) -> Callable:
     """Validates a manifest with a plugin `pager`, which has this source."""
