@@ -159,21 +159,6 @@ def test_a_plugin_that_hangs_is_named_with_its_line(check, hello):
     assert told + line in check("import time\n\ntime.sleep(1000)\n", entry).err
 
 
-def test_every_fault_of_a_plugins_config_is_shown_at_its_key(check):
-    """Three slips in a config are three faults of one run, each at the line where it stands."""
-    properties = "{'channel': {'type': 'string'}, 'level': {'enum': ['a', 'b']}}"
-    source = with_schema(f"{{'additionalProperties': False, 'properties': {properties}}}")
-    said = check(source, config("        chanel: '#ops'\n        level: c\n        channel: 5\n")).err
-    for line in (
-        "manifest.yaml:13:9: error DCL082: pager: config: unknown key 'chanel'",
-        '  help: did you mean "channel"?',
-        'manifest.yaml:14:16: error DCL082: pager: config.level: this is none of ["a", "b"]',
-        'manifest.yaml:15:18: error DCL082: pager: config.channel: this is not of type "string"',
-        "  help: put the value in quotes",
-    ):
-        assert f"{line}\n" in said
-
-
 @pytest.mark.parametrize(
     ("entry", "place"),
     [
