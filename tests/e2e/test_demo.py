@@ -1,4 +1,4 @@
-"""The first minute: `make demo`, and that of the README, a new manifest that runs against demo pods."""
+"""The first minute: `make demo`. The one of the README, a new manifest, is in test_installed."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import Declctl, environment, run
+from processes import environment
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -68,16 +68,3 @@ def test_the_demo_moves_reacts_to_an_edit_and_ends(demo: Demo) -> None:
     assert demo.process.wait(60) == 0
     assert not demo.saw("Traceback")
     assert not (demo.folder / ".demo").exists()
-
-
-def test_a_new_manifest_is_moving_at_once(tmp_path: Path) -> None:
-    """`declctl new manifest hello`, then `declctl run hello --sandbox --churn RATE`."""
-    assert run("new", "manifest", "hello", cwd=tmp_path).returncode == 0
-    handlers = tmp_path / "hello" / "handlers.py"
-    with Declctl(tmp_path / "hello", "--sandbox", "--churn", "20") as declctl:
-        until("changes are printed", lambda: sum("Modified pods demo/" in line for line in declctl.out) > 2)
-        text = handlers.read_text("utf-8")
-        handlers.write_text(text.replace("{change.type}", "{change.type.upper()}!"), "utf-8")
-        until("the new code is called", lambda: any("MODIFIED! pods" in line for line in declctl.out))
-        assert any("generation 2: ~handler print-changes (code), 0 LIST" in line for line in declctl.err)
-        assert declctl.stop() == 0

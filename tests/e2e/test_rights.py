@@ -36,6 +36,7 @@ spec:
       entryPoint: handlers:sweep
       retry: {{maxAttempts: 2, initialBackoff: 50ms, maxBackoff: 200ms}}
   reload: {{settle: 50ms, warmTimeout: 3s, preflight: "Off"}}
+  admin: {{bindAddress: "127.0.0.1:0"}}
 """
 # As a handler that deletes every pod whose deployment is not there.
 HANDLERS = """\
@@ -98,7 +99,10 @@ def rights(cluster: Cluster, namespace: str) -> Rights:
 def test_a_handler_deletes_nothing_for_want_of_a_right_to_read(
     rights: Rights, namespace: str, tmp_path: Path
 ) -> None:
-    """It is called again and again, and acts when it can read; nobody has to start it again."""
+    """It is called again and again, and acts when it can read; nobody has to start it again.
+
+    `doctor` names the right that is missing, and not the one that is there.
+    """
     files = {"manifest.yaml": MANIFEST.format(namespace=namespace), "handlers.py": HANDLERS}
     folder = BundleDir(tmp_path / "bundle", files)
     kubeconfig = tmp_path / "kubeconfig-of-the-user"
@@ -114,13 +118,24 @@ def test_a_handler_deletes_nothing_for_want_of_a_right_to_read(
         assert "forbidden" in degraded["message"]
         said = [line for line in tuple(declctl.err) if "grant list and watch" in line]
         assert len(said) == 1
+        status, (refused,) = _doctor(folder.path, kubeconfig)
+        assert (status, refused["state"]) == (1, "failed")
+        assert f"you may not list or watch deployments in the namespace {namespace}" in refused["found"]
 
         rights.grant()
         kept = {f"keep {name}" for name in NAMES}
         until("each pod is kept", lambda: kept <= set(declctl.out), seconds=120)
         declctl.wait_until_synced()
         assert [line for line in declctl.out if line.startswith("delete")] == []
+        assert _doctor(folder.path, kubeconfig)[0] == 0
         assert declctl.stop() == 0
+
+
+def _doctor(folder: Path, kubeconfig: Path) -> tuple[int, list[dict[str, str]]]:
+    """The exit status, and what is found about rights."""
+    done = run("doctor", ".", "--kubeconfig", str(kubeconfig), "-o", "json", cwd=folder)
+    assert done.stderr == ""
+    return done.returncode, [each for each in json.loads(done.stdout)["checks"] if each["name"] == "rights"]
 
 
 async def test_a_program_that_uses_the_library_takes_nothing_for_absent(
@@ -156,36 +171,3 @@ async def test_a_program_that_uses_the_library_takes_nothing_for_absent(
     finally:
         await client.close()
     assert seen == ["not synced"] * len(NAMES) + ["keep"] * len(NAMES)
-
-
-def _doctor(folder: Path, kubeconfig: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
-    """The exit status, and the checks by name."""
-    done = run("doctor", ".", "--kubeconfig", str(kubeconfig), "-o", "json", cwd=folder)
-    assert done.stderr == ""
-    found: dict[str, list[dict[str, str]]] = {}
-    for check in json.loads(done.stdout)["checks"]:
-        found.setdefault(check["name"], []).append(check)
-    return done.returncode, found
-
-
-@pytest.fixture
-def folder(namespace: str, tmp_path: Path) -> Path:
-    """A manifest that reads pods and deployments, with an admin port of its own."""
-    manifest = f"{MANIFEST.format(namespace=namespace)}  admin: {{bindAddress: '127.0.0.1:0'}}\n"
-    return BundleDir(tmp_path / "bundle", {"manifest.yaml": manifest, "handlers.py": HANDLERS}).path
-
-
-def test_a_user_without_a_right_is_told_which(
-    cluster: Cluster, namespace: str, folder: Path, tmp_path: Path
-) -> None:
-    """The right that is there is not named; the one that is missing is, and the exit status is 1."""
-    rights = Rights(cluster, namespace)
-    kubeconfig = tmp_path / "kubeconfig-of-the-user"
-    kubeconfig.write_text(yaml.safe_dump(rights.kubeconfig))
-    status, found = _doctor(folder, kubeconfig)
-    refused = [check["found"] for check in found["rights"] if check["state"] == "failed"]
-    assert status == 1
-    assert len(refused) == 1
-    assert f"you may not list or watch deployments in the namespace {namespace}" in refused[0]
-    rights.grant()
-    assert _doctor(folder, kubeconfig)[0] == 0

@@ -67,20 +67,14 @@ def test_all_is_well_with_a_cluster(declctl, server):
     assert "ms" in found["cluster"]["found"]
 
 
-def test_a_missing_right_fails_with_the_rule_to_grant(declctl, hello, server):
-    """It is what `validate --cluster` finds: also for the Lease, without which no process would ever lead."""
+def test_a_missing_right_fails_with_the_rule_to_grant(declctl, server):
+    """It is what `validate --cluster` finds."""
     server.faults.refuse(403, Match(verb="watch", resource="pods"))
     rights = in_cluster(declctl, status=1)["rights"]
     assert rights["state"] == "failed"
     assert "you may not watch pods in the whole cluster (manifest.yaml:5)" in rights["found"]
     rule = '{apiGroups: [""], resources: ["pods"], verbs: ["list", "watch"]}'
     assert f"grant it by a ClusterRole with the rule {rule}" in rights["advice"]
-    server.faults.clear()
-    server.faults.refuse(403, Match(verb="update", resource="leases", namespace="kube-system"))
-    with (hello / "manifest.yaml").open("a") as manifest:
-        manifest.write("  leaderElection: {enabled: true, namespace: kube-system}\n")
-    found = in_cluster(declctl, status=1)["rights"]["found"]
-    assert "you may not update leases in the namespace kube-system" in found
 
 
 def test_a_cluster_that_accepts_and_never_answers_is_one_failed_check(declctl, server):

@@ -42,6 +42,16 @@ FAULTS = {
         *("handlers.pod", None, {"handlers/pods.py": "", "handlers/nodes.py": ""}),
         *("DCL040", ..., 'did you mean "handlers.pods"?'),
     ),
+    "a module that is not there": (
+        *(
+            "completely_different",
+            "",
+            {},
+            "DCL040",
+            ...,
+            "create completely_different.py beside the manifest",
+        ),
+    ),
     "a module below a module": ("pods.extra", "x = 1", {}, "DCL040", ..., ...),
     "an attribute that is misspelled": (
         *("pods:on_chnage", "def on_change(obj): ...", {}),
@@ -73,6 +83,7 @@ FAULTS = {
         *("DCL043", IMPORTING + "KeyError: 'DECLCTL_NO_SUCH_THING'", ...),
     ),
     "a raise in a sibling": ("pods", "import rules", {"rules.py": "§1 / 0"}, "DCL043", ..., ...),
+    "a raise inside a library": ("pods", 'import json\nx = §json.loads("{")\n', {}, "DCL043", ..., ...),
     "a package that is not installed": (
         *("pods", "import os\n§import not_installed.part\n", {}, "DCL043", ...),
         "install the package that has not_installed, or put not_installed.py beside the manifest",
@@ -167,21 +178,6 @@ def test_what_is_no_text_is_broken_python(data):
     finally:
         namespace.close()
     assert (caught.value.code, caught.value.file, caught.value.line) == ("DCL042", "app/pods.py", 1)
-
-
-def test_a_missing_top_level_module_says_where_it_was_looked_for(fault):
-    """The folder is named, and the file to create."""
-    error = fault({"pods.py": ""}, "completely_different")
-    assert error.code == "DCL040"
-    assert "app" in error.message
-    assert error.suggestion == "create completely_different.py beside the manifest"
-
-
-def test_a_raise_inside_a_library_is_shown_where_the_file_called_it(fault):
-    """The innermost line of the person's own files is shown, not one of the library."""
-    error = fault({"pods.py": 'import json\nx = §json.loads("{")\n'}, "pods")
-    assert error.code == "DCL043"
-    assert "JSONDecodeError" in error.message
 
 
 MARKED = "from declctl import hookimpl\n@hookimpl"

@@ -566,27 +566,16 @@ schedule cron: '@daily', timeZone: §Factory   => write an IANA name such as Eur
 schedule cron: '@daily', timeZone: §Berlin   => did you mean "Europe/Berlin"?
 
 # fine Values that ask for what happens anyway, or for what can be done
-handler mode: Event
-handler filter: {}
-handler debounce: 0s
-handler debounce: 500ms
-handler queue: {name: default, concurrency: 2}
-handler queue: {name: slow, concurrency: 2}
-handler onFailure: Retry
-handler onFailure: Ignore, retry: {maxAttempts: 3}
+handler mode: Event, filter: {}, debounce: 0s, onFailure: Retry, replay: Never
+handler debounce: 500ms, onFailure: Ignore, retry: {maxAttempts: 3}
 handler onFailure: DeadLetter, retry: {maxAttempts: 3}
 handler onFailure: DeadLetter, mode: Reconcile
-handler replay: Never
-spec schedules: []
-spec leaderElection: {enabled: no}
+spec schedules: []\nleaderElection: {enabled: no}\nreload: {probationPeriod: 0s}\nsharding: {}\nmetrics: {}
 spec metrics: {bindAddress: 127.0.0.1:8081}
 spec admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: ':9000'}
 spec admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: '127.0.0.1:9000'}
 spec admin: {bindAddress: '127.0.0.1:9000'}\nmetrics: {bindAddress: '10.0.0.5:9000'}
 spec admin: {bindAddress: ':0'}\nmetrics: {bindAddress: ':0'}
-spec metrics: {}
-spec reload: {probationPeriod: 0s}
-spec sharding: {}
 spec resources: [{name: a, apiVersion: v1, kind: Pod, indexers: [{name: byNode, fieldPath: spec.nodeName}]},
     {name: b, apiVersion: v1, kind: Pod, indexers: [{name: byNode, fieldPath: spec.nodeName}]}]
 handlers {name: a, resourceRef: {name: pods}, entryPoint: h, queue: {name: slow, concurrency: 2}},
@@ -597,8 +586,7 @@ handlers {name: a, resourceRef: {name: pods}, entryPoint: h, queue: {name: slow,
 schedule cron: '0 0 29 2 *'
 schedule cron: '0 0 31 * *'
 schedule cron: '@daily'
-bare indexers: [{name: a, fieldPath: metadata.annotations.x}]
-bare indexers: [{name: b, entryPoint: 'm:f'}]
+bare indexers: [{name: a, fieldPath: metadata.annotations.x}, {name: b, entryPoint: 'm:f'}]
 bare transform: {dropFields: [metadata.annotations]}
 resource cache: {mode: Frames}, indexers: [{name: it, fieldPath: spec.nodeName}]
 resource cache: {mode: Objects}, indexers: [{name: it, fieldPath: spec.x}], transform: {dropFields: [status]}
@@ -608,10 +596,9 @@ bare-watch mapTo: {fieldPath: metadata.annotations.x}
 drops-watch mapTo: {label: x}, filter: {labelSelector: a=b}
 drops-watch mapTo: {fieldPath: spec.nodeName}, filter: {entryPoint: 'm:f'}
 watch mapTo: {fieldPath: status.phase}
-filter changedPaths: [metadata]
-filter expression: "change.type in ['Added', 'Deleted'] || change.reason == 'OutOfScope'"
+filter changedPaths: [metadata],
+    expression: "change.type in ['Added', 'Deleted'] || change.reason == 'OutOfScope' || change.type == obj.a"
 filter expression: "obj.type == 'Foo' && change.initial"
-filter expression: "change.type == obj.data.type"
 filter expression: "'${env:SECRET}' == change.type"
 spec resources: [{name: pods, apiVersion: v1, kind: Pod, transform: {dropFields: []}}]
     \nhandlers: [{name: a, resourceRef: {name: pods}, entryPoint: m,

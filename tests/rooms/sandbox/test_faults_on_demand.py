@@ -22,15 +22,6 @@ def test_a_rule_meets_what_it_matches():
     assert given.meet("list", "pods", "team")[1].code == 500
 
 
-def test_a_rule_is_used_up():
-    """With `times` it meets so many requests and is gone."""
-    given = faults()
-    rule = given.refuse(503, times=2)
-    codes = [refusal.code if (refusal := given.meet("get", "pods", "")[1]) else 200 for _ in range(4)]
-    assert codes == [503, 503, 200, 200]
-    assert (rule.hits, given.rules) == (2, [])
-
-
 def test_too_many_requests_says_when_to_come_back():
     """A 429 has a Retry-After of a second, or of as long as told."""
     assert faults().refuse(429).refusal.retry_after == 1
@@ -56,28 +47,16 @@ def test_a_list_that_trickles_is_not_late():
     assert given.rules == []
 
 
-def test_orders_reach_the_watches_of_one_resource():
-    """Cuts and broken lines go to the watches of that resource only, and say how many."""
+def test_orders_and_silence_are_for_the_watches_of_one_resource():
+    """Or for all of them; an order says how many it has reached."""
     given = faults()
     stream = WatchOrders("pods")
     given.streams.append(stream)
-    assert given.cut_watches("nodes") == 0
-    assert given.cut_watches("pods", clean=True) == 1
-    assert stream.ending == "clean"
-    assert given.cut_mid_line() == 1
-    assert stream.ending == "mid line"
-    assert given.malformed_line() == 1
-    assert given.huge_line(5000) == 1
-    assert len(stream.injected) == 2
-    assert stream.awake.is_set()
-
-
-def test_silence_and_speech():
-    """Silence holds for one resource or for all, until somebody speaks."""
-    given = faults()
+    assert [given.cut_watches("nodes"), given.malformed_line("nodes"), given.huge_line(9, "nodes")] == [0] * 3
+    assert (stream.ending, len(stream.injected)) == ("", 0)
+    assert (given.cut_watches("pods", clean=True), stream.ending) == (1, "clean")
     given.silence("pods")
-    assert given.is_silent("pods")
-    assert not given.is_silent("nodes")
+    assert (given.is_silent("pods"), given.is_silent("nodes")) == (True, False)
     given.silence()
     assert given.is_silent("nodes")
     given.speak()

@@ -16,23 +16,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("target", "patch", "expected"),
-    [
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patch_follows_its_standard(target, patch, expected):
-    """The examples of RFC 7386 come out as the RFC says."""
-    assert merge_patch(target, patch) == expected
-
-
 @given(st.dictionaries(st.text(max_size=2), JSON), st.dictionaries(st.text(max_size=2), JSON))
 def test_merge_patch_twice_is_once(target, patch):
     """Applying a merge patch again changes nothing, and the given object is never touched."""
@@ -42,26 +25,22 @@ def test_merge_patch_twice_is_once(target, patch):
     assert target == before
 
 
-@pytest.mark.parametrize(
-    ("target", "operations", "expected"),
-    [
-        ({"a": 1}, [{"op": "add", "path": "/b", "value": 2}], {"a": 1, "b": 2}),
-        ({"a": [1, 3]}, [{"op": "add", "path": "/a/1", "value": 2}], {"a": [1, 2, 3]}),
-        ({"a": [1]}, [{"op": "add", "path": "/a/-", "value": 2}], {"a": [1, 2]}),
-        ({"a": 1}, [{"op": "remove", "path": "/a"}], {}),
-        ({"a": [1, 2]}, [{"op": "remove", "path": "/a/0"}], {"a": [2]}),
-        ({"a": 1}, [{"op": "replace", "path": "/a", "value": None}], {"a": None}),
-        ({"a": [1]}, [{"op": "replace", "path": "/a/0", "value": 5}], {"a": [5]}),
-        ({"a": {"b": 1}}, [{"op": "move", "from": "/a/b", "path": "/c"}], {"a": {}, "c": 1}),
-        ({"a": [1]}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": [1], "b": [1]}),
-        ({"x/y": 1, "m~n": 2}, [{"op": "remove", "path": "/x~1y"}, {"op": "remove", "path": "/m~0n"}], {}),
-        ({"a": 1}, [{"op": "test", "path": "/a", "value": 1}, {"op": "remove", "path": "/a"}], {}),
-    ],
-)
-def test_json_patch_follows_its_standard(target, operations, expected):
+def test_json_patch_follows_its_standard():
     """Every operation of RFC 6902 does what the RFC says, and the given object is not touched."""
+    target = {"a": {"b": 1}, "l": [1, 3], "x/y": 1, "m~n": 2}
+    operations = [
+        {"op": "add", "path": "/l/1", "value": 2},
+        {"op": "add", "path": "/l/-", "value": 4},
+        {"op": "remove", "path": "/l/0"},
+        {"op": "replace", "path": "/l/0", "value": None},
+        {"op": "move", "from": "/a/b", "path": "/c"},
+        {"op": "copy", "from": "/l", "path": "/d"},
+        {"op": "remove", "path": "/x~1y"},
+        {"op": "test", "path": "/m~0n", "value": 2},
+    ]
     before = copy.deepcopy(target)
-    assert json_patch(target, operations) == expected
+    found = json_patch(target, operations)
+    assert found == {"a": {}, "l": [None, 3, 4], "m~n": 2, "c": 1, "d": [None, 3, 4]}
     assert target == before
 
 
