@@ -323,10 +323,6 @@ async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
             "impersonate-uid: u-1",
             "impersonate-user: jane",
         ]
-
-
-def test_nobody_is_impersonated_unless_it_is_said():
-    """A user without `as` acts as itself."""
     assert UserSpec(token="t").impersonation == ()
 
 
@@ -452,17 +448,8 @@ def test_a_token_file_that_is_none_is_a_sentence(kind, said, tmp_path):
     assert cluster.configuration.api_key == {"BearerToken": "Bearer own"}
 
 
-def test_a_token_file_comes_before_a_token(tmp_path):
-    """As in client-go: the file is what is rotated, and `token` is used until the file has given one."""
-    (tmp_path / "token").write_text("new\n")
-    file = written(config(user={"tokenFile": "token", "token": "old"}), tmp_path)
-    assert found(file).configuration.api_key == {"BearerToken": "Bearer new"}
-    (tmp_path / "token").write_text("\n")
-    assert found(file).configuration.api_key == {"BearerToken": "Bearer old"}
-
-
 async def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
-    """As in client-go: a `token` beside it is shown only after the server has refused that of the file."""
+    """As in client-go: the file comes before a `token`, which is shown after the server has refused it."""
     token = tmp_path / "token"
     token.write_text("new")
     clock = ManualClock()
@@ -544,6 +531,7 @@ PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
         ("exit 3", "ended with status 3"),
         ("printf 'a\\033[31mb\\nc' >&2; exit 1", "ended with status 1: a\ufffd[31mb c"),
         ("kill -9 $$", "ended with status -9"),
+        ('echo \'{"status": {"token": "secret\'', "no ExecCredential"),  # a token that was cut off
         ("cat; exit 4", "ended with status 4"),  # standard input has nothing
         (
             'echo \'{"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "t"}}\'',
@@ -552,12 +540,16 @@ PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
     ],
 )
 def test_a_credential_plugin_that_misbehaves_is_ended_with_a_sentence(script, said, tmp_path):
-    """It neither fills the memory nor waits for input, and colours of a terminal are not passed on."""
+    """It neither fills the memory nor waits for input, and colours of a terminal are not passed on.
+
+    What it wrote is never shown.
+    """
     user = {"exec": {**PLUGIN, "args": ["-c", script]}}
     with bounded(seconds=60, megabytes=100):
         message = refused(config(user=user), tmp_path)
     assert "the credential plugin 'sh'" in message
     assert said in message
+    assert "secret" not in message
 
 
 def test_a_credential_plugin_that_hangs_is_killed(tmp_path, monkeypatch):
@@ -596,12 +588,6 @@ def test_an_extension_that_is_no_json_is_named(extension, tmp_path):
     user = {"exec": {**PLUGIN, "provideClusterInfo": True}}
     named = [{"name": "client.authentication.k8s.io/exec", "extension": extension}]
     assert "can't be written as JSON" in refused(config(user=user, extensions=named), tmp_path)
-
-
-def test_what_a_plugin_wrote_is_never_shown(tmp_path):
-    """It may be a token, cut off."""
-    user = {"exec": {**PLUGIN, "args": ["-c", 'echo \'{"status": {"token": "secret\'']}}
-    assert "secret" not in refused(config(user=user), tmp_path)
 
 
 def test_the_first_of_two_files_wins_and_each_has_its_own_folder(tmp_path, monkeypatch):
