@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import logging
 import os
 import random
@@ -26,6 +25,7 @@ from declctl.transport.kubeconfig import UserSpec
 from declctl.transport.official import OfficialClients
 from tests.hostile.bounds import bounded
 from tests.hostile.certificates import self_signed
+from tests.raw_server import CHUNKED, RawServer, chunk, writing
 
 
 @pytest.fixture(autouse=True)
@@ -282,18 +282,6 @@ def test_random_kubeconfigs_end_in_a_sentence(tmp_path):
 
 async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
     """`as` and what goes with it reach the server from our requests and from both official clients."""
-    seen = []
-
-    async def serve(reader, writer):
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-                )
-                await writer.drain()
-        writer.close()
-
     user = {
         "token": "t",
         "as": "jane",
@@ -301,19 +289,18 @@ async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
         "as-groups": ["dev", "ops"],
         "as-user-extra": {"example.com/scope": ["view", "list"]},
     }
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    client = await Client.from_kubeconfig_dict(config(url, user))
-    await client.version()
-    await client.api_client().call_api("GET", f"{url}/aio", {})
-    synchronous = client.sync_api_client()
-    await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
-    with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
-        synchronous.call_api = lambda *_: None
-    await client.close()
-    listening.close()
-    assert [head.split()[1] for head in seen] == ["/version", "/aio", "/sync"]
-    for head in seen:
+    async with RawServer(writing(CHUNKED + chunk(b"{}") + b"0\r\n\r\n")).listening() as server:
+        url = f"http://127.0.0.1:{server.port}"
+        client = await Client.from_kubeconfig_dict(config(url, user))
+        await client.version()
+        await client.api_client().call_api("GET", f"{url}/aio", {})
+        synchronous = client.sync_api_client()
+        await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
+        with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
+            synchronous.call_api = lambda *_: None
+        await client.close()
+    assert [head.split()[1] for head in server.requests] == ["/version", "/aio", "/sync"]
+    for head in server.requests:
         lines = sorted(line.lower() for line in head.splitlines() if line.lower().startswith("impersonate"))
         assert lines == [
             "impersonate-extra-example.com%2fscope: list",
