@@ -575,19 +575,3 @@ def test_an_extension_that_is_no_json_is_named(extension, tmp_path):
     user = {"exec": {**PLUGIN, "provideClusterInfo": True}}
     named = [{"name": "client.authentication.k8s.io/exec", "extension": extension}]
     assert "can't be written as JSON" in refused(config(user=user, extensions=named), tmp_path)
-
-
-def test_the_first_of_two_files_wins_and_each_has_its_own_folder(tmp_path, monkeypatch):
-    """As kubectl merges: entries and current-context of the first, paths beside the file that names them."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for number, folder in enumerate(folders):
-        folder.mkdir()
-        self_signed(folder)
-        content = config(f"https://server-{number}", **{"certificate-authority": "tls.crt"})
-        if number == 0:
-            del content["clusters"]
-        written(content, folder)
-    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(folder / "config") for folder in folders))
-    cluster = asyncio.run(find_cluster(kubeconfig=None, context=None))
-    assert cluster.configuration.host == "https://server-1"
-    assert cluster.configuration.ssl_ca_cert == str(folders[1] / "tls.crt")
