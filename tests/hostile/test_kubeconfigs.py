@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import logging
 import os
 import random
@@ -26,6 +25,7 @@ from declctl.transport.kubeconfig import UserSpec
 from declctl.transport.official import OfficialClients
 from tests.hostile.bounds import bounded
 from tests.hostile.certificates import self_signed
+from tests.raw_server import CHUNKED, RawServer, chunk, writing
 
 
 @pytest.fixture(autouse=True)
@@ -282,18 +282,6 @@ def test_random_kubeconfigs_end_in_a_sentence(tmp_path):
 
 async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
     """`as` and what goes with it reach the server from our requests and from both official clients."""
-    seen = []
-
-    async def serve(reader, writer):
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-                )
-                await writer.drain()
-        writer.close()
-
     user = {
         "token": "t",
         "as": "jane",
@@ -301,19 +289,18 @@ async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
         "as-groups": ["dev", "ops"],
         "as-user-extra": {"example.com/scope": ["view", "list"]},
     }
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    client = await Client.from_kubeconfig_dict(config(url, user))
-    await client.version()
-    await client.api_client().call_api("GET", f"{url}/aio", {})
-    synchronous = client.sync_api_client()
-    await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
-    with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
-        synchronous.call_api = lambda *_: None
-    await client.close()
-    listening.close()
-    assert [head.split()[1] for head in seen] == ["/version", "/aio", "/sync"]
-    for head in seen:
+    async with RawServer(writing(CHUNKED + chunk(b"{}") + b"0\r\n\r\n")).listening() as server:
+        url = f"http://127.0.0.1:{server.port}"
+        client = await Client.from_kubeconfig_dict(config(url, user))
+        await client.version()
+        await client.api_client().call_api("GET", f"{url}/aio", {})
+        synchronous = client.sync_api_client()
+        await asyncio.to_thread(synchronous.call_api, "GET", f"{url}/sync", {})
+        with pytest.raises(UsageError, match=r"kubernetes\.stream can't impersonate"):
+            synchronous.call_api = lambda *_: None
+        await client.close()
+    assert [head.split()[1] for head in server.requests] == ["/version", "/aio", "/sync"]
+    for head in server.requests:
         lines = sorted(line.lower() for line in head.splitlines() if line.lower().startswith("impersonate"))
         assert lines == [
             "impersonate-extra-example.com%2fscope: list",
@@ -323,10 +310,6 @@ async def test_whoever_is_impersonated_is_said_with_every_request(tmp_path):
             "impersonate-uid: u-1",
             "impersonate-user: jane",
         ]
-
-
-def test_nobody_is_impersonated_unless_it_is_said():
-    """A user without `as` acts as itself."""
     assert UserSpec(token="t").impersonation == ()
 
 
@@ -452,17 +435,8 @@ def test_a_token_file_that_is_none_is_a_sentence(kind, said, tmp_path):
     assert cluster.configuration.api_key == {"BearerToken": "Bearer own"}
 
 
-def test_a_token_file_comes_before_a_token(tmp_path):
-    """As in client-go: the file is what is rotated, and `token` is used until the file has given one."""
-    (tmp_path / "token").write_text("new\n")
-    file = written(config(user={"tokenFile": "token", "token": "old"}), tmp_path)
-    assert found(file).configuration.api_key == {"BearerToken": "Bearer new"}
-    (tmp_path / "token").write_text("\n")
-    assert found(file).configuration.api_key == {"BearerToken": "Bearer old"}
-
-
 async def test_a_token_file_that_is_emptied_leaves_its_last_token(tmp_path):
-    """As in client-go: a `token` beside it is shown only after the server has refused that of the file."""
+    """As in client-go: the file comes before a `token`, which is shown after the server has refused it."""
     token = tmp_path / "token"
     token.write_text("new")
     clock = ManualClock()
@@ -544,6 +518,7 @@ PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
         ("exit 3", "ended with status 3"),
         ("printf 'a\\033[31mb\\nc' >&2; exit 1", "ended with status 1: a\ufffd[31mb c"),
         ("kill -9 $$", "ended with status -9"),
+        ('echo \'{"status": {"token": "secret\'', "no ExecCredential"),  # a token that was cut off
         ("cat; exit 4", "ended with status 4"),  # standard input has nothing
         (
             'echo \'{"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "t"}}\'',
@@ -552,12 +527,16 @@ PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
     ],
 )
 def test_a_credential_plugin_that_misbehaves_is_ended_with_a_sentence(script, said, tmp_path):
-    """It neither fills the memory nor waits for input, and colours of a terminal are not passed on."""
+    """It neither fills the memory nor waits for input, and colours of a terminal are not passed on.
+
+    What it wrote is never shown.
+    """
     user = {"exec": {**PLUGIN, "args": ["-c", script]}}
     with bounded(seconds=60, megabytes=100):
         message = refused(config(user=user), tmp_path)
     assert "the credential plugin 'sh'" in message
     assert said in message
+    assert "secret" not in message
 
 
 def test_a_credential_plugin_that_hangs_is_killed(tmp_path, monkeypatch):
@@ -596,25 +575,3 @@ def test_an_extension_that_is_no_json_is_named(extension, tmp_path):
     user = {"exec": {**PLUGIN, "provideClusterInfo": True}}
     named = [{"name": "client.authentication.k8s.io/exec", "extension": extension}]
     assert "can't be written as JSON" in refused(config(user=user, extensions=named), tmp_path)
-
-
-def test_what_a_plugin_wrote_is_never_shown(tmp_path):
-    """It may be a token, cut off."""
-    user = {"exec": {**PLUGIN, "args": ["-c", 'echo \'{"status": {"token": "secret\'']}}
-    assert "secret" not in refused(config(user=user), tmp_path)
-
-
-def test_the_first_of_two_files_wins_and_each_has_its_own_folder(tmp_path, monkeypatch):
-    """As kubectl merges: entries and current-context of the first, paths beside the file that names them."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for number, folder in enumerate(folders):
-        folder.mkdir()
-        self_signed(folder)
-        content = config(f"https://server-{number}", **{"certificate-authority": "tls.crt"})
-        if number == 0:
-            del content["clusters"]
-        written(content, folder)
-    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(folder / "config") for folder in folders))
-    cluster = asyncio.run(find_cluster(kubeconfig=None, context=None))
-    assert cluster.configuration.host == "https://server-1"
-    assert cluster.configuration.ssl_ca_cert == str(folders[1] / "tls.crt")

@@ -22,8 +22,8 @@ from declctl.objects import GroupVersionKind, ListOptions, WatchOptions, answers
 from declctl.transport import Client, LineSplitter
 from tests.hostile import fuzzing
 from tests.hostile.bounds import bounded
+from tests.raw_server import CHUNKED, RawServer, chunk, writing
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 PODS = GroupVersionKind("", "v1", "Pod")
 SEEDS = int(os.environ.get("DECLCTL_FUZZED_ANSWERS", "30000"))
 
@@ -33,70 +33,27 @@ def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def chunk(content: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(content), content)
-
-
-class Server:
-    """Writes bytes of one's choosing: `script(path, writer)` for each request of each connection."""
-
-    def __init__(self, script):
-        self.script = script
-        self.connections = 0
-        self.requests = []
-        self.closed = 0  # connections that the client has ended
-
-    async def serve(self, reader, writer):
-        self.connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
-            while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.requests.append(head)
-                await self.script(head.split()[1].decode(), writer)
-                await writer.drain()
-        self.closed += 1
-        writer.close()
-
-
 def talk(script, use, *, user=None, tls=None, **fields):
     """Do `use(client, server)` with a server; what it returns. It has to end in time."""
 
     async def go():
-        server = Server(script)
-        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
-        port = listening.sockets[0].getsockname()[1]
-        cluster = {"server": f"http://127.0.0.1:{port}"}
-        if tls is not None:
-            cluster = {"server": f"https://localhost:{port}", "insecure-skip-tls-verify": True}
-        client = await Client.from_kubeconfig_dict(
-            {
+        async with asyncio.timeout(60), RawServer(script).listening(tls) as server:
+            cluster = {"server": f"http://127.0.0.1:{server.port}"}
+            if tls is not None:
+                cluster = {"server": f"https://localhost:{server.port}", "insecure-skip-tls-verify": True}
+            config = {
                 "current-context": "test",
                 "clusters": [{"name": "test", "cluster": cluster | fields}],
                 "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
                 "users": [{"name": "test", "user": user or {}}],
             }
-        )
-        try:
-            async with asyncio.timeout(60):
+            client = await Client.from_kubeconfig_dict(config)
+            try:
                 return await use(client, server)
-        finally:
-            await client.close()
-            listening.close()
+            finally:
+                await client.close()
 
     return asyncio.run(go())
-
-
-def writing(*pieces, close=False):
-    """A script that answers anything with these bytes."""
-
-    async def script(_, writer):
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        if close:
-            writer.close()
-
-    return script
 
 
 def source(client):

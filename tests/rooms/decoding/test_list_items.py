@@ -84,15 +84,6 @@ def test_a_broken_item_costs_itself():
     assert "kept" in page.kept_raw[0]
 
 
-def test_what_the_cache_holds_is_given_back():
-    """A relist of unchanged objects makes no second copy of them."""
-    made = projection(NODE_NAME)
-    body = TYPED + b",".join(item(f"pod-{number}", text="x" * 700) for number in range(10)) + b"]}"
-    held = {record.key: record for record in made.page(body).records}
-    reading, _ = fed(parts_of(body), ItemCutter(made.items(known=held.get)))
-    assert all(record is held[record.key] for record in reading.page().records)
-
-
 def test_what_is_spaced_in_another_way_is_read_at_its_end():
     """A proxy that prints lists prettily is slower, and right."""
     items = [item(f"pod-{number}", text="x" * 700) for number in range(10)]

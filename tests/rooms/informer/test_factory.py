@@ -147,18 +147,6 @@ async def test_informers_start_when_they_are_asked_for_or_by_hand(client, clock)
     assert [source.open_watches for source in client.sources] == [0, 0, 0]
 
 
-@pytest.mark.client_go("Shutdown")
-async def test_the_end_of_the_block_ends_every_watch(client, clock):
-    """When the block is left nothing watches any longer, also if it is left with an error."""
-    with pytest.raises(ValueError, match="own fault"):
-        async with SharedInformerFactory(client, clock=clock) as factory:
-            pods = factory.informer("v1", "Pod")
-            await factory.wait_for_cache_sync()
-            raise ValueError("the program's own fault")
-    assert pods.is_stopped
-    assert client.sources[0].open_watches == 0
-
-
 @pytest.mark.client_go("Missing in all", "RemoveInformer", "SharedInformerFactory")
 async def test_the_last_user_closes_an_informer(client, clock):
     """A watch that nobody uses any longer is closed, and not before; whoever asks then gets one that runs."""
@@ -424,16 +412,22 @@ async def test_what_has_not_synced_is_named_with_its_reason(client, clock):
 
 @pytest.mark.client_go("Shutdown")
 async def test_an_inner_block_does_not_stop_the_informers_of_the_outer(client, clock):
-    """A function that enters the factory it was given leaves it as it was."""
-    async with SharedInformerFactory(client, clock=clock) as factory:
-        pods = factory.informer("v1", "Pod")
-        async with factory as inner:
-            secrets = inner.informer("v1", "Secret")
-            await inner.wait_for_cache_sync()
-        between = pods.is_stopped, secrets.is_stopped
-        late = factory.informer("v1", "Service")
-        await factory.wait_for_cache_sync()
+    """A function that enters the factory it was given leaves it as it was.
+
+    When the outer block is left nothing watches any longer, also if it is left with an error.
+    """
+    with pytest.raises(ValueError, match="own fault"):
+        async with SharedInformerFactory(client, clock=clock) as factory:
+            pods = factory.informer("v1", "Pod")
+            async with factory as inner:
+                secrets = inner.informer("v1", "Secret")
+                await inner.wait_for_cache_sync()
+            between = pods.is_stopped, secrets.is_stopped
+            late = factory.informer("v1", "Service")
+            await factory.wait_for_cache_sync()
+            raise ValueError("the program's own fault")
     assert between == (False, False)
+    assert [source.open_watches for source in client.sources] == [0, 0, 0]
     assert [each.is_stopped for each in (pods, secrets, late)] == [True] * 3
 
 

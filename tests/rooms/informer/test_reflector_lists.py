@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from declctl.errors import InvalidRequest, WatchSilent
-from declctl.objects import ListOptions, status_error
+from declctl.errors import WatchSilent
+from declctl.objects import status_error
 from tests.rooms.informer.reflecting import EXPIRED, Bench, bench
 from tests.rooms.informer.shapes import fresh_projection, pod
 
@@ -202,22 +202,6 @@ async def test_stopping_during_a_list_discards_it(when):
         assert b.task.cancelled()
         assert (b.names, b.faults) == ([], [])
         assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_a_list_without_an_end_is_no_list():
-    """The same continue token twice would go on for ever."""
-    async with bench(streams=False, begin=False, objects="abc", page_size=1) as b:
-        b.source.fail_next(InvalidRequest(422, "Invalid", ""), times=1)
-
-        async def endless(options, *, known, _list=b.source.list):
-            b.source.requests.append(options)
-            page = await _list(ListOptions(), known=known)
-            return replace(page, continue_token="again")
-
-        b.source.list = endless
-        await b.begin()
-        assert "same continue token" in b.figures.error
-        assert b.names == []
 
 
 def versionless(b: Bench) -> None:

@@ -12,7 +12,12 @@ from declctl.leadership.elector import Election
 from tests.rooms.leadership.scene import TIMES, Leases, Scene
 
 OTHER = {"holderIdentity": "other", "leaseDurationSeconds": 15, "leaseTransitions": 3}
+SHORT = {**OTHER, "leaseDurationSeconds": 3}
 BROKEN = ServerError(500, "InternalError", "etcd")
+
+
+def busy(seconds):
+    return TooManyRequests(429, "TooManyRequests", "busy", retry_after=seconds)
 
 
 @pytest.mark.client_go(263, "Election loop")
@@ -44,16 +49,28 @@ async def test_a_lease_that_nobody_holds_is_taken_at_once(spec):
 
 @pytest.mark.client_go(265, "Expiry by local clock")
 @pytest.mark.parametrize(
-    "renewed", ["2026-01-01T00:00:00.000000Z", "1999-01-01T00:00:00Z", "2050-01-01T00:00:00Z"]
+    ("spec", "seconds", "transitions"),
+    [
+        ({**SHORT, "renewTime": "2026-01-01T00:00:00.000000Z"}, 3, 4),
+        ({**SHORT, "renewTime": "1999-01-01T00:00:00Z"}, 3, 4),
+        ({**SHORT, "renewTime": "2050-01-01T00:00:00Z"}, 3, 4),
+        ({"holderIdentity": "other"}, 15, 1),
+        ({"holderIdentity": "other", "leaseDurationSeconds": -3}, 15, 1),
+        ({"holderIdentity": "other", "leaseDurationSeconds": "soon", "leaseTransitions": "many"}, 15, 1),
+        ({"holderIdentity": "other", "leaseDurationSeconds": True, "acquireTime": 7, "renewTime": []}, 15, 1),
+    ],
 )
-async def test_a_lease_of_another_process_is_taken_when_its_time_is_over(renewed):
-    """Its own 3 s count, from our first look, whatever time stands in it (client-go 265)."""
-    async with Scene(Leases({**OTHER, "leaseDurationSeconds": 3, "renewTime": renewed})) as s:
-        await s.clock.advance(2.9)
+async def test_a_lease_of_another_process_is_taken_when_its_time_is_over(spec, seconds, transitions):
+    """Its own 3 s count, from our first look, whatever time stands in it (client-go 265).
+
+    A malformed lease has our duration. client-go takes it at once; its holder may well act.
+    """
+    async with Scene(Leases(spec)) as s:
+        await s.clock.advance(seconds - 0.1)
         assert not s.leads
         await s.clock.advance(0.2)
         assert s.leads
-        assert s.leases.spec["leaseTransitions"] == 4
+        assert s.leases.spec["leaseTransitions"] == transitions
         assert s.heard == ["leader other", "leader me", "started"]
 
 
@@ -73,18 +90,29 @@ async def test_a_change_of_the_lease_begins_its_time_anew():
 
 @pytest.mark.client_go(268, 274, "Fast path")
 async def test_the_leader_renews_without_a_read():
-    """Get, create, then one update each 2 s; the name and the transitions stay (client-go 268, 274)."""
+    """Get, create, then one update each 2 s; the name and the transitions stay (client-go 268, 274).
+
+    So do labels, and fields of the spec that this version does not know (client-go 277). A lease that was
+    deleted is made anew, and the leader goes on leading.
+    """
     async with Scene() as s:
         await s.clock.advance(6.5)
         assert s.leases.calls == ["get", "create", "update", "update", "update"]
         assert s.leases.spec["leaseTransitions"] == 0
         assert s.leases.spec["acquireTime"] < s.leases.spec["renewTime"]
-        # One renewal fails: it is read and written once, and the fast path goes on.
-        s.leases.faults = [Conflict(409, "Conflict", "somebody labelled it")]
+        # Somebody writes it, one renewal fails: it is read and written once, and the fast path goes on.
         s.leases.calls.clear()
+        s.leases.put(**s.leases.spec, strategy="OldestEmulationVersion")
+        s.leases.lease["metadata"]["labels"] = {"team": "a"}
         await s.clock.advance(4)
         assert s.leases.calls == ["update", "get", "update", "update"]
+        assert s.leases.spec["strategy"] == "OldestEmulationVersion"
+        assert s.leases.lease["metadata"]["labels"] == {"team": "a"}
+        s.leases.lease = None
+        await s.clock.advance(2)
         assert s.leads
+        assert s.leases.spec["holderIdentity"] == "me"
+        assert s.heard.count("started") == 1
 
 
 async def test_each_renewal_differs_from_the_last_one():
@@ -117,7 +145,13 @@ async def test_a_cancellation_ends_an_election_at_any_moment(turns):
 
 
 async def test_the_leader_stops_at_its_deadline_while_the_server_is_silent():
-    """10 s after the last renewal that was sent, whatever requests are under way; `run` says why."""
+    """10 s after the last renewal that was sent, whatever requests are under way; `run` says why.
+
+    After SIGSTOP for 11 s the first look says no, before any request has failed.
+    """
+    async with Scene() as s:
+        s.clock.set(11)  # nothing of the process ran meanwhile
+        assert not s.leads
     async with Scene() as s:
         await s.clock.advance(3)  # the renewal of second 2
         s.leases.held = True
@@ -150,13 +184,6 @@ async def test_the_deadline_counts_from_the_sending():
         assert s.elector.deadline == 1012
 
 
-async def test_a_process_that_was_stopped_finds_itself_past_the_deadline():
-    """SIGSTOP for 11 s: the first look says no, before any request has failed."""
-    async with Scene() as s:
-        s.clock.set(11)  # nothing of the process ran meanwhile
-        assert not s.leads
-
-
 def test_a_late_answer_does_not_continue_a_term():
     """A process was stopped during a renewal: its answer is there, and the term is over all the same."""
     leases, wall = Leases(), datetime(2026, 1, 1, tzinfo=UTC)
@@ -184,16 +211,6 @@ async def test_the_leader_stops_at_once_when_another_name_is_in_the_lease():
         await s.clock.advance(2)
         assert not s.leads
         assert "the lease belongs to other" in await s.task
-
-
-async def test_a_lease_that_disappears_is_made_anew_by_its_holder():
-    """`kubectl delete lease`: the leader goes on leading."""
-    async with Scene() as s:
-        s.leases.lease = None
-        await s.clock.advance(2)
-        assert s.leads
-        assert s.leases.spec["holderIdentity"] == "me"
-        assert s.heard.count("started") == 1
 
 
 async def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it():
@@ -225,13 +242,17 @@ async def test_a_create_that_another_process_wins_is_no_leadership():
 
 
 @pytest.mark.parametrize(
-    "fault", [BROKEN, Unreachable("refused"), TooManyRequests(429, "", "", retry_after=1.0)]
+    ("faults", "seconds"),
+    [([BROKEN] * 3, 9.5), ([Unreachable("refused")] * 3, 9.5), ([busy(1.0)] * 3, 9.5), ([busy(60.0)], 30)],
 )
-async def test_faults_are_outlived_until_the_deadline(fault):
-    """Three failed requests cost the leader nothing but time."""
+async def test_faults_are_outlived_until_the_deadline(faults, seconds):
+    """Three failed requests cost the leader nothing but time.
+
+    The server asks for a minute; the leader tries before its 10 s are over.
+    """
     async with Scene() as s:
-        s.leases.faults = [fault] * 3
-        await s.clock.advance(9.5)
+        s.leases.faults = list(faults)
+        await s.clock.advance(seconds)
         assert s.leads
         assert s.elector.status().error is None
         assert s.heard.count("started") == 1
@@ -253,21 +274,12 @@ async def test_an_answer_that_is_lost_may_have_taken_effect():
 async def test_retry_after_is_respected():
     """A follower asks a server that is busy no sooner than it wants."""
     leases = Leases()
-    leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=7.0)]
+    leases.faults = [busy(7.0)]
     async with Scene(leases) as s:
         await s.clock.advance(6.9)
         assert leases.calls == ["get"]
         await s.clock.advance(0.2)
         assert s.leads
-
-
-async def test_a_long_retry_after_does_not_end_a_term():
-    """The server asks for a minute; the leader tries before its 10 s are over."""
-    async with Scene() as s:
-        s.leases.faults = [TooManyRequests(429, "TooManyRequests", "busy", retry_after=60.0)]
-        await s.clock.advance(30)
-        assert s.leads
-        assert s.heard.count("started") == 1
 
 
 async def test_a_missing_right_is_named():
@@ -287,25 +299,6 @@ async def test_a_missing_right_is_named():
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"holderIdentity": "other"},
-        {"holderIdentity": "other", "leaseDurationSeconds": -3},
-        {"holderIdentity": "other", "leaseDurationSeconds": "soon", "leaseTransitions": "many"},
-        {"holderIdentity": "other", "leaseDurationSeconds": True, "acquireTime": 7, "renewTime": []},
-    ],
-)
-async def test_a_malformed_lease_of_another_process_has_our_duration(spec):
-    """client-go takes such a lease at once; its holder may well act."""
-    async with Scene(Leases(spec)) as s:
-        await s.clock.advance(14.9)
-        assert not s.leads
-        await s.clock.advance(0.2)
-        assert s.leads
-        assert s.leases.spec["leaseTransitions"] == 1
-
-
-@pytest.mark.parametrize(
     "answer", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": ""}}, {"metadata": 3}]
 )
 async def test_an_answer_without_a_version_is_a_fault(answer):
@@ -316,16 +309,6 @@ async def test_an_answer_without_a_version_is_a_fault(answer):
         await s.clock.advance(60)
         assert set(leases.calls) == {"get"}
         assert "no resource version" in (s.elector.status().error or "")
-
-
-async def test_fields_of_others_stay():
-    """Labels, and fields of the spec that this version does not know, are written back (client-go 277)."""
-    leases = Leases({"strategy": "OldestEmulationVersion"})
-    leases.lease["metadata"]["labels"] = {"team": "a"}
-    async with Scene(leases) as s:
-        await s.clock.advance(3)
-        assert s.leases.spec["strategy"] == "OldestEmulationVersion"
-        assert s.leases.lease["metadata"]["labels"] == {"team": "a"}
 
 
 @pytest.mark.client_go(270, 271, "ReleaseOnCancel")
@@ -391,24 +374,19 @@ async def test_a_release_does_not_wait_for_ever():
 
 @pytest.mark.client_go("OnNewLeader")
 async def test_every_new_leader_is_announced_once():
-    """Each holder by its name, also this process; a renewal is no news."""
-    leases = Leases(OTHER)
+    """Each holder by its name, also this process; a renewal is no news. The status has it, and its time."""
+    leases = Leases({**OTHER, "acquireTime": "2025-12-31T23:00:00.500000Z"})
     async with Scene(leases) as s:
-        await s.clock.advance(4)
-        leases.put(**{**OTHER, "holderIdentity": "third", "leaseDurationSeconds": 3})
-        await s.clock.advance(9)
-        heard = [line for line in s.heard if line.startswith("leader")]
-        assert heard == ["leader other", "leader third", "leader me"]
-
-
-async def test_a_status_says_who_leads_and_since_when():
-    """The document of a follower."""
-    async with Scene(Leases({**OTHER, "acquireTime": "2025-12-31T23:00:00.500000Z"})) as s:
         status = s.elector.status()
         assert (status.leading, status.holder, status.state) == (False, "other", "Following")
         assert status.since is not None
         assert status.since.isoformat() == "2025-12-31T23:00:00.500000+00:00"
         assert (status.transitions, status.lease, status.identity) == (3, "team/app", "me")
+        await s.clock.advance(4)
+        leases.put(**{**OTHER, "holderIdentity": "third", "leaseDurationSeconds": 3})
+        await s.clock.advance(9)
+        heard = [line for line in s.heard if line.startswith("leader")]
+        assert heard == ["leader other", "leader third", "leader me"]
 
 
 async def test_followers_don_t_ask_in_step():
@@ -441,15 +419,11 @@ def test_times_that_contradict_each_other_are_refused(times, why):
         LeaseTimes(*times)
 
 
-def test_an_empty_identity_is_refused():
-    """It would mean that nobody holds the lease (client-go 273)."""
+def test_identities_are_unique():
+    """Of two electors in one process, too. An empty one means that nobody holds the lease (client-go 273)."""
+    assert new_identity() != new_identity()
     with pytest.raises(ValueError, match="identity"):
         LeaderElector(Leases(), times=TIMES, clock=ManualClock(), identity="")
-
-
-def test_identities_are_unique():
-    """Two electors of one process, too."""
-    assert new_identity() != new_identity()
 
 
 @pytest.mark.client_go(275)

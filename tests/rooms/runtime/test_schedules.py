@@ -123,19 +123,6 @@ async def test_a_function_is_called_with_its_time_and_its_context(desk):
     assert figures.next_run.isoformat() == "2026-01-03T00:30:00+00:00"
 
 
-async def test_an_async_function_is_called_on_the_handlers_loop(desk):
-    """Its sessions and locks belong there."""
-    threads: list[str] = []
-
-    async def job() -> None:
-        await asyncio.sleep(0)
-        threads.append(threading.current_thread().name)
-
-    await desk.call(job)
-    assert desk.of().succeeded == 1
-    assert threads == ["test-handlers"]
-
-
 async def test_nothing_is_called_before_the_start(log, loop):
     """Caches are being filled. What was due meanwhile is called once then."""
     desk = Desk(log, loop)
@@ -166,20 +153,6 @@ async def test_a_call_that_runs_keeps_the_next_one_away(desk, go, log):
     counts = [int(line.split()[1]) for line in lines]
     assert len(counts) > 1
     assert sum(counts) <= 19
-
-
-async def test_what_was_due_in_a_long_call_is_made_up_for_once(desk, go):
-    """RunOnce, which is the default."""
-    desk.commit((lambda: go.wait(_LONGEST), {}))
-    for _ in range(4):
-        desk.after(60)
-    go.set()
-    await desk.until(lambda each: each.succeeded == 1)
-    desk.schedules.look()
-    await desk.until(lambda each: each.succeeded == 2)
-    desk.schedules.look()
-    figures = desk.of()
-    assert (figures.succeeded, figures.skipped, figures.running) == (2, 2, 0)
 
 
 async def test_a_failure_is_logged_once_in_full_and_not_repeated(desk, log):
@@ -257,31 +230,32 @@ async def test_a_call_whose_snapshots_wait_for_a_list_is_made_soon(desk):
     assert desk.of().succeeded == 1
 
 
-async def test_an_async_call_is_cancelled_at_its_timeout(desk):
-    """And counted as failed, with a sentence."""
+@pytest.mark.parametrize(
+    ("cancels_itself", "error"),
+    [
+        (False, "TimeoutError: it ran longer than its timeout of 0.01 s"),
+        (True, "CancelledError: code that it calls has cancelled its task"),
+    ],
+)
+async def test_an_async_call_that_is_cancelled_has_failed(desk, log, cancels_itself, error):
+    """It runs on the handlers' loop, where its sessions and locks are, and is cancelled at its timeout.
+
+    Status and log say what has happened; of a call that cancels itself, the log has the line.
+    """
+    threads: list[str] = []
 
     async def job() -> None:
+        threads.append(threading.current_thread().name)
+        if cancels_itself:
+            asyncio.current_task().cancel()
         await asyncio.sleep(60)
 
-    await desk.call(job, timeout=0.01)
+    await desk.call(job, timeout=60.0 if cancels_itself else 0.01)
     figures = desk.of()
     assert (figures.failed, figures.running, figures.zombies) == (1, 0, 0)
-    assert figures.last_error == "TimeoutError: it ran longer than its timeout of 0.01 s"
-
-
-async def test_an_async_call_that_cancels_itself_has_failed(desk, log):
-    """Status and log say what has happened, with the line of the function."""
-
-    async def job(schedule):
-        asyncio.current_task().cancel()
-        await asyncio.sleep(0)
-
-    await desk.call(job)
-    figures = desk.of()
-    assert (figures.failed, figures.last_error_type) == (1, "CancelledError")
-    assert figures.last_error == "CancelledError: code that it calls has cancelled its task"
-    line = log.find("job failed for")
-    assert "await asyncio.sleep(0)" in line.fields["traceback"]
+    assert (figures.last_error, figures.last_error_type) == (error, error.partition(":")[0])
+    assert ("await asyncio.sleep(60)" in log.find("job failed for").fields["traceback"]) == cancels_itself
+    assert threads == ["test-handlers"]
 
 
 async def test_a_def_that_exceeds_its_timeout_fails_at_once_and_is_waited_for(desk, go):

@@ -15,17 +15,13 @@ from declctl.transport import wire as wires
 from declctl.transport.connections import BodyProtocol
 from declctl.transport.credentials import new_configuration
 from declctl.transport.messages import ApiRequest
+from tests.raw_server import CHUNKED, RawServer, chunk, writing
 from tests.rooms.transport.parts import Parts
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 LIST = ApiRequest("LIST", "/api/v1/pods")
 WATCH = ApiRequest("WATCH", "/api/v1/pods", watch_seconds=300)
 GZIP = {"disable-compression": False}  # not disabled, even where the server is on this machine
 ABC = gzip.compress(b"abc")
-
-
-def chunk(content):
-    return b"%x\r\n%b\r\n" % (len(content), content)
 
 
 @pytest.fixture(params=["plain", "TLS"])
@@ -34,50 +30,29 @@ def tls(request, certificates):
     return certificates if request.param == "TLS" else None
 
 
-class Server:
-    """Answers each request of each connection with what `script(writer, number)` writes."""
-
-    def __init__(self, script):
-        self.script = script
-        self.connections = 0
-        self.requests = []
-
-    async def serve(self, reader, writer):
-        self.connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-                await self.script(writer, len(self.requests))
-                await writer.drain()
-        writer.close()
-
-
 def talk(script, use, kubeconfig, *, certificates=None, tunnel=None, **cluster_fields):
     """Do `use(client)` with a server, behind a proxy if there is a `tunnel`; what both have to show."""
-    server = Server(script)
+    server = RawServer(script)
     tls = None
     if certificates is not None:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(certificates / "server.crt", certificates / "server.key")
 
     async def go():
-        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
-        port = listening.sockets[0].getsockname()[1]
-        cluster = dict(cluster_fields)
-        if tls:
-            cluster["certificate-authority"] = str(certificates / "ca.crt")
-        proxy = await asyncio.start_server(tunnel or server.serve, "127.0.0.1", 0)
-        if tunnel:
-            cluster["proxy-url"] = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-        url = f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}"
-        client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster))
-        try:
-            async with asyncio.timeout(30):
+        async with asyncio.timeout(30), server.listening(tls):
+            cluster = dict(cluster_fields)
+            if tls:
+                cluster["certificate-authority"] = str(certificates / "ca.crt")
+            proxy = await asyncio.start_server(tunnel or server.serve, "127.0.0.1", 0)
+            if tunnel:
+                cluster["proxy-url"] = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            url = f"https://localhost:{server.port}" if tls else f"http://127.0.0.1:{server.port}"
+            client = await Client.from_kubeconfig_dict(kubeconfig(url, **cluster))
+            try:
                 return await use(client)
-        finally:
-            await client.close()
-            listening.close()
-            proxy.close()
+            finally:
+                await client.close()
+                proxy.close()
 
     return server, asyncio.run(go())
 
@@ -87,31 +62,26 @@ async def to_end(channel):
         pass
 
 
-async def whole(client, request=LIST):
-    """The body of an answer, and whether it was read here."""
-    parts = Parts()
+@contextlib.asynccontextmanager
+async def opened(client, request=WATCH, parts=None):
+    """The channel of an answer, and where its parts go."""
+    parts = Parts() if parts is None else parts
     channel = await client.wire.open(request, parts)
     try:
-        await to_end(channel)
+        yield channel, parts
     finally:
         channel.close()
+
+
+async def whole(client, request=LIST):
+    """The body of an answer, and whether it was read here."""
+    async with opened(client, request) as (channel, parts):
+        await to_end(channel)
     return parts.body, isinstance(channel._body, BodyProtocol)
 
 
 async def twice(client):
     return [(await whole(client))[0] for _ in range(2)]
-
-
-def writing(*pieces):
-    """Write these, one after the other, each on its way before the next."""
-
-    async def script(writer, _):
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0)
-
-    return script
 
 
 def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeconfig, tls):
@@ -120,7 +90,7 @@ def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeco
     async def use(client):
         return [await whole(client) for _ in range(3)], client.statistics()
 
-    script = writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
+    script = writing(CHUNKED + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
     server, (bodies, figures) = talk(script, use, kubeconfig, certificates=tls)
     assert bodies == [(b"abc" + b"d" * 100_000, True)] * 3
     assert server.connections == 1
@@ -130,7 +100,7 @@ def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeco
 def test_a_long_body_comes_unchanged(kubeconfig, tls):
     """Ten megabytes in chunks of all sizes, faster than they are read."""
     content = bytes(range(256)) * 40_000
-    pieces, at, size = [HEAD], 0, 1
+    pieces, at, size = [CHUNKED], 0, 1
     while at < len(content):
         pieces.append(chunk(content[at : at + size]))
         at, size = at + size, size * 3 % 300_007 + 1
@@ -144,11 +114,11 @@ def test_a_long_body_comes_unchanged(kubeconfig, tls):
     [
         [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", b"a", b"bc"],
-        [HEAD[:30], HEAD[30:] + chunk(b"abc") + b"0\r\n\r\n"],
-        [b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, chunk(b"abc"), b"0\r\n\r\n"],
+        [CHUNKED[:30], CHUNKED[30:] + chunk(b"abc") + b"0\r\n\r\n"],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", CHUNKED, chunk(b"abc"), b"0\r\n\r\n"],
         [b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"abc") + b"0\r\n\r\n"],
         [b"HTTP/1.1 200 OK\nContent-Length: 3\n\nabc"],
-        [HEAD + chunk(b"abc") + b"0;la", b"st\r\nX-Trailer: 1\r\n\r\n"],
+        [CHUNKED + chunk(b"abc") + b"0;la", b"st\r\nX-Trailer: 1\r\n\r\n"],
     ],
 )
 def test_what_is_written_in_another_way_is_read_all_the_same(kubeconfig, answer):
@@ -191,7 +161,7 @@ def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
     "answer",
     [
         b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc",  # as HTTP/1.0 does it
-        HEAD + chunk(b"abc") + b"0\r\n\r\n",
+        CHUNKED + chunk(b"abc") + b"0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(ABC), ABC),
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n%b" % ABC,
     ],
@@ -199,28 +169,20 @@ def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
 )
 def test_an_answer_of_a_server_that_closes_at_once_is_read(kubeconfig, answer):
     """It may be here before anybody asks for it; aiohttp unpacks gzip, and it is not unpacked again."""
-
-    async def script(writer, _):
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
-    assert talk(script, whole, kubeconfig, **GZIP)[1][0] == b"abc"
+    assert talk(writing(answer, close=True), whole, kubeconfig, **GZIP)[1][0] == b"abc"
 
 
 @pytest.mark.parametrize("begun", [b"", b"9\r\ntw"])
 def test_events_before_a_broken_connection_are_given(kubeconfig, tls, begun):
-    async def script(writer, _):
-        writer.write(HEAD + chunk(b"one\n") + begun)
+    async def script(_, writer):
+        writer.write(CHUNKED + chunk(b"one\n") + begun)
         await writer.drain()
         writer.transport.abort() if tls is None else writer.close()
 
     async def use(client):
-        parts = Parts()
-        channel = await client.wire.open(WATCH, parts)
-        with pytest.raises(Unreachable, match="was cut off"):
-            await to_end(channel)
-        channel.close()
+        async with opened(client) as (channel, parts):
+            with pytest.raises(Unreachable, match="was cut off"):
+                await to_end(channel)
         return parts.body
 
     assert talk(script, use, kubeconfig, certificates=tls)[1] == b"one\n" + begun[3:]
@@ -230,15 +192,13 @@ def test_a_server_that_loses_its_place_is_told_and_left(kubeconfig):
     """Bytes that are no chunk end the watch with a sentence; what came before them is given."""
 
     async def use(client):
-        parts = Parts()
-        channel = await client.wire.open(WATCH, parts)
-        assert await channel.read()
-        with pytest.raises(Unreachable, match="is no HTTP: a chunk begins with b'zz"):
-            await channel.read()
-        channel.close()
+        async with opened(client) as (channel, parts):
+            assert await channel.read()
+            with pytest.raises(Unreachable, match="is no HTTP: a chunk begins with b'zz"):
+                await channel.read()
         return parts, client.statistics()
 
-    _, (parts, figures) = talk(writing(HEAD, chunk(b"one\n") + b"zz\r\n"), use, kubeconfig)
+    _, (parts, figures) = talk(writing(CHUNKED, chunk(b"one\n") + b"zz\r\n"), use, kubeconfig)
     assert parts == [b"one\n"]
     assert "zz" in figures.last_error
     assert figures.open_watches == 0
@@ -252,21 +212,19 @@ def test_a_sink_that_has_had_enough_ends_the_body(kubeconfig):
                 raise MalformedAnswer("too long")
 
     async def use(client):
-        parts = Full()
-        channel = await client.wire.open(WATCH, parts)
-        with pytest.raises(MalformedAnswer, match="too long"):
-            await to_end(channel)
-        channel.close()
+        async with opened(client, parts=Full()) as (channel, parts):
+            with pytest.raises(MalformedAnswer, match="too long"):
+                await to_end(channel)
         return parts
 
-    assert talk(writing(HEAD, chunk(b"a"), chunk(b"b"), chunk(b"c")), use, kubeconfig)[1] == [b"a", b"b"]
+    assert talk(writing(CHUNKED, chunk(b"a"), chunk(b"b"), chunk(b"c")), use, kubeconfig)[1] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
     ("ask", "written", "requests"),
     [
         (Client.version, b"", {("GET", 0): 1}),
-        (whole, HEAD + chunk(b"abc"), {("LIST", 200): 1, ("LIST", 0): 1}),
+        (whole, CHUNKED + chunk(b"abc"), {("LIST", 200): 1, ("LIST", 0): 1}),
         (whole, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", {("LIST", 200): 1, ("LIST", 0): 1}),
     ],
     ids=["before its answer", "within chunks", "within a length"],
@@ -326,7 +284,7 @@ def taken(use):
             intake.get_buffer(len(content))[: len(content)] = content
             intake.buffer_updated(len(content))
 
-        feed(HEAD)
+        feed(CHUNKED)
         assert intake.take(Parts(), silence=30)
         try:
             await use(loop, transport, feed, intake)
@@ -373,29 +331,27 @@ def test_a_flood_that_nobody_reads_waits_at_the_server(kubeconfig, tls):
     written = 0
     most = 200_000_000
 
-    async def script(writer, _):
+    async def script(_, writer):
         nonlocal written
-        writer.write(HEAD)
+        writer.write(CHUNKED)
         while written < most:
             writer.write(chunk(b"x" * 100_000))
             written += 100_000
             await writer.drain()
 
     async def use(client):
-        parts = Parts()
-        channel = await client.wire.open(WATCH, parts)
-        before = -1
-        while before != written:  # as long as the server gets rid of something
-            before = written
-            for _ in range(200):
-                await asyncio.sleep(0)
-        assert len(parts.body) < 2_000_000
-        assert written < most
-        seen = len(parts.body)
-        assert await channel.read()
-        while len(parts.body) == seen:
-            assert await channel.read()  # and it goes on
-        channel.close()
+        async with opened(client) as (channel, parts):
+            before = -1
+            while before != written:  # as long as the server gets rid of something
+                before = written
+                for _ in range(200):
+                    await asyncio.sleep(0)
+            assert len(parts.body) < 2_000_000
+            assert written < most
+            seen = len(parts.body)
+            assert await channel.read()
+            while len(parts.body) == seen:
+                assert await channel.read()  # and it goes on
 
     talk(script, use, kubeconfig, certificates=tls)
 
@@ -404,9 +360,9 @@ def test_closing_ends_the_connection_whatever_is_still_in_it(kubeconfig, tls):
     """A watch that is no longer wanted is gone from the server's side at once, in the middle of a flood."""
     gone = asyncio.Event()
 
-    async def script(writer, _):
+    async def script(_, writer):
         try:
-            writer.write(HEAD)
+            writer.write(CHUNKED)
             while True:
                 writer.write(chunk(b"x" * 50_000))
                 await writer.drain()
@@ -432,8 +388,8 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, tls):
     """Nothing waits for a second event, nor for a buffer to be full; then the watch ends."""
     step = asyncio.Event()
 
-    async def script(writer, _):
-        writer.write(HEAD)
+    async def script(_, writer):
+        writer.write(CHUNKED)
         for number in range(3):
             writer.write(chunk(b"%d\n" % number))
             await writer.drain()
@@ -442,14 +398,12 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, tls):
         writer.write(b"0\r\n\r\n")
 
     async def use(client):
-        parts = Parts()
-        channel = await client.wire.open(WATCH, parts)
-        for number in range(3):
-            assert await channel.read()
-            assert parts == [b"%d\n" % each for each in range(number + 1)]
-            step.set()
-        assert not await channel.read()
-        channel.close()
+        async with opened(client) as (channel, parts):
+            for number in range(3):
+                assert await channel.read()
+                assert parts == [b"%d\n" % each for each in range(number + 1)]
+                step.set()
+            assert not await channel.read()
         figures = client.statistics()
         assert (figures.bytes_in, figures.requests) == (6, {("WATCH", 200): 1})
 
@@ -460,7 +414,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
     """What an API server packs is counted as it was on the wire, and unpacked as it comes."""
     plain = b"".join(b'{"metadata":{"name":"pod-%d"}},' % number for number in range(100_000))
     packed = gzip.compress(plain, 1)
-    head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
+    head = CHUNKED.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
     pieces = [chunk(packed[at : at + 50_000]) for at in range(0, len(packed), 50_000)]
 
     async def use(client):
@@ -484,7 +438,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
 )
 def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
     """Half a list is no list, and neither is one with something behind it."""
-    head = HEAD.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
+    head = CHUNKED.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type")
 
     async def use(client):
         with pytest.raises(Unreachable, match=said):
@@ -496,14 +450,14 @@ def test_gzip_that_is_broken_is_told(kubeconfig, content, said):
 @pytest.mark.parametrize(("fields", "lists"), [({}, 0), (GZIP, 1), ({"disable-compression": True}, 0)])
 def test_lists_are_asked_for_in_gzip_and_watches_never(kubeconfig, fields, lists):
     """From a server on this machine they are not; the kubeconfig's `disable-compression` comes first."""
-    script = writing(HEAD + chunk(b"x" * 1000) + b"0\r\n\r\n")
+    script = writing(CHUNKED + chunk(b"x" * 1000) + b"0\r\n\r\n")
 
     async def use(client):
         await whole(client)
         await whole(client, WATCH)
 
     server, _ = talk(script, use, kubeconfig, **fields)
-    asked = [request.lower().count(b"accept-encoding: gzip\r\n") for request in server.requests]
+    asked = [request.lower().count("accept-encoding: gzip\r\n") for request in server.requests]
     assert asked == [lists, 0]
 
 
@@ -532,7 +486,7 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
         await asyncio.gather(*pumps, return_exceptions=True)
         return bodies
 
-    script = writing(HEAD + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
+    script = writing(CHUNKED + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
     server, bodies = talk(script, use, kubeconfig, certificates=certificates, tunnel=tunnel)
     assert bodies == [(b"abc" + b"d" * 100_000, True)] * 2
     assert server.connections == 1
@@ -550,11 +504,10 @@ def test_a_session_of_ones_own_is_respected(kubeconfig):
         configuration.host = client.identity.server
         configuration.client_session_kwargs = {"response_class": Mine}
         given = Client.from_api_client(SimpleNamespace(configuration=configuration, default_headers={}))
-        parts = Parts()
-        channel = await given.wire.open(LIST, parts)
-        assert isinstance(channel.response, Mine)
-        await to_end(channel)
+        async with opened(given, LIST) as (channel, parts):
+            assert isinstance(channel.response, Mine)
+            await to_end(channel)
         await given.close()
         return parts.body
 
-    assert talk(writing(HEAD + chunk(b"abc") + b"0\r\n\r\n"), use, kubeconfig)[1] == b"abc"
+    assert talk(writing(CHUNKED + chunk(b"abc") + b"0\r\n\r\n"), use, kubeconfig)[1] == b"abc"

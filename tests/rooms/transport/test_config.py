@@ -56,8 +56,12 @@ def account(tmp_path, monkeypatch, certificates):
     return folder
 
 
-def test_nothing_configured_names_both_ways_out():
-    """Who starts it for the first time reads how to give a cluster, and that none is needed to try it."""
+def test_nothing_configured_names_both_ways_out(account, monkeypatch):
+    """Who starts it for the first time reads how to give a cluster, and that none is needed to try it.
+
+    A pod without its token, with automountServiceAccountToken off, is no pod.
+    """
+    monkeypatch.setenv("DECLCTL_SERVICE_ACCOUNT_DIR", "/no/such/folder")
     with pytest.raises(UsageError, match="No cluster is configured") as caught:
         find()
     assert "--kubeconfig" in str(caught.value)
@@ -94,13 +98,6 @@ def test_a_context_that_was_asked_for_comes_before_the_pod(write, account, tmp_p
     """--context speaks of a kubeconfig, so the service account of the pod is not taken."""
     write("home", path=tmp_path / "home/.kube/config")
     assert find(context="home").identity.context == "home"
-
-
-def test_a_pod_without_its_token_is_no_pod(account, monkeypatch):
-    """With automountServiceAccountToken off, it says that nothing is configured."""
-    monkeypatch.setenv("DECLCTL_SERVICE_ACCOUNT_DIR", "/no/such/folder")
-    with pytest.raises(UsageError, match="No cluster is configured"):
-        find()
 
 
 def test_a_broken_service_account_is_named(account):

@@ -45,14 +45,6 @@ def test_a_context_without_a_user_is_anonymous(kubeconfig):
     assert cluster.configuration.api_key == {}
 
 
-def test_files_are_found_beside_the_kubeconfig(tmp_path, kubeconfig, certificates):
-    """Relative paths in a kubeconfig are relative to it, from whatever folder it is used."""
-    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
-    file = tmp_path / "config"
-    file.write_text(yaml.safe_dump(kubeconfig("https://one", **{"certificate-authority": "ca.crt"})))
-    assert loaded(file).ssl_ca_cert == str(tmp_path / "ca.crt")
-
-
 def loaded(*files):
     """What a login with these kubeconfigs sets."""
     configuration = Configuration()
@@ -122,13 +114,6 @@ def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
     assert "the credential plugin" in str(caught.value)
 
 
-def test_a_plugin_that_is_not_installed_is_named(kubeconfig):
-    """A missing `aws` or `gke-gcloud-auth-plugin` is named."""
-    user = {"exec": {"command": "no-such-plugin", "apiVersion": "client.authentication.k8s.io/v1"}}
-    with pytest.raises(UsageError, match=r"'no-such-plugin'.*no folder of PATH has it"):
-        logged_in(kubeconfig("https://one", user))
-
-
 async def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubeconfig):
     """A cache of one cluster is never filled up from another because somebody rewrote the file."""
     configs = [kubeconfig("https://one"), kubeconfig("http://two")]
@@ -138,16 +123,6 @@ async def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubecon
     with pytest.raises(UsageError, match="points to http://two now, no longer to https://one"):
         await login.load(configuration, afresh=True)
     assert configuration.host == "https://one"
-
-
-async def test_a_token_file_is_read_again(kubeconfig, tmp_path):
-    (tmp_path / "token").write_text("one")
-    login, configuration = exec_login(kubeconfig, {"tokenFile": str(tmp_path / "token")})
-    await login.load(configuration, afresh=False)
-    (tmp_path / "token").write_text("two\n")
-    await login.load(configuration, afresh=False)
-    assert configuration.api_key["BearerToken"] == "Bearer two"
-    assert login.good_for(NOW) == timedelta(minutes=1)
 
 
 def id_token(expires):
@@ -248,7 +223,7 @@ def test_a_plugin_beside_the_kubeconfig_is_found(tmp_path, kubeconfig, plugin, m
         for path in (os.environ["PATH"], f":{os.environ['PATH']}", f"bin:{os.environ['PATH']}"):
             monkeypatch.setenv("PATH", path)
             why = "current folder, from which" if path.startswith("bin") else "no folder of PATH has it"
-            with pytest.raises(UsageError, match=why):
+            with pytest.raises(UsageError, match=f"'dev-login'.*{why}"):
                 loaded(*files)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     else:
@@ -256,9 +231,11 @@ def test_a_plugin_beside_the_kubeconfig_is_found(tmp_path, kubeconfig, plugin, m
     assert (loaded(*files).api_key["BearerToken"], runs()) == ("Bearer run-1", 1)
 
 
-def test_files_of_a_user_are_beside_the_file_that_has_the_user(tmp_path, kubeconfig, certificates):
+def test_files_are_beside_the_file_that_names_them(tmp_path, kubeconfig, certificates):
     """With two kubeconfigs, a client certificate is not looked for beside that of the cluster."""
-    content = kubeconfig("https://one", {"client-certificate": "server.crt", "client-key": "server.key"})
+    user = {"client-certificate": "server.crt", "client-key": "server.key"}
+    content = kubeconfig("https://one", user, **{"certificate-authority": "ca.crt"})
+    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     (tmp_path / "one").write_text(yaml.safe_dump({**content, "users": []}))
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "config").write_text(yaml.safe_dump(content))
@@ -266,6 +243,7 @@ def test_files_of_a_user_are_beside_the_file_that_has_the_user(tmp_path, kubecon
         (tmp_path / "two" / name).write_bytes((certificates / name).read_bytes())
     configuration = loaded(tmp_path / "one", tmp_path / "two" / "config")
     assert configuration.cert_file == str(tmp_path / "two" / "server.crt")
+    assert configuration.ssl_ca_cert == str(tmp_path / "ca.crt")
 
 
 def test_a_kubeconfig_on_a_mount_that_hangs_keeps_one_thread(tmp_path, kubeconfig, monkeypatch):
@@ -334,15 +312,22 @@ def oidc(kubeconfig, issuer, **changes):
     return kubeconfig("https://one", {"auth-provider": {"name": "oidc", "config": config}})
 
 
-async def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, provider, certificates):
-    """With an authority of the kubeconfig; a provider that goes on with the same refresh token works, too."""
+def authority(data, file):
+    """The authority of an identity provider: the data of one file, beside the path of another."""
+    encoded = base64.b64encode(data.read_bytes()).decode()
+    return {"idp-certificate-authority-data": encoded, "idp-certificate-authority": str(file)}
+
+
+async def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, provider, certificates, tmp_path):
+    """With an authority of the kubeconfig, whose comments may be in any language; data replace the file.
+
+    A provider that goes on with the same refresh token works, too.
+    """
     start, seen = provider
-    authority = (certificates / "ca.crt").read_bytes()
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_bytes("# Főtanúsítvány\n".encode() + (certificates / "ca.crt").read_bytes())
     async with start() as url:
-        for trust in (
-            {"idp-certificate-authority-data": base64.b64encode(authority).decode()},
-            {"idp-certificate-authority": str(certificates / "ca.crt")},
-        ):
+        for trust in (authority(bundle, "/no/such/file"), {"idp-certificate-authority": str(bundle)}):
             cluster = await cluster_of(oidc(kubeconfig, url, **trust))
             assert cluster.configuration.api_key == {"BearerToken": f"Bearer {id_token(32503680000)}"}
     secret = "Basic " + base64.b64encode(b"me:a%3Ab").decode()
@@ -353,36 +338,16 @@ async def test_an_expired_id_token_is_exchanged_at_the_provider(kubeconfig, prov
 
 
 async def test_an_identity_provider_is_checked(kubeconfig, provider, certificates):
-    """Who stands in between gets neither the client's secret nor the refresh token, with a CA or without."""
+    """Who stands in between gets neither the client's secret nor the refresh token, with a CA or without.
+
+    As in client-go, a file beside the data of an authority is not trusted.
+    """
     start, seen = provider
-    stranger = base64.b64encode((certificates / "stranger.crt").read_bytes()).decode()
     async with start() as url:
-        for trust in ({}, {"idp-certificate-authority-data": stranger}):
+        for trust in ({}, authority(certificates / "stranger.crt", certificates / "ca.crt")):
             with pytest.raises(UsageError, match=r"gave no id-token: .*certificate verify failed"):
                 await cluster_of(oidc(kubeconfig, url, **trust))
     assert seen == []
-
-
-async def test_data_of_an_identity_providers_authority_replace_its_file(
-    kubeconfig, provider, certificates, tmp_path
-):
-    """As in client-go: the file is neither trusted nor read. A bundle's comments may be in any language."""
-    start, seen = provider
-
-    def trust(data, file):
-        encoded = base64.b64encode(data.read_bytes()).decode()
-        return {"idp-certificate-authority-data": encoded, "idp-certificate-authority": str(file)}
-
-    bundle = tmp_path / "bundle.crt"
-    bundle.write_bytes("# Főtanúsítvány\n".encode() + (certificates / "ca.crt").read_bytes())
-    async with start() as url:
-        stranger = trust(certificates / "stranger.crt", certificates / "ca.crt")
-        with pytest.raises(UsageError, match="certificate verify failed"):
-            await cluster_of(oidc(kubeconfig, url, **stranger))
-        assert seen == []
-        for good in (trust(bundle, "/no/such/file"), {"idp-certificate-authority": str(bundle)}):
-            await cluster_of(oidc(kubeconfig, url, **good))
-    assert len(seen) == 4
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ async def test_an_official_client_that_was_given_stays_its_owners(answering):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status):
+async def test_a_handlers_clients_follow_no_redirect(serving, connected, status):
     """An answer that points elsewhere is an ApiException with its status; nothing is sent to that place."""
     asked, strayed = [], []
 
@@ -133,10 +133,8 @@ async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status
             asked.append(request.method)
             return web.Response(status=status, headers={"Location": f"{elsewhere}{request.path}"})
 
-        async with serving(point) as url:
-            client = await Client.from_kubeconfig_dict(
-                kubeconfig(url, {"token": "own", "as": "jane", "as-groups": ["ops"]})
-            )
+        user = {"token": "own", "as": "jane", "as-groups": ["ops"]}
+        async with connected(point, user) as (url, client):
             for method in ("GET", "POST"):
                 with pytest.raises(ApiException, match=f"{url} redirects to '{elsewhere}") as caught:
                     await client.api_client().call_api(method, f"{url}/a", {}, body={})
@@ -148,7 +146,6 @@ async def test_a_handlers_clients_follow_no_redirect(serving, kubeconfig, status
                 await asyncio.to_thread(SyncVersionApi(client.sync_api_client()).get_code)
             assert refused.value.status == status
             assert refused.value.headers["Location"].startswith(elsewhere)
-            await client.close()
     assert asked == ["GET", "POST", "GET", "GET"]
     assert strayed == []
 
@@ -203,29 +200,25 @@ def test_writes_of_official_clients_are_not_sent_by_a_process_that_does_not_lead
     assert len(refused) == 6
 
 
-def test_writes_of_official_clients_store_nothing_in_a_dry_run(writing):
-    """A server takes the options of a DELETE from its body, if there is one, and else from the query."""
-    got, refused = writing(leads=True, dry_run=True)
+@pytest.mark.parametrize(
+    ("dry_run", "query", "option"), [(True, "All", {"dryRun": ["All"]}), (False, None, {})]
+)
+def test_writes_of_official_clients_pass_a_leader(writing, dry_run, query, option):
+    """As they are, or as those of a dry run, which store nothing.
+
+    A server takes the options of a DELETE from its body, if there is one, and else from the query.
+    """
+    got, refused = writing(leads=True, dry_run=dry_run)
     assert refused == []
     both = [got[at : at + 2] for at in range(0, 8, 2)]
     assert [one == other for one, other in both] == [True] * 4
     assert [one for one, _ in both] == [
         ("GET", None, None),
-        ("PATCH", "All", {"a": 1}),
-        ("DELETE", "All", {"gracePeriodSeconds": 3, "dryRun": ["All"]}),
-        ("DELETE", "All", {"dryRun": ["All"]}),
+        ("PATCH", query, {"a": 1}),
+        ("DELETE", query, {"gracePeriodSeconds": 3, **option}),
+        ("DELETE", query, option or None),
     ]
     assert got[8] == ("PATCH", None, {})
-
-
-def test_writes_of_official_clients_pass_a_leader_as_they_are(writing):
-    got, _ = writing(leads=True, dry_run=False)
-    assert [(method, dry) for method, dry, _ in got[2:8:2]] == [
-        ("PATCH", None),
-        ("DELETE", None),
-        ("DELETE", None),
-    ]
-    assert got[2][2] == got[3][2] == {"a": 1}
 
 
 @pytest.mark.parametrize("copies", [lambda configuration: configuration, copy.copy, copy.deepcopy])

@@ -11,6 +11,7 @@ from kubernetes.client import VersionApi as SyncVersionApi
 from declctl.errors import Unreachable
 from declctl.transport import Client
 from declctl.transport.credentials import environment_proxy
+from tests.raw_server import RawServer
 
 FIELDS = "major minor gitVersion gitCommit gitTreeState buildDate goVersion compiler platform"
 VERSION = json.dumps(dict.fromkeys(FIELDS.split(), "v1")).encode()
@@ -24,27 +25,19 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 def recording():
     """A server, or a proxy, that answers each request with a version; `async with` gives port and heads."""
 
+    async def answer(_, writer):
+        if server.requests[-1].startswith("CONNECT"):
+            writer.write(b"HTTP/1.1 403 No\r\n\r\n")
+            writer.close()
+        else:
+            writer.write(ANSWER)
+
     @contextlib.asynccontextmanager
     async def start():
-        heads = []
+        async with server.listening():
+            yield server.port, server.requests
 
-        async def serve(reader, writer):
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                while True:
-                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                    heads.append(head)
-                    writer.write(b"HTTP/1.1 403 No\r\n\r\n" if head.startswith("CONNECT") else ANSWER)
-                    await writer.drain()
-                    if head.startswith("CONNECT"):
-                        break
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1], heads
-        finally:
-            server.close()
-
+    server = RawServer(answer)
     return start
 
 

@@ -136,31 +136,25 @@ def test_a_list_is_asked_for_as_client_go_does(options, params):
 
 
 @pytest.mark.client_go(230)
-async def test_selectors_are_sent_with_lists_and_with_watches():
+@pytest.mark.parametrize(
+    ("scope", "options", "labels", "fields"),
+    [
+        (("app=web", "spec.nodeName=n1"), ("", ""), "app=web", "spec.nodeName=n1"),
+        (("app=web", ""), ("team=a", "metadata.name=x"), "app=web,team=a", "metadata.name=x"),
+    ],
+)
+async def test_selectors_are_sent_with_lists_and_with_watches(scope, options, labels, fields):
+    """Those of the options narrow what was declared; they never open it."""
     gate = Gate(page(), Channel([]))
-    selectors = {"label_selector": "app=web", "field_selector": "spec.nodeName=n1"}
-    pods = source(gate, namespace="team-a", **selectors)
-    await pods.list(ListOptions())
-    await watched(pods)
-    assert [(each.verb, each.path) for each in gate.requests] == [
-        ("LIST", "/api/v1/namespaces/team-a/pods"),
-        ("WATCH", "/api/v1/namespaces/team-a/pods"),
-    ]
+    names = ("label_selector", "field_selector")
+    pods = source(gate, namespace="team-a", **dict(zip(names, scope, strict=True)))
+    narrowed = dict(zip(names, options, strict=True))
+    await pods.list(ListOptions(**narrowed))
+    await watched(pods, WatchOptions(**narrowed))
+    assert [each.verb for each in gate.requests] == ["LIST", "WATCH"]
     for request in gate.requests:
-        assert request.params["labelSelector"] == "app=web"
-        assert request.params["fieldSelector"] == "spec.nodeName=n1"
-
-
-async def test_what_the_options_select_is_left_of_what_the_source_does():
-    """A tweak narrows what was declared; it never opens it."""
-    gate = Gate(page(), Channel([]))
-    options = {"label_selector": "team=a", "field_selector": "metadata.name=x"}
-    pods = source(gate, label_selector="app=web")
-    await pods.list(ListOptions(**options))
-    await watched(pods, WatchOptions(**options))
-    for request in gate.requests:
-        assert request.params["labelSelector"] == "app=web,team=a"
-        assert request.params["fieldSelector"] == "metadata.name=x"
+        assert request.path == "/api/v1/namespaces/team-a/pods"
+        assert (request.params["labelSelector"], request.params["fieldSelector"]) == (labels, fields)
 
 
 async def test_what_the_cache_holds_is_given_back():
