@@ -44,7 +44,7 @@ def test_a_handler_whose_calls_do_not_return_is_suspended_until_one_does_or_its_
     monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
     rig.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 100ms"
     retry = "retry: {initialBackoff: 1h, maxBackoff: 1h}"
-    rig.handler(hook, rest=f"mode: {mode}, timeout: 20ms, queue: {{concurrency: 2}}, {retry}")
+    rig.handler(hook, rest=f"mode: {mode}, replay: Never, timeout: 20ms, queue: {{concurrency: 2}}, {retry}")
     rig.folder.write("others.py", "def other(): ...")
     rig.handler("other", entry="others:other")
     runs = rig.run(STUBBORN)
