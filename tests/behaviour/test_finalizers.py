@@ -233,10 +233,7 @@ def test_what_had_left_before_the_start_is_finalized(rig, config_map, sandbox) -
     until("the deleted one is gone", lambda: finalizers(sandbox, "deleted", "team-b") is None)
     sandbox.delete("ConfigMap", "kept", namespace="team-b")
     until("the other one is gone", lambda: finalizers(sandbox, "kept", "team-b") is None)
-    assert sorted(rig.told("finalize")) == [
-        ("finalize", "team-b/deleted", 1),
-        ("finalize", "team-b/kept", 1),
-    ]
+    assert sorted(rig.told("finalize")) == [("finalize", "team-b/deleted", 1), ("finalize", "team-b/kept", 1)]
     assert rig.told("reconcile", "team-b/kept", [NAME]) == []
 
 

@@ -177,10 +177,7 @@ def test_a_rollback_waits_for_the_cache_of_the_generation_before(rig, sandbox, c
     assert (refused.result, refused.reason) == ("Refused", "CacheLags"), refused.line
     assert rig.told("tell") == []
     sandbox.faults.clear()
-    until(
-        "it goes back",
-        lambda: rig.roll_back(1).result == "RolledBack",
-    )
+    until("it goes back", lambda: rig.roll_back(1).result == "RolledBack")
     controller.wait_idle(60)
     assert rig.told("tell") == [("tell", "Added", "outside", "Initial")]
 

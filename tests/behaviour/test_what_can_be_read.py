@@ -24,11 +24,7 @@ def acting(rig):
     rig.resources.append(SECRETS)
     retry = "retry: {maxAttempts: 2, initialBackoff: 20ms, maxBackoff: 50ms}"
     rig.handler("tell", rest=retry)
-    rig.handler(
-        "tell-async",
-        entry="handlers:tell_async",
-        rest=retry,
-    )
+    rig.handler("tell-async", entry="handlers:tell_async", rest=retry)
     rig.write(ACTS + "async def tell_async(obj, ctx): tell(obj, ctx)\n")
     return rig
 

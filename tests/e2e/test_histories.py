@@ -114,10 +114,7 @@ def living(cluster: Cluster, namespace: str, *, seed: int, **how: Any) -> Iterat
     """A namespace with followers, after some changes and before others."""
     changes = Changes(cluster.rest, namespace, seed)
     changes.make(_CHANGES)
-    with (
-        between(cluster) as (line, kubeconfig),
-        Followers(kubeconfig, namespace, **how) as followers,
-    ):
+    with between(cluster) as (line, kubeconfig), Followers(kubeconfig, namespace, **how) as followers:
         life = Life(cluster, changes, line, followers)
         life.goes_on()
         yield life

@@ -39,10 +39,7 @@ class There:
         self._rows = folder / "rows"
         site = folder / "site"
         plugin.install(site)
-        self._env = {
-            "PYTHONPATH": os.pathsep.join([str(_SUPPORT), str(site)]),
-            "BLACKBOARD": str(self._rows),
-        }
+        self._env = {"PYTHONPATH": os.pathsep.join([str(_SUPPORT), str(site)]), "BLACKBOARD": str(self._rows)}
         self._stack = ExitStack()
         self.process: Declctl
 

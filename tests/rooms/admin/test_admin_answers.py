@@ -255,10 +255,7 @@ def test_why_has_fields_and_writes(ask: Callable, runtime, asked) -> None:
     assert (write["calledFor"], write["time"]) == ("team-a/shop", "2026-01-02T02:00:00Z")
     # A resource may have its group and version, as kubectl's full form, whose slashes are escaped.
     assert (answer.status, ask("/why/apps%2Fv1%2Fdeployments/team-a/web").status) == (200, 200)
-    assert asked() == [
-        ("configmaps", "team-a/settings", "data.a"),
-        ("apps/v1/deployments", "team-a/web", ""),
-    ]
+    assert asked() == [("configmaps", "team-a/settings", "data.a"), ("apps/v1/deployments", "team-a/web", "")]
     # Of an object that is gone, the delete is a write.
     runtime.told_why = replace(FOUND, exists=False, fields=())
     assert ask("/why/configmaps/team-a/settings").status == 200

@@ -42,10 +42,7 @@ def names(page):
 
 @pytest.mark.parametrize(
     ("begin", "write", "end"),
-    [
-        (TYPED, item, b"]}\n"),
-        (BY_NAME, lambda name, **fields: compact(pod(name, **fields)), END_BY_NAME),
-    ],
+    [(TYPED, item, b"]}\n"), (BY_NAME, lambda name, **fields: compact(pod(name, **fields)), END_BY_NAME)],
 )
 def test_no_more_is_held_than_what_is_being_read(begin, write, end):
     """A list of a hundred thousand objects never stands in memory, neither a typed one nor a custom one."""

@@ -6,13 +6,7 @@ import gc
 
 import pytest
 
-from declctl.informer import (
-    Config,
-    Controller,
-    FakeControllerSource,
-    QueueClosed,
-    RealFIFO,
-)
+from declctl.informer import Config, Controller, FakeControllerSource, QueueClosed, RealFIFO
 from declctl.informer.queues.real_fifo import Replacement, SyncAll
 from declctl.kit import ManualClock
 from declctl.objects import Delta, DeltaType

@@ -9,15 +9,7 @@ from declctl.decoding import Projection
 from declctl.errors import Forbidden, NotFound, NotSynced
 from declctl.informer import FakeControllerSource, field_index
 from declctl.informer.queues.real_fifo import Replacement
-from declctl.objects import (
-    ChangeReason,
-    Delta,
-    DeltaType,
-    EventType,
-    KubeObject,
-    Notification,
-    ObjectView,
-)
+from declctl.objects import ChangeReason, Delta, DeltaType, EventType, KubeObject, Notification, ObjectView
 from tests.rooms.informer.shapes import Informed, Recorder, informed, made, pod, record, rest, running
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])

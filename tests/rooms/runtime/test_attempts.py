@@ -76,11 +76,7 @@ class World:
             self.heard.append(f"{outcome.result} {outcome.bundle_hash}" + (" asked" if asked else ""))
 
         self.attempts = Attempts(
-            self.reloader,
-            digest=self.reloader.look,
-            finished=finished,
-            health=self.health,
-            clock=self.clock,
+            self.reloader, digest=self.reloader.look, finished=finished, health=self.health, clock=self.clock
         )
 
     def edit(self, files: str) -> asyncio.Task[Outcome]:

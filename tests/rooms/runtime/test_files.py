@@ -51,12 +51,7 @@ async def _collect(
 
 
 # What polls no folder, in which `a` was told last.
-POLLS = {
-    "folders": list,
-    "settle": lambda: 0.25,
-    "last": lambda: "a",
-    "watch": lambda: WatchFiles.POLL,
-}
+POLLS = {"folders": list, "settle": lambda: 0.25, "last": lambda: "a", "watch": lambda: WatchFiles.POLL}
 
 
 @pytest.mark.guarantee("G24")

@@ -42,9 +42,7 @@ def retired(log, monkeypatch: pytest.MonkeyPatch) -> Retirement:
 
     caches = SimpleNamespace(all=nothing, drop_indexes=nothing, release=nothing)
     around: Any = SimpleNamespace(
-        caches=caches,
-        loops=SimpleNamespace(all=nothing, keep=nothing),
-        metrics=PluginMetrics(log=log),
+        caches=caches, loops=SimpleNamespace(all=nothing, keep=nothing), metrics=PluginMetrics(log=log)
     )
     owners: Any = SimpleNamespace(leave=leave, all=nothing)
     monkeypatch.setattr(retirement, "SWEEP_SECONDS", 0.0)

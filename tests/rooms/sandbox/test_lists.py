@@ -149,11 +149,7 @@ def test_selectors_select(cluster):
         ({"continue": "x", "resourceVersion": "5"}, 400, "not allowed when using continue"),
         ({**WATCH, "resourceVersion": "abc"}, 500, "strconv.ParseUint"),
         ({**WATCH, "resourceVersionMatch": "NotOlderThan"}, 422, "unless sendInitialEvents is provided"),
-        (
-            {**WATCH, "sendInitialEvents": "true"},
-            422,
-            "setting resourceVersionMatch to NotOlderThan",
-        ),
+        ({**WATCH, "sendInitialEvents": "true"}, 422, "setting resourceVersionMatch to NotOlderThan"),
         (
             {**WATCH, "sendInitialEvents": "true", "resourceVersionMatch": "Exact"},
             422,
