@@ -24,8 +24,8 @@ class ReviewedImports(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        # Grows alone: what a link has led to before may still be on a path. Replaced as a whole, as any
-        # thread imports.
+        # It only grows: what a link has led to before may still be on a path. Replaced as a whole, as any
+        # thread imports; bundles are installed one at a time.
         self._folders: frozenset[Path] = frozenset()
 
     def add(self, folder: Path) -> None:

@@ -109,7 +109,7 @@ class FieldConflicts(StrEnum):
 
 
 class OnExisting(StrEnum):
-    """What `ctx.apply_set` does with a child that exists and that nothing owns."""
+    """What `ctx.apply_set` does with a child that exists and that its object does not own."""
 
     ADOPT = "Adopt"
     FAIL = "Fail"
@@ -769,7 +769,7 @@ class HandlerSpec(LocatedSpec):
     )
     on_existing: OnExisting = option(
         OnExisting,
-        "Whether ctx.apply_set adopts a child that exists and that nothing owns, which the log tells "
+        "Whether ctx.apply_set adopts a child that exists and that no object controls, which the log tells "
         "(Adopt), or raises AlreadyExists (Fail).",
         default=OnExisting.ADOPT,
     )

@@ -18,7 +18,7 @@ _BOUND = (1, 8, 3)  # of a comprehension: the names of its variables; the accumu
 Kind = Literal["null", "text", "constant", "variable", "field", "call", "list", "map", "comprehension"]
 
 _NO_NAME = 99
-# The kinds of expressions, by number: the number of the name, and those of the parts, in the order of a node.
+# By the number of the field of an Expr: its kind, the number of its name, and those of its parts.
 _KINDS: Mapping[int, tuple[Kind, int, tuple[int, ...]]] = {
     _CONSTANT: ("constant", _NO_NAME, ()),
     4: ("variable", 1, ()),

@@ -1,4 +1,7 @@
-"""The namespace of this process: that of its Lease, and of the Secrets in the configs of its plugins."""
+"""The namespace of this process: that of its Lease, and of the Secrets in the configs of its plugins.
+
+Where none is known, there is no election; Secrets are then read in that of the kubeconfig's context.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -47,8 +50,8 @@ def namespace_of_lease(spec: LeaderElectionSpec, own: OwnNamespace | None) -> Ow
         return OwnNamespace(spec.namespace, "that of the manifest")
     if own is None:
         raise UsageError(
-            "spec.leaderElection needs the namespace of its Lease, which is only known in a pod: write "
-            "leaderElection.namespace, or start with --namespace NAMESPACE (that of the pods of this "
-            "controller, if there are any; otherwise two processes would lead)"
+            "spec.leaderElection needs the namespace of its Lease, which is known in a pod, or with a followed "
+            "ConfigMap: write leaderElection.namespace, or start with --namespace NAMESPACE (that of the pods "
+            "of this controller, if there are any; otherwise two processes would lead)"
         )
     return own

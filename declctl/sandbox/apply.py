@@ -146,7 +146,7 @@ def updated(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Autho
 def applied(
     live: KubeObject | None, config: KubeObject, *, kind: ServedKind, author: Author, force: bool
 ) -> KubeObject:
-    """The object after `author` applied `config`; `live` itself if that changes nothing but owners.
+    """The object, with its owners, after `author` applied `config`.
 
     Refused with 409 if others own what it changes and `force` is not given, and with 400 or 500 for a
     configuration that can't be applied.

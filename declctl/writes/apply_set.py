@@ -13,7 +13,7 @@ has applied.
 
 All parents of a handler have one field manager. So the server takes an apply for another parent as a change
 of mind, and removes the owner reference of the first one. Therefore a member is read before this process
-applies it for the first time, and is refused if another object controls it. One that nothing owns is adopted,
+applies it for the first time, and is refused if another object controls it. Any other one is adopted,
 which the log tells, or refused, as the handler declares.
 """
 

@@ -27,8 +27,8 @@ class FieldAdoption:
     """Sends applies, and takes fields over at the first one of each object. Used on the loop of the gate.
 
     The answer to an apply shows who holds fields: an object without such entries costs no further request. A
-    process looks once at each object, so that a handler may write other fields of it by `ctx.client`. A dry
-    run takes nothing over.
+    process looks once for each handler and object: what `ctx.client` writes later stays until the next
+    process, or until 20,000 others were looked at. A dry run takes nothing over.
     """
 
     def __init__(self, gate: WriteGate, ledger: WriteLedger, clock: Clock) -> None:

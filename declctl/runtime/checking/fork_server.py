@@ -151,7 +151,7 @@ class ForkServer:
         _kill(child.pid)
 
     def _look_at_memory(self) -> None:
-        """Kill the children that leave the container less than a third of what they may take."""
+        """Kill the children if less than a quarter of what was left when they began is left."""
         left = memory_left()
         for child in self._children.values():
             if left is not None and child.memory is not None and left < child.memory // 3:

@@ -20,7 +20,7 @@ loop and wait. After a reload, a task may have a change that was queued for `def
 **Time limit.** A timer of the machinery loop, which no handler can block, watches a call in a thread. Its own
 loop cancels an `async def` call. At its `timeout` a call has failed, and is counted. If it can't be
 cancelled, it is not waited for: another worker replaces its worker, and its key is held until it returns.
-Until then it is a zombie. A handler has a bound on zombies (`MOST_ZOMBIES`): at the bound they keep their
+Until then it is a zombie. Each code of a handler has a bound (`MOST_ZOMBIES`): at the bound they keep their
 workers, so that the handler is suspended until one of them returns, or until its code changes.
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
@@ -116,7 +116,7 @@ _RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType
 _NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
 MOST_ZOMBIES = 4
-"""The most zombies of one code of a handler, by its `queue.concurrency`."""
+"""The most zombies of one code of a handler, as a multiple of its `queue.concurrency`."""
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
