@@ -50,8 +50,8 @@ def namespace_of_lease(spec: LeaderElectionSpec, own: OwnNamespace | None) -> Ow
         return OwnNamespace(spec.namespace, "that of the manifest")
     if own is None:
         raise UsageError(
-            "spec.leaderElection needs the namespace of its Lease, which is known in a pod, or with a followed "
-            "ConfigMap: write leaderElection.namespace, or start with --namespace NAMESPACE (that of the pods "
-            "of this controller, if there are any; otherwise two processes would lead)"
+            "spec.leaderElection needs the namespace of its Lease, which is known in a pod, or with a "
+            "followed ConfigMap: write leaderElection.namespace, or start with --namespace NAMESPACE (that "
+            "of the pods of this controller, if there are any; otherwise two processes would lead)"
         )
     return own
