@@ -21,7 +21,7 @@ Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
 _FILES_FOLLOWED = "FilesFollowed"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
-_UNWANTED = ("dropped", "zombies", "expressionErrors", "slowExpressions", "deadLetters")
+_UNWANTED = ("dropped", "zombies", "expressionErrors", "deadLetters")
 _COUNTS = (
     *("delivered", "succeeded", "failed", "retried", "merged", "filtered", "replayed", "queued", "running"),
     *_UNWANTED,

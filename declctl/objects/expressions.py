@@ -4,20 +4,32 @@
 only the fields that the text names: `obj.status.phase` is read out of the JSON of an object without decoding
 the rest. One field costs a seventh of a whole object, because cel-expr converts every value that it gets.
 
-cel-expr bounds the work: an expression is at most 32 levels deep and 100,000 characters long, and its
-comprehensions take 10,000 steps together. It does not bound the depth of a value, and overflows the stack at
-several thousand levels. So a deeply nested value is an error here. Nor does it bound the size of the texts
-that a comprehension makes, which take gigabytes and seconds within that budget. So a comprehension that joins
-texts is an error here where a long text meets a long list. It holds the interpreter lock while it evaluates.
+cel-expr bounds the work a little: an expression is at most 32 levels deep and 100,000 characters long, and
+its comprehensions take 10,000 steps together. `expression_costs` bounds the time and the memory of each
+evaluation. cel-expr does not bound the depth of a value either, and overflows the stack at several thousand
+levels. So a deeply nested value is an error here. It holds the interpreter lock while it evaluates.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
+from declctl.kit.timetable import check_zone
+from declctl.objects.expression_costs import (
+    FIELD_OPERATORS,
+    FUNCTIONS,
+    MOST_BYTES,
+    MOST_SECONDS,
+    TIME_PARTS,
+    CostModel,
+    Measure,
+    OverBudget,
+    measure_json,
+)
+from declctl.objects.expression_tree import SyntaxNode, tree_of
 from declctl.objects.frame import FILLED_IN, UNREADABLE
 from declctl.objects.record import ChangeReason, ChangeType, Notification, Record
 
@@ -28,8 +40,9 @@ VARIABLES = ("obj", "old", "change")
 _CHANGE_FIELDS = ("type", "reason", "initial")
 _ENUMERATIONS = {"change.type": ChangeType, "change.reason": ChangeReason}
 _MOST_LEVELS = 500  # of a value; cel-expr crashes at about 5000
-_MOST_STEPS = 10_000  # of all comprehensions of an evaluation; the budget of cel-expr
-_MOST_JOINED = 2**25  # characters that the joins of a comprehension may take, one text for each step
+_BUDGET = f"{MOST_SECONDS * 1000:.0f} ms or {MOST_BYTES >> 20} MiB"
+_ZONE_OFFSET = re.compile(r"[+-]?\d\d:\d\d")
+_COMPARISONS = ("_==_", "_!=_", "@in")
 _COMPILED = 1024  # size of the cache of compiled expressions
 _LONGEST_MESSAGE = 300  # characters: a message of cel-expr may quote a value
 _ERROR = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<message>[^\n]*)")
@@ -90,12 +103,21 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self._program = _compile(text)
-        tree = self._program.serialize()
-        self.reads: Sequence[FieldRead] = _reads(tree)
-        self._join_levels = _join_levels(tree)
-        self._tree = tree
+        self._is_boolean = self._program.return_type().name() == "BOOL"  # or an error; else any type
+        self._tree = tree_of(self._program.serialize())
+        for node in self._tree.all():
+            _check_cost_is_known(node)
+        # Each place once.
+        self.reads: Sequence[FieldRead] = tuple(dict.fromkeys(_reads(self._tree, frozenset())))
         self._variables = frozenset(read.variable for read in self.reads)
         self._fields = {name: _Fields(self.reads, name) for name in ("obj", "old") if name in self._variables}
+        try:
+            self.costs = CostModel(self._tree, frozenset(self._fields))
+        except OverBudget as fault:
+            offset = 0 if fault.node is None else fault.node.offset
+            raise ExpressionError(
+                f"it may take more than {_BUDGET}, whatever the object is", offset
+            ) from None
 
     @property
     def judges_objects(self) -> bool:
@@ -125,23 +147,49 @@ class Expression:
         self, records: Mapping[str, Record | None], more: Mapping[str, object] | None = None
     ) -> bool:
         data: dict[str, object] = dict(more or {})
+        texts: dict[str, bytes] = {}
+        size = 0
         for name, fields in self._fields.items():
-            record = records.get(name)
-            data[name] = None if record is None else fields.read(record)
-        if self._join_levels:
-            _limit_joins([data[name] for name in self._fields], self._join_levels)
+            data[name] = None
+            if (record := records.get(name)) is not None:
+                texts[name] = text = fields.text(record)
+                size += len(text)
+        # Every byte may be a value.
+        sizes = [] if self.costs.within(size, size) else self._sizes(texts)
+        try:
+            if sizes:
+                self.costs.check_reading(sizes)
+            for name, text in texts.items():
+                data[name] = self._fields[name].read(cast("Record", records[name]), text)
+            if sizes:
+                self.costs.check(sizes, data)
+        except OverBudget as fault:
+            # Equal for all objects, so that the log counts it as one fault.
+            place = "to read it" if fault.node is None else f"with its character {fault.node.offset + 1}"
+            raise EvaluationFailed(
+                f"it may take more than {_BUDGET} on an object of this size, {place}, and was not evaluated"
+            ) from None
         try:
             result = self._program.eval(data=data)
-            value = result.value()
+            # The value of another type may be a list with a million elements.
+            kind = "BOOL" if self._is_boolean else result.type().name()
+            value = result.value() if kind in ("BOOL", "ERROR") else None
         except Exception as fault:  # noqa: BLE001 - RuntimeError for a spent budget; and any other of C++
             raise EvaluationFailed(_plain(str(fault))) from None
+        if kind not in ("BOOL", "ERROR"):
+            raise EvaluationFailed(f"the result is {_article(kind)}, and neither true nor false")
         if value is True or value is False:
             return value
-        kind = result.type().name()
-        if kind != "ERROR":
-            raise EvaluationFailed(f"the result is {_article(kind)}, and neither true nor false")
         # An error comes back as its text, which Python would take for true.
         raise EvaluationFailed(_plain(str(value)) + self._advice(str(value), records))
+
+    def _sizes(self, texts: dict[str, bytes]) -> Sequence[Measure]:
+        """The sizes of objects; empty if they are within the budget. Leaves only fields that are read."""
+        for name, text in texts.items():
+            texts[name] = self._fields[name].read_alone(text)
+        sizes = [measure_json(text) for text in texts.values()]
+        total = sum(sizes, Measure(values=0))
+        return [] if self.costs.within(int(total.bytes), int(total.values)) else sizes
 
     def _advice(self, error: str, records: Mapping[str, Record | None]) -> str:
         if "non-message" in error and "old" in self._variables and records.get("old") is None:
@@ -167,12 +215,27 @@ class _Fields:
                 tree = _with(tree, read.steps)
         self._filled_in = FILLED_IN if tree is None else tuple(name for name in FILLED_IN if name in tree)
         self._decode_whole = msgspec.json.Decoder(dict[str, Any]).decode
-        self._decode = self._decode_whole if tree is None else msgspec.json.Decoder(_struct(tree)).decode
+        self._decode, self._decode_raw = self._decode_whole, None
+        if tree is not None:
+            self._decode = msgspec.json.Decoder(_struct(tree, Any)).decode
+            self._decode_raw = msgspec.json.Decoder(_struct(tree, msgspec.Raw)).decode
 
-    def read(self, record: Record) -> dict[str, Any]:
-        """The fields of an object. Raises EvaluationFailed."""
+    def text(self, record: Record) -> bytes:
+        """An object as JSON."""
+        return record.layout.codec.decode(record.frame)
+
+    def read_alone(self, text: bytes) -> bytes:
+        """The JSON of an object with nothing but these fields, which are not decoded."""
+        if self._decode_raw is None:
+            return text
         try:
-            text = record.layout.codec.decode(record.frame)
+            return msgspec.json.encode(self._decode_raw(text))
+        except UNREADABLE:  # a field is no object, though the expression reads fields of it; or broken JSON
+            return text
+
+    def read(self, record: Record, text: bytes) -> dict[str, Any]:
+        """The fields of an object, of its JSON. Raises EvaluationFailed."""
+        try:
             try:
                 found = self._decode(text)
             except msgspec.ValidationError:  # a field is no object, though the expression reads fields of it
@@ -195,34 +258,13 @@ def _with(tree: dict[str, Any] | None, steps: Sequence[str]) -> dict[str, Any] |
     return {**tree, name: _with(tree.get(name, {}), rest)}
 
 
-def _struct(tree: Mapping[str, Any]) -> Any:
-    """The type by which msgspec decodes the fields of a tree into dictionaries, and skips all others."""
-    fields = {name: Any if below is None else _struct(below) | None for name, below in tree.items()}
-    return _typed_dict("Fields", fields, total=False)
+def _struct(tree: Mapping[str, Any], value: Any) -> Any:
+    """The type by which msgspec decodes the fields of a tree into dictionaries, and skips all others.
 
-
-def _limit_joins(values: Sequence[object], levels: int) -> None:
-    """Raise EvaluationFailed if comprehensions of so many levels may join too much of these values.
-
-    Any join may have the longest text in each of its steps, so this limits time and memory from above.
+    `value` is the type of a field that is read as a whole.
     """
-    longest = largest = 0
-    rest: list[Any] = list(values)
-    while rest:
-        value = rest.pop()
-        if isinstance(value, str):
-            longest = max(longest, len(value))
-        elif isinstance(value, dict | list):
-            largest = max(largest, len(value))
-            rest.extend(value)
-            if isinstance(value, dict):
-                rest.extend(value.values())
-    steps = min(largest**levels, _MOST_STEPS)
-    if steps * longest > _MOST_JOINED:
-        raise EvaluationFailed(
-            f"it joins texts in a comprehension: up to {steps:,} steps and a text of {longest:,} characters "
-            f"are more than {_MOST_JOINED:,} characters together"
-        )
+    fields = {name: value if below is None else _struct(below, value) | None for name, below in tree.items()}
+    return _typed_dict("Fields", fields, total=False)
 
 
 def _is_deep(value: object) -> bool:
@@ -272,6 +314,40 @@ def _compile(text: str) -> "cel.Expression":
     return program
 
 
+def _check_cost_is_known(node: SyntaxNode) -> None:
+    """Raise ExpressionError for a call whose cost the objects may choose."""
+    if node.kind == "map" and node.name:
+        raise ExpressionError(f"messages of protobuf can't be made here: {node.name}", node.offset)
+    if node.kind != "call":
+        return
+    if node.name not in FUNCTIONS:
+        raise ExpressionError(f"the cost of {node.name} is not known", node.offset, suggestion=_FUNCTIONS)
+    last = node.parts[-1] if node.parts else node
+    if node.name == "matches" and last.kind != "text":
+        raise ExpressionError(
+            "the pattern of matches is not a constant: an object could choose one that takes seconds",
+            last.offset,
+            suggestion="write the pattern as a text in quotes",
+        )
+    # cel-expr opens the name of a zone as a file: with /proc/self/fd/0 or a pipe, it would wait for ever.
+    if node.name in TIME_PARTS and len(node.parts) > 1:
+        if last.kind != "text":
+            raise ExpressionError(
+                f"the time zone of {node.name} is not a constant: cel-expr opens its name as a file",
+                last.offset,
+                suggestion="write the zone as a text in quotes, such as 'Europe/Berlin'",
+            )
+        if _ZONE_OFFSET.fullmatch(last.name) is None:
+            try:
+                check_zone(last.name)
+            except ValueError as fault:
+                raise ExpressionError(
+                    str(fault),
+                    last.offset,
+                    suggestion="write an IANA name such as 'Europe/Berlin', or an offset such as '+02:00'",
+                ) from None
+
+
 def _compile_error(text: str, fault: str) -> ExpressionError:
     """The first fault of a text, at its place."""
     found = _ERROR.search(fault)
@@ -316,211 +392,56 @@ def _article(kind: str) -> str:
     return "null" if name == "null" else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-# The rest reads the syntax tree of a compiled expression. It is a message of protobuf, as cel-spec's
-# checked.proto and syntax.proto define it. The few fields that matter are read here, so that no expression
-# loads protobuf. The numbers are those of the fields in these files.
-
-_ANY_VALUE = 2
-_CHECKED_EXPR, _CHECKED_SOURCE, _SOURCE_POSITIONS = 4, 5, 4
-_ID, _CONST, _IDENT, _SELECT, _CALL, _COMPREHENSION = 2, 3, 4, 5, 6, 9
-_CONST_STRING, _NULL = 6, b"\x08\x00"
-_CALL_FUNCTION, _CALL_ARGUMENTS = 2, 3
-_BINDINGS = (1, 3, 8)  # of a comprehension: the names of its variables
-_IN_SCOPE = (5, 6, 7)  # its condition, step and result, which see these names
-_EVERY_STEP = (5, 6)  # its condition and step, which are evaluated for each element
-_ACCUMULATOR = 3
-_COMPARISONS = (b"_==_", b"_!=_", b"@in")
-_LIST, _ELEMENTS = 7, 1
-_FIELD_OPERATORS = ("_[_]", "_?._", "_[?_]")  # obj["a"], obj.?a, obj[?"a"]
-
-
-def _reads(serialized: bytes) -> Sequence[FieldRead]:
-    """The fields that an expression reads, each place once."""
-    expression, positions = _root(serialized)
-    return tuple(dict.fromkeys(_walk(expression, positions, frozenset())))
-
-
-def _root(serialized: bytes) -> tuple["_Message", Mapping[int, int]]:
-    """The syntax tree, and the offset of each of its expressions in the text, by their ids."""
-    checked = _Message(_Message(serialized).content(_ANY_VALUE))
-    positions: dict[int, int] = {}
-    for entry in _Message(checked.content(_CHECKED_SOURCE)).all(_SOURCE_POSITIONS):
-        pair = _Message(entry)
-        positions[pair.number(1)] = pair.number(2)
-    return _Message(checked.content(_CHECKED_EXPR)), positions
-
-
-def _unknown_values(serialized: bytes) -> Iterator[UnknownValue]:
-    root, positions = _root(serialized)
-    for expression in _all(root):
-        call = _Message(expression.content(_CALL))
-        if call.content(_CALL_FUNCTION) not in _COMPARISONS:
+def _unknown_values(tree: SyntaxNode) -> Iterator[UnknownValue]:
+    for call in tree.all():
+        if call.kind != "call" or call.name not in _COMPARISONS:
             continue
-        sides = [_Message(side) for side in call.all(_CALL_ARGUMENTS)]
-        names = {_Message(side.content(_IDENT)).content(1).decode() for side in sides}
-        texts = [_Message(text) for side in sides for text in _Message(side.content(_LIST)).all(_ELEMENTS)]
+        names = {side.name for side in call.parts if side.kind == "variable"}
+        lists = [side.parts for side in call.parts if side.kind == "list"]
+        texts = [each for parts in (call.parts, *lists) for each in parts if each.kind == "text"]
         for variable in names & _ENUMERATIONS.keys():
             values = tuple(map(str, _ENUMERATIONS[variable]))
-            for side in (*sides, *texts):
-                # Only a constant text has this field, also an empty one.
-                for constant in _Message(side.content(_CONST)).all(_CONST_STRING):
-                    value = constant.decode()
-                    if value not in values:
-                        yield UnknownValue(variable, value, values, positions.get(side.number(_ID), 0))
+            yield from (
+                UnknownValue(variable, text.name, values, text.offset)
+                for text in texts
+                if text.name not in values
+            )
 
 
-def _all(expression: "_Message") -> Iterator["_Message"]:
-    """An expression, and all expressions within it."""
-    yield expression
-    for number, part in expression.parts():
-        if number == _COMPREHENSION:
-            inner = [each for at, each in _Message(part).parts() if at not in _BINDINGS]
-        else:
-            inner = [] if number in (_CONST, _IDENT) else [*_operands(number, _Message(part))]
-        for each in inner:
-            yield from _all(_Message(each))
-
-
-def _join_levels(serialized: bytes) -> int:
-    """How many comprehensions are around the innermost `+`; 0 if none is around one."""
-    return max(_joins(_root(serialized)[0], 0, frozenset()), default=0)
-
-
-def _joins(expression: "_Message", level: int, lists: frozenset[bytes]) -> Iterator[int]:
-    """The level of each `+`; not of those with which map and filter append to `lists`, their results."""
-    comprehension = _Message(expression.content(_COMPREHENSION))
-    lists |= set(comprehension.all(_ACCUMULATOR))
-    for number, part in comprehension.parts():
-        if number not in _BINDINGS:
-            yield from _joins(_Message(part), level + (number in _EVERY_STEP), lists)
-    call = _Message(expression.content(_CALL))
-    if call.content(_CALL_FUNCTION) == b"_+_":
-        first = _Message(next(call.all(_CALL_ARGUMENTS)))
-        if _Message(first.content(_IDENT)).content(1) not in lists:
-            yield level
-    for number, part in expression.parts():
-        if number not in (_CONST, _IDENT, _COMPREHENSION):
-            for inner in _operands(number, _Message(part)):
-                yield from _joins(_Message(inner), level, lists)
-
-
-def _walk(expression: "_Message", positions: Mapping[int, int], bound: frozenset[str]) -> Iterator[FieldRead]:
+def _reads(node: SyntaxNode, bound: frozenset[str]) -> Iterator[FieldRead]:
     """The reads within an expression; `bound` are the names of the comprehensions around it."""
-    found = _field(expression, positions) or _null_check(expression, positions)
+    found = _field(node) or _null_check(node)
     if found is not None:
         if found.variable in VARIABLES and found.variable not in bound:
             yield found
         return
-    comprehension = expression.content(_COMPREHENSION)
-    names = bound
-    if comprehension:
-        message = _Message(comprehension)
-        names = bound | {message.content(number).decode() for number in _BINDINGS}
-        for number, part in message.parts():
-            if number not in _BINDINGS:
-                yield from _walk(_Message(part), positions, names if number in _IN_SCOPE else bound)
-        return
-    # Selects, calls, lists and maps: their operands, arguments and entries are messages, too.
-    for number, part in expression.parts():
-        if number not in (_CONST, _IDENT):
-            for inner in _operands(number, _Message(part)):
-                yield from _walk(_Message(inner), positions, bound)
+    for number, part in enumerate(node.parts):
+        # The range of a comprehension, and the first value of its accumulator, are outside of it.
+        yield from _reads(part, bound | frozenset(node.bound) if number > 1 else bound)
 
 
-def _operands(number: int, message: "_Message") -> Iterator[bytes]:
-    if number == _SELECT:
-        yield message.content(1)
-    elif number == _CALL:
-        yield from message.all(1)  # the target
-        yield from message.all(_CALL_ARGUMENTS)
-    elif number == _LIST:
-        yield from message.all(_ELEMENTS)
-    elif number == 8:  # a map: its entries have a key and a value
-        for entry in message.all(2):
-            for part in (3, 4):
-                yield from _Message(entry).all(part)
-
-
-def _field(expression: "_Message", positions: Mapping[int, int]) -> FieldRead | None:
+def _field(node: SyntaxNode) -> FieldRead | None:
     """A variable with the names below it; None for any other expression."""
-    offset = positions.get(expression.number(_ID), 0)
-    if name := expression.content(_IDENT):
+    if node.kind == "variable":
         # The checker has joined the name of a variable that has dots, such as change.type.
-        variable, *steps = _Message(name).content(1).decode().split(".")
-        return FieldRead(variable, tuple(steps), offset)
-    operand, step = b"", b""
-    if select := expression.content(_SELECT):
-        operand, step, offset = _Message(select).content(1), _Message(select).content(2), offset + 1
-    elif call := expression.content(_CALL):
-        message = _Message(call)
-        if message.content(_CALL_FUNCTION).decode() in _FIELD_OPERATORS:
-            operand, key = message.all(_CALL_ARGUMENTS)
-            step = _Message(_Message(key).content(_CONST)).content(_CONST_STRING)
-            offset = positions.get(_Message(key).number(_ID), offset)
-    if not step:
-        return None
-    below = _field(_Message(operand), positions)
-    return None if below is None else FieldRead(below.variable, (*below.steps, step.decode()), offset)
-
-
-def _null_check(expression: "_Message", positions: Mapping[int, int]) -> FieldRead | None:
-    """The variable of `old == null` or `old != null`: it needs no field of the object."""
-    call = _Message(expression.content(_CALL))
-    if call.content(_CALL_FUNCTION) not in (b"_==_", b"_!=_"):
-        return None
-    one, other = map(_Message, call.all(_CALL_ARGUMENTS))
-    if other.content(_CONST) == _NULL:
-        found = _field(one, positions)
+        variable, *steps = node.name.split(".")
+        return FieldRead(variable, tuple(steps), node.offset)
+    if node.kind == "field":
+        step, offset = node.name, node.offset + 1
+    elif node.kind == "call" and node.name in FIELD_OPERATORS and node.parts[1].kind == "text":
+        step, offset = node.parts[1].name, node.parts[1].offset
     else:
-        found = _field(other, positions) if one.content(_CONST) == _NULL else None
+        return None
+    below = _field(node.parts[0])
+    return None if below is None else FieldRead(below.variable, (*below.steps, step), offset)
+
+
+def _null_check(node: SyntaxNode) -> FieldRead | None:
+    """The variable of `old == null` or `old != null`: it needs no field of the object."""
+    if node.kind != "call" or node.name not in ("_==_", "_!=_"):
+        return None
+    one, other = node.parts
+    if "null" not in (one.kind, other.kind):
+        return None
+    found = _field(one if other.kind == "null" else other)
     return None if found is None or found.steps else found._replace(is_null_check=True)
-
-
-class _Message:
-    """The fields of one message of protobuf, by number."""
-
-    def __init__(self, data: bytes) -> None:
-        self._fields: list[tuple[int, int | bytes]] = list(_fields(data))
-
-    def content(self, number: int) -> bytes:
-        """The bytes of a field; empty if it is missing."""
-        return next(self.all(number), b"")
-
-    def number(self, number: int) -> int:
-        """The integer of a field; 0 if it is missing."""
-        return next((v for n, v in self._fields if n == number and isinstance(v, int)), 0)
-
-    def all(self, number: int) -> Iterator[bytes]:
-        """The bytes of a repeated field."""
-        return (value for n, value in self._fields if n == number and isinstance(value, bytes))
-
-    def parts(self) -> Iterator[tuple[int, bytes]]:
-        """All fields that have bytes."""
-        return ((number, value) for number, value in self._fields if isinstance(value, bytes))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield number, value
-        else:
-            size = {1: 8, 5: 4}.get(kind, 0)
-            if kind == 2:
-                size, at = _varint(data, at)
-            yield number, data[at : at + size]
-            at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at an offset, and the offset behind it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at

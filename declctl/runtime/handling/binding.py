@@ -4,7 +4,6 @@ A filter is client-go's FilteringResourceEventHandler: an object that begins to 
 to pass is Deleted. The filter judges a change at its delivery, after merging.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,6 @@ from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
 
 Accepts = Callable[[ObjectView], bool]
-SLOW_EVALUATION = 0.1  # seconds of an evaluation above which it is reported
 
 # Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
 HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -48,19 +46,11 @@ _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.
 _RESYNC = ChangeType.RESYNC
 
 
-class SlowEvaluation(NamedTuple):
-    """An evaluation of a filter's expression during which no other thread could run."""
-
-    expression: str
-    seconds: float  # of processor time, without waits for the interpreter lock
+Report = Callable[[EvaluationFailed], None]
+"""Takes each evaluation of the filter's expression that has failed, which counts as false."""
 
 
-EvaluationReport = EvaluationFailed | SlowEvaluation
-Report = Callable[[EvaluationReport], None]
-"""Takes each evaluation of the filter's expression that has failed, which counts as false, or was slow."""
-
-
-def _ignore(_: EvaluationReport) -> None:
+def _ignore(_: EvaluationFailed) -> None:
     """The report of a caller that needs none."""
 
 
@@ -103,7 +93,6 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     last_error_time: datetime | None = None  # of the newest failure, also if it was retried
     disabled: bool = False
     expression_errors: int = 0  # evaluations of `filter.expression` that failed, and counted as false
-    slow_expressions: int = 0  # evaluations of it that took longer than 100 ms
     timeouts: int = 0  # calls that took longer than `timeout`
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     gone: int = 0  # calls that ended as their object was gone
@@ -158,7 +147,6 @@ class HandlerCounts:
     retried: int = 0
     filtered: int = 0  # changes for which no hook was called
     expression_errors: int = 0  # evaluations of the filter's expression that failed
-    slow_expressions: int = 0  # evaluations of it that took longer than `SLOW_EVALUATION`
     timeouts: int = 0  # calls that took longer than the timeout of the handler
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
     gone: int = 0  # calls that ended as their object was gone, whose status they would write
@@ -223,24 +211,14 @@ class Filter:
 
     `events` are the types of changes that the handler receives. `accepts` is the user's function. Raises
     FilterFailed, which `accepts` makes of the function's exceptions. An expression that fails counts as
-    false, and goes to `report`, as does a slow one. `seconds` and `thread_seconds` are clocks: of the time
-    that passes, and of the time in which the calling thread computes.
+    false, and goes to `report`.
     """
 
-    def __init__(
-        self,
-        spec: FilterSpec,
-        events: Iterable[str],
-        accepts: Accepts | None = None,
-        *,
-        seconds: Callable[[], float] = time.perf_counter,
-        thread_seconds: Callable[[], float] = time.thread_time,
-    ) -> None:
+    def __init__(self, spec: FilterSpec, events: Iterable[str], accepts: Accepts | None = None) -> None:
         self.spec = spec
         self.events = frozenset(ChangeType(name) for name in events)
         self._selector = LabelSelector.parse(spec.label_selector) if spec.label_selector else None
         self._accepts = accepts
-        self._seconds, self._thread_seconds = seconds, thread_seconds
         paths = [FieldPath.parse(path) for path in spec.changed_paths]
         self._changed = ChangedPaths(paths) if paths else None
         # The one expression judges either objects or changes.
@@ -295,20 +273,12 @@ class Filter:
         return result if self._holds(report, matches, result, _old_of(result)) else None
 
     def _holds(self, report: Report, matches: Callable[..., bool], *states: object) -> bool:
-        """The result of the expression. An evaluation that fails or is slow is reported."""
-        computed, began = self._thread_seconds(), self._seconds()
+        """The result of the expression. An evaluation that fails is reported."""
         try:
             return matches(*states)
         except EvaluationFailed as failure:
             report(failure)
             return False
-        finally:
-            # The time that passes has waits for other threads in it. The time of the thread alone decides,
-            # but to read it takes ten times as long.
-            if self._seconds() - began > SLOW_EVALUATION:
-                computed = self._thread_seconds() - computed
-                if computed > SLOW_EVALUATION:
-                    report(SlowEvaluation(self.spec.expression, computed))
 
     def _result(
         self,

@@ -29,7 +29,6 @@ SILENCE = 60.0  # seconds between two lines about a handler that waits for a cac
 # In characters: the text of an exception may contain a whole object.
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACEBACK = 20_000
-_LONGEST_EXPRESSION = 200
 _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
@@ -183,22 +182,6 @@ class FailureLog:
                 handler=self._name,
                 key=key,
                 generation=generation,
-                times=times,
-            )
-
-    def expression_slow(self, key: str, generation: int, expression: str, seconds: float) -> None:
-        """Log the first slow evaluation of an expression; then the 10th, the 100th, and so on."""
-        times = self.count((generation, "slow filter.expression", expression))
-        if _is_round(times):
-            again = "" if times == 1 else f" ({times} slow evaluations by now)"
-            self._log.warning(
-                f"{self._name}: filter.expression took {seconds:.3g} s on {key}, and all of declctl "
-                f"stood still; a shorter list or shorter texts are faster: "
-                f"{expression[:_LONGEST_EXPRESSION]!r}{again}",
-                handler=self._name,
-                key=key,
-                generation=generation,
-                seconds=round(seconds, 3),
                 times=times,
             )
 

@@ -414,7 +414,6 @@ class HandlerSlot(ABC, Generic[T]):
             last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
             expression_errors=counts.expression_errors,
-            slow_expressions=counts.slow_expressions,
             timeouts=counts.timeouts,
             terminal_failures=counts.terminal_failures,
             gone=counts.gone,

@@ -23,7 +23,8 @@ from declctl.runtime.handling.tap import TapSubject
 from declctl.runtime.tracing import CallTrace, TracedCall
 
 if TYPE_CHECKING:  # for annotations alone
-    from declctl.runtime.handling.binding import CallBinding, EvaluationReport, FilterOutcome
+    from declctl.objects.expressions import EvaluationFailed
+    from declctl.runtime.handling.binding import CallBinding, FilterOutcome
 
 T = TypeVar("T")
 
@@ -31,8 +32,8 @@ ImplementationId = tuple[str, str, str]
 """The hook, the plugin and the function of an implementation: the same in all generations."""
 MemoOf = Callable[[str, str | None], object]
 """Returns the memo of an object, by its key and uid; None for the uid of an object that is gone."""
-ReportOf = Callable[["Invocation[Any]", "EvaluationReport"], None]
-"""Takes an evaluation of a filter's expression that has failed, which counts as false, or was slow."""
+ReportOf = Callable[["Invocation[Any]", "EvaluationFailed"], None]
+"""Takes an evaluation of a filter's expression that has failed, which counts as false."""
 
 
 class Retry(NamedTuple):

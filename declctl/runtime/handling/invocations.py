@@ -57,14 +57,13 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
+from declctl.objects.expressions import EvaluationFailed
 from declctl.runtime.handling.binding import (
     HANDLER_BOUNDS,
     CallBinding,
-    EvaluationReport,
     FailureStreak,
     FilterOutcome,
     HandlerCounts,
-    SlowEvaluation,
     entering_or_leaving,
 )
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
@@ -923,19 +922,14 @@ class Invocations(ABC, Generic[T]):
         with self._lock:
             return self._lag.figures(), self._duration.figures()
 
-    def report_expression(self, binding: CallBinding, key: str, report: EvaluationReport) -> None:
-        """Count and log an evaluation of the filter's expression that failed or was slow. From any thread."""
-        if isinstance(report, SlowEvaluation):
-            with self._lock:
-                self._counts.slow_expressions += 1
-            self._failures.expression_slow(key, binding.generation, report.expression, report.seconds)
-            return
+    def report_expression(self, binding: CallBinding, key: str, failure: EvaluationFailed) -> None:
+        """Count and log an evaluation of the filter's expression that failed. From any thread."""
         with self._lock:
             self._counts.expression_errors += 1
-        self._failures.expression_failed(key, binding.generation, str(report))
+        self._failures.expression_failed(key, binding.generation, str(failure))
 
-    def _report_expression(self, invocation: Invocation[T], report: EvaluationReport) -> None:
-        self.report_expression(invocation.binding, invocation.item.key, report)
+    def _report_expression(self, invocation: Invocation[T], failure: EvaluationFailed) -> None:
+        self.report_expression(invocation.binding, invocation.item.key, failure)
 
 
 class GivenUp(NamedTuple):

@@ -30,6 +30,7 @@ from declctl.objects import (
     field_view,
     version_order,
 )
+from declctl.objects.expressions import EvaluationFailed
 from declctl.runtime.caching.managed_informer import (
     BATCH,
     LONGEST_PAUSE,
@@ -39,7 +40,7 @@ from declctl.runtime.caching.managed_informer import (
     call_for_objects,
     pause_caches,
 )
-from declctl.runtime.handling.binding import EvaluationReport, Filter
+from declctl.runtime.handling.binding import Filter
 from declctl.runtime.threads import UserCall
 
 _SLICE = 500  # objects that are compared before the loop may do something else
@@ -49,7 +50,7 @@ _CATCH_UP_SECONDS = 2.0  # the time for caches to catch up without a relist
 Notifications = tuple[Notification, ...]
 
 
-def _ignore(_: str, __: EvaluationReport) -> None:
+def _ignore(_: str, __: EvaluationFailed) -> None:
     """The report of a caller that needs none."""
 
 
@@ -351,7 +352,7 @@ class Refilter(Move):
         before: Iterable[ManagedInformer],
         after: Iterable[ManagedInformer],
         clock: Clock,
-        report: Callable[[str, EvaluationReport], None] = _ignore,
+        report: Callable[[str, EvaluationFailed], None] = _ignore,
     ) -> None:
         super().__init__(before, after, clock=clock)
         self.name = name

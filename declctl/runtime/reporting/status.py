@@ -250,11 +250,6 @@ HANDLER_FIGURES = (
         "Evaluations of filter.expression that failed, and counted as false.",
     ),
     Figure(
-        "slow_expressions",
-        "declctl_handler_slow_expressions",
-        "Evaluations of filter.expression that took longer than 100 ms, in which nothing else could run.",
-    ),
-    Figure(
         "replayed",
         "declctl_handler_replayed",
         "Cached objects that it received again because its code had changed.",

@@ -68,7 +68,6 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_handler_cache_lags_total": ("counter", {}),
     "declctl_handler_cache_waits_total": ("counter", {}),
     "declctl_handler_expression_errors_total": ("counter", {}),
-    "declctl_handler_slow_expressions_total": ("counter", {}),
     "declctl_handler_running": ("gauge", {"notify": 1}),
     "declctl_handler_timeouts_total": ("counter", {"notify": 5}),
     "declctl_handler_terminal_failures_total": ("counter", {"notify": 6}),

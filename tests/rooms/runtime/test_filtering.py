@@ -323,48 +323,6 @@ def test_a_failing_expression_counts_as_false_and_is_told_once(bench, tell, hear
     assert slot.statistics().expression_errors == 14
 
 
-class Seconds:
-    """A clock that moves on by some seconds with each look at it."""
-
-    def __init__(self, step):
-        self.step, self.time = step, 0.0
-
-    def __call__(self):
-        self.time += self.step
-        return self.time
-
-
-@pytest.mark.parametrize("expression", [WEB_ONLY, "old == null && obj.metadata.labels.app == 'web'"])
-def test_an_expression_that_takes_long_is_named_and_counted(bench, tell, heard, log, expression):
-    """All threads stand still meanwhile: the log names the handler, the object and the expression."""
-    spec, binding = FilterSpec(expression=expression), bench.binding(tell)
-    chosen = Filter(spec, ALL, seconds=Seconds(13), thread_seconds=Seconds(12))
-    slot = bench.bound(binding, chosen)
-    for number in range(12):
-        slot.queue.add(f"default/{number}", Notification(ADDED, pod(WEB, str(number))))
-    bench.work()
-    assert len(heard) == 12
-    figures = _adds_up(slot)
-    assert (figures.slow_expressions, figures.expression_errors) == (12, 0)
-    said = [line.event for line in log.lines if "filter.expression" in line.event]
-    assert len(said) == 2
-    assert "notify: filter.expression took 12 s on default/0, and all of declctl stood still" in said[0]
-    assert repr(expression) in said[0]
-    assert said[1].endswith("(10 slow evaluations by now)")
-
-
-@pytest.mark.parametrize(("passed", "computed"), [(13, 0.01), (0.01, 0.01)])
-def test_an_expression_that_waits_for_others_is_not_slow(bench, tell, heard, log, passed, computed):
-    """A handler that computes for seconds makes no other one's expression slow."""
-    clocks = {"seconds": Seconds(passed), "thread_seconds": Seconds(computed)}
-    slot = bench.bound(bench.binding(tell), Filter(FilterSpec(expression=WEB_ONLY), ALL, **clocks))
-    slot.queue.add("default/a", Notification(ADDED, pod(WEB)))
-    bench.work()
-    assert len(heard) == 1
-    assert slot.statistics().slow_expressions == 0
-    assert not [line for line in log.lines if "filter.expression" in line.event]
-
-
 def test_an_expression_stands_between_the_other_parts(bench, tell, heard):
     """It sees what labels make of a change, with `events` last. The function is called for what passes."""
     slot = filtered(bench, tell, expression="obj.status.phase == 'Running'")
