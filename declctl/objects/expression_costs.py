@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from declctl.objects.expression_tree import ExpressionNode
+from declctl.objects.expression_tree import SyntaxNode
 
 MOST_SECONDS = 0.1  # of an evaluation, with the decoding of the fields that it reads
 MOST_BYTES = 2**25
@@ -78,7 +78,7 @@ _UNKNOWN: Any = object()  # the content of a value that the expression makes
 class OverBudget(Exception):
     """An evaluation may cost too much; `node` is the part with which it does, None for reading the object."""
 
-    def __init__(self, node: ExpressionNode | None) -> None:
+    def __init__(self, node: SyntaxNode | None) -> None:
         super().__init__(node)
         self.node = node
 
@@ -175,7 +175,7 @@ class CostModel:
     Raises OverBudget if the expression costs too much with any object.
     """
 
-    def __init__(self, tree: ExpressionNode, variables: frozenset[str]) -> None:
+    def __init__(self, tree: SyntaxNode, variables: frozenset[str]) -> None:
         self._tree = tree
         self._variables = variables  # that are objects
         self._within: dict[tuple[int, int], bool] = {}  # by the bits of the numbers of bytes and values
@@ -235,16 +235,14 @@ class _Walk:
         seconds = size.values * _READ_VALUE + size.bytes * _READ_BYTE
         self._add(None, seconds, size.values * _READ_VALUE_BYTES + size.bytes * _READ_BYTE_BYTES)
 
-    def _add(
-        self, node: ExpressionNode | None, seconds: float, made: float = 0, transient: float = 0
-    ) -> None:
+    def _add(self, node: SyntaxNode | None, seconds: float, made: float = 0, transient: float = 0) -> None:
         self._seconds += seconds
         self._bytes += made
         self._transient = max(self._transient, transient)
         if self._seconds > MOST_SECONDS or self._bytes + self._transient > MOST_BYTES:
             raise OverBudget(node)
 
-    def size(self, node: ExpressionNode, scope: _Scope) -> _Size:
+    def size(self, node: SyntaxNode, scope: _Scope) -> _Size:
         """The size of the value of a node, whose costs are added. Raises OverBudget."""
         content = self._content(node, scope)
         if content is not _UNKNOWN:
@@ -269,7 +267,7 @@ class _Walk:
             return self._call(node, parts, scope)
         return scope.size(Measure(node.size + 32))
 
-    def _call(self, node: ExpressionNode, parts: list[_Size], scope: _Scope) -> _Size:
+    def _call(self, node: SyntaxNode, parts: list[_Size], scope: _Scope) -> _Size:
         name, times = node.name, scope.times
         total = sum((part.total for part in parts), _NOTHING)
         if name in _COMPARISONS:
@@ -308,7 +306,7 @@ class _Walk:
             return _Size(_part(most), _part(total)) if name in ("first", "last") else _Size(most, total)
         return scope.size(_SCALAR)
 
-    def _comprehension(self, node: ExpressionNode, scope: _Scope) -> _Size:
+    def _comprehension(self, node: SyntaxNode, scope: _Scope) -> _Size:
         values, first, condition, step, result = node.parts
         range_, accumulator = self.size(values, scope), self.size(first, scope)
         steps, most_steps = range_.total.length, range_.most.length
@@ -341,7 +339,7 @@ class _Walk:
             repeated *= length
         return _Size(size.most, (size.most * scope.times).least(size.total * repeated))
 
-    def _content(self, node: ExpressionNode, scope: _Scope) -> object:
+    def _content(self, node: SyntaxNode, scope: _Scope) -> object:
         """The value of a field of the objects; None if it is missing, `_UNKNOWN` for any other node."""
         if node.kind == "variable":
             return _UNKNOWN if node.name in scope.bound else self._objects.get(node.name, _UNKNOWN)
@@ -356,7 +354,7 @@ class _Walk:
             return _UNKNOWN
         return cast("dict[str, object]", below).get(name) if isinstance(below, dict) else None
 
-    def _is_scalar(self, node: ExpressionNode, scope: _Scope) -> bool:
+    def _is_scalar(self, node: SyntaxNode, scope: _Scope) -> bool:
         """Whether the value of a node is known to be neither a list nor a map."""
         if node.kind in ("null", "text", "constant"):
             return True

@@ -18,7 +18,7 @@ _BOUND = (1, 8, 3)  # of a comprehension: the names of its variables; the accumu
 Kind = Literal["null", "text", "constant", "variable", "field", "call", "list", "map", "comprehension"]
 
 _NO_NAME = 99
-# By the number of the field of an Expr: its kind, the number of its name, and those of its parts.
+# The kinds of expressions, by number: the number of the name, and those of the parts in their order.
 _KINDS: Mapping[int, tuple[Kind, int, tuple[int, ...]]] = {
     _CONSTANT: ("constant", _NO_NAME, ()),
     4: ("variable", 1, ()),
@@ -30,7 +30,7 @@ _KINDS: Mapping[int, tuple[Kind, int, tuple[int, ...]]] = {
 }
 
 
-class ExpressionNode(NamedTuple):
+class SyntaxNode(NamedTuple):
     """An expression within an expression."""
 
     kind: Kind
@@ -39,18 +39,18 @@ class ExpressionNode(NamedTuple):
     name: str = ""
     # The operand of a field; the target and the arguments of a call; elements; keys and values. Of a
     # comprehension: its range, the accumulator's first value, the condition, the step and the result.
-    parts: "tuple[ExpressionNode, ...]" = ()
+    parts: "tuple[SyntaxNode, ...]" = ()
     bound: tuple[str, ...] = ()  # of a comprehension: its variables; the last one is the accumulator
     size: int = 0  # of a constant, in bytes
 
-    def all(self) -> "Iterator[ExpressionNode]":
+    def all(self) -> "Iterator[SyntaxNode]":
         """The node, and all nodes within it."""
         yield self
         for part in self.parts:
             yield from part.all()
 
 
-def tree_of(serialized: bytes) -> ExpressionNode:
+def tree_of(serialized: bytes) -> SyntaxNode:
     """The syntax tree of a serialized expression."""
     checked = _Message(_Message(serialized).content(_ANY_VALUE))
     positions: dict[int, int] = {}
@@ -60,18 +60,18 @@ def tree_of(serialized: bytes) -> ExpressionNode:
     return _node(checked.content(_CHECKED_EXPR), positions)
 
 
-def _node(data: bytes, positions: Mapping[int, int]) -> ExpressionNode:
+def _node(data: bytes, positions: Mapping[int, int]) -> SyntaxNode:
     expression = _Message(data)
     offset = positions.get(expression.number(_ID), 0)
     number, content = next(expression.parts(), (_CONSTANT, b""))
     kind, name_at, part_numbers = _KINDS[number]
     if number == _CONSTANT:
         if content == _NULL:
-            return ExpressionNode("null", offset)
+            return SyntaxNode("null", offset)
         # Only a constant text has this field, also an empty one.
         for text in _Message(content).all(_CONSTANT_TEXT):
-            return ExpressionNode("text", offset, text.decode(), size=len(text))
-        return ExpressionNode("constant", offset, size=len(content))
+            return SyntaxNode("text", offset, text.decode(), size=len(text))
+        return SyntaxNode("constant", offset, size=len(content))
     message = _Message(content)
     parts = [part for at in part_numbers for part in message.all(at)]
     if number == _STRUCT:
@@ -79,7 +79,7 @@ def _node(data: bytes, positions: Mapping[int, int]) -> ExpressionNode:
         parts = [part for entry in entries for at in _ENTRY_PARTS for part in entry.all(at)]
     bound = tuple(message.content(at).decode() for at in _BOUND) if number == _COMPREHENSION else ()
     nodes = tuple(_node(part, positions) for part in parts)
-    return ExpressionNode(kind, offset, message.content(name_at).decode(), nodes, bound)
+    return SyntaxNode(kind, offset, message.content(name_at).decode(), nodes, bound)
 
 
 class _Message:

@@ -29,7 +29,7 @@ from declctl.objects.expression_costs import (
     OverBudget,
     measure_json,
 )
-from declctl.objects.expression_tree import ExpressionNode, tree_of
+from declctl.objects.expression_tree import SyntaxNode, tree_of
 from declctl.objects.frame import FILLED_IN, UNREADABLE
 from declctl.objects.record import ChangeReason, ChangeType, Notification, Record
 
@@ -314,7 +314,7 @@ def _compile(text: str) -> "cel.Expression":
     return program
 
 
-def _check_cost_is_known(node: ExpressionNode) -> None:
+def _check_cost_is_known(node: SyntaxNode) -> None:
     """Raise ExpressionError for a call whose cost the objects may choose."""
     if node.kind == "map" and node.name:
         raise ExpressionError(f"messages of protobuf can't be made here: {node.name}", node.offset)
@@ -392,7 +392,7 @@ def _article(kind: str) -> str:
     return "null" if name == "null" else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def _unknown_values(tree: ExpressionNode) -> Iterator[UnknownValue]:
+def _unknown_values(tree: SyntaxNode) -> Iterator[UnknownValue]:
     for call in tree.all():
         if call.kind != "call" or call.name not in _COMPARISONS:
             continue
@@ -408,7 +408,7 @@ def _unknown_values(tree: ExpressionNode) -> Iterator[UnknownValue]:
             )
 
 
-def _reads(node: ExpressionNode, bound: frozenset[str]) -> Iterator[FieldRead]:
+def _reads(node: SyntaxNode, bound: frozenset[str]) -> Iterator[FieldRead]:
     """The reads within an expression; `bound` are the names of the comprehensions around it."""
     found = _field(node) or _null_check(node)
     if found is not None:
@@ -420,7 +420,7 @@ def _reads(node: ExpressionNode, bound: frozenset[str]) -> Iterator[FieldRead]:
         yield from _reads(part, bound | frozenset(node.bound) if number > 1 else bound)
 
 
-def _field(node: ExpressionNode) -> FieldRead | None:
+def _field(node: SyntaxNode) -> FieldRead | None:
     """A variable with the names below it; None for any other expression."""
     if node.kind == "variable":
         # The checker has joined the name of a variable that has dots, such as change.type.
@@ -436,7 +436,7 @@ def _field(node: ExpressionNode) -> FieldRead | None:
     return None if below is None else FieldRead(below.variable, (*below.steps, step), offset)
 
 
-def _null_check(node: ExpressionNode) -> FieldRead | None:
+def _null_check(node: SyntaxNode) -> FieldRead | None:
     """The variable of `old == null` or `old != null`: it needs no field of the object."""
     if node.kind != "call" or node.name not in ("_==_", "_!=_"):
         return None
