@@ -23,7 +23,7 @@ async def keys(request, ctx):
 async def declctl_finalize(request, ctx):
     times = ctx.memo["times"] = ctx.memo.get("times", 0) + 1
     note("finalize", str(request.key), times)
-    what = request.obj["data"].get("what")
+    what = (request.obj.get("data") or {}).get("what")
     if what == "raise" and times < 3:
         raise ValueError("not yet")
     if what == "requeue" and times < 3:

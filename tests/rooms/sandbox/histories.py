@@ -114,11 +114,12 @@ def history(seed: int) -> tuple[str, list[Step]]:
     kind = chance.choice(list(_PATHS))
     crowd = chance.random() < 0.1
     managers = [f"m{number}" for number in range(20)] if crowd else ["one", "two", "kubectl"]
-    verbs = ["json" if crowd else "apply"] * 6
-    verbs += ["merge", "json", "replace", "replace", "create", "strategic-merge"]
+    verbs = ["apply"] * 6 + ["merge", "json", "replace", "replace", "create", "strategic-merge"]
     steps = [Step(chance.choice(["create", "apply"]), _config(chance, kind))]
     for _ in range(chance.randint(6, 60 if crowd else 20)):
         step = Step("delete" if chance.random() < 0.02 else chance.choice(verbs), _config(chance, kind))
+        if crowd and chance.random() < 0.7:
+            step = Step("merge", {"metadata": {"annotations": {f"k{chance.randint(0, 30)}": "k"}}})
         step.version = "v1beta1" if chance.random() < 0.1 else "v1"
         if step.verb not in ("create", "delete") and kind != "ConfigMap" and chance.random() < 0.3:
             step.subresource = "status" if step.verb == "apply" else chance.choice(["status", "scale"])
@@ -145,7 +146,8 @@ def _body(chance: random.Random, step: Step) -> Any:
             for holder, name in dropped:
                 step.body[holder][name] = None
         case "json":
-            added = [{"op": "add", "path": f"/{h}/{n}", "value": step.body[h][n]} for h, n in written[:3]]
+            few = chance.sample(written, min(2, len(written)))
+            added = [{"op": "add", "path": f"/{h}/{n}", "value": step.body[h][n]} for h, n in few]
             return added + [{"op": "remove", "path": f"/{h}/{n}"} for h, n in dropped[:1]]
         case "replace":
             return {**step.body, "dropped": dropped, "owners": chance.choice([1] * 8 + [None, [{}]])}

@@ -91,6 +91,21 @@ def test_custom_objects_are_replaced_by_version_only(cluster):
     assert "must be specified for an update" in refused(lambda: replace(cluster, widget("w", size=2))).message
 
 
+def test_an_older_fault_refuses_no_write_that_leaves_it(cluster):
+    """The schema has become stricter: what was stored before stays, and only a new fault is refused."""
+    crd = definition()
+    cluster.load([crd, widget("w", size=5, parts=[{"id": "a", "n": 5}])])
+    for version in crd["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        spec["size"] = {"type": "integer", "maximum": 3, "x-kubernetes-validations": [{"rule": "self < 4"}]}
+        spec["parts"]["items"]["properties"]["n"] = {"type": "integer", "maximum": 3}
+    cluster.load([crd])
+    parts = [{"id": "b", "n": 1}, {"id": "a", "n": 5}]
+    cluster.patch("Widget", "w", {"metadata": {"labels": {"a": "1"}}, "spec": {"parts": parts}})
+    with pytest.raises(SandboxError, match=r"should be less than or equal to 3, spec\.size:"):
+        cluster.patch("Widget", "w", {"spec": {"size": 6}})
+
+
 def test_a_spec_is_an_object():
     """A spec that is text is refused with 400, naming the field."""
     refusal = refused(lambda: create(store(), {**pod(), "spec": "x"}))
