@@ -27,7 +27,7 @@ def declctl_metrics(registry):
 
 def tell(change, obj):
     SEEN.labels(str(change.type)).inc()
-    SIZES.observe(len(obj["data"]))
+    SIZES.observe(len(obj.get("data") or {}))
     NAMES.set(1)
 
 

@@ -44,9 +44,6 @@ def test_a_field_of_another_is_a_conflict(cluster):
     assert refusal.message == 'Apply failed with 1 conflict: conflict with "one": .data.x'
     cause = {"reason": "FieldManagerConflict", "message": 'conflict with "one"', "field": ".data.x"}
     assert refusal.document()["details"] == {"causes": [cause]}
-    apply(cluster, config_map("a", x="1", y="1"))
-    message = conflict(lambda: apply(cluster, config_map("a", x="2", y="2"), "two")).message
-    assert message == 'Apply failed with 2 conflicts: conflicts with "one":\n- .data.x\n- .data.y'
 
 
 def test_what_nobody_applied_has_an_owner_too(cluster):

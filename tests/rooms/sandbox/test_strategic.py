@@ -51,10 +51,7 @@ def containers(*images: str, **more: Any) -> dict[str, Any]:
             {"ports": [{"port": 81}]},
             {"type": "ClusterIP", "ports": [{"port": 81}, {"port": 80}]},
         ),
-        # Lists without a key are replaced as a whole.
-        ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),
         ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, {"tolerations": [{"key": "b"}]}),
-        ({"labels": {"a": "1", "b": "2"}}, {"labels": {"a": None}}, {"labels": {"b": "2"}}),
     ],
 )
 def test_a_patch_is_merged_as_the_directives_say(target, patch, merged):

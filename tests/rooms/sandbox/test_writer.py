@@ -78,13 +78,6 @@ def test_an_older_version_is_a_conflict(cluster):
     assert "please apply your changes to the latest version and try again" in refusal.message
 
 
-def test_a_dry_run_leaves_no_trace(cluster):
-    """A dryRun answers as if, and stores nothing."""
-    before = cluster.version
-    assert create(cluster, config_map("a"), write=Write(dry_run=True))["metadata"]["name"] == "a"
-    assert cluster.version == before
-
-
 def test_custom_objects_are_replaced_by_version_only(cluster):
     """A replace of a custom object must name the version that it replaces, unlike that of a config map."""
     cluster.load([definition(), widget("w")])
