@@ -238,7 +238,7 @@ class Server:
 
     def _ask(self, method: str, path: str, body: Any = None, media: str = "json") -> Any:
         headers = {**self._headers, "Content-Type": f"application/{media}"}
-        self._connection.request(method, path, body and json.dumps(body), headers)
+        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = self._connection.getresponse()
         text = answer.read()
         found = json.loads(text) if text.startswith(b"{") else {"code": answer.status}

@@ -45,7 +45,6 @@ def containers(*images: str, **more: Any) -> dict[str, Any]:
             containers("b:1", **{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
             containers("x:1", "b:1", "a:1"),
         ),
-        # Ports of a service are told apart by port.
         (
             {"type": "ClusterIP", "ports": [{"port": 80}]},
             {"ports": [{"port": 81}]},
