@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from declctl.objects import KubeObject
-from declctl.sandbox.kinds import ServedKind
+from declctl.sandbox.kinds import ServedKind, is_definition
 
 # Maps of any keys, which are left out where they are empty. Other empty maps are structures, and stay.
 _ANY_KEYS: Final = frozenset(
@@ -30,6 +30,8 @@ _SHORT_CONDITIONS: Final = frozenset(
 
 def normalise(kind: ServedKind, obj: KubeObject) -> KubeObject:
     """An object of a built-in kind as it is after it was read; the given one is left alone."""
+    if is_definition(kind):  # what is empty in a schema means something
+        return {**obj, "metadata": normalise_metadata(obj["metadata"])}
     read = cast("KubeObject", _without_empty(obj))
     read.setdefault("metadata", {})
     if kind.kind in _SHORT_CONDITIONS and isinstance(read.get("status"), dict):

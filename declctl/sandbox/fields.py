@@ -114,30 +114,30 @@ def _set_fields(value: Any, shape: Shape, path: Path) -> Iterator[Path]:
 
 
 @dataclass(slots=True)
-class FieldComparison:
+class FieldChanges:
     """What a new state of an object adds, modifies and removes."""
 
     added: set[Path] = field(default_factory=set[Path])
     modified: set[Path] = field(default_factory=set[Path])
     removed: set[Path] = field(default_factory=set[Path])
 
-    def excluding(self, ignored: Sequence[Path]) -> "FieldComparison":
+    def excluding(self, ignored: Sequence[Path]) -> "FieldChanges":
         """The same without some fields and all that they hold."""
-        return FieldComparison(
+        return FieldChanges(
             *(set(without(frozenset(each), ignored)) for each in (self.added, self.modified, self.removed))
         )
 
 
-def compare(old: Any, new: Any, shape: Shape) -> FieldComparison:
+def compare(old: Any, new: Any, shape: Shape) -> FieldChanges:
     """What is different in `new`."""
-    found = FieldComparison()
+    found = FieldChanges()
     _compare(old, new, shape, (), found)
     for each in (found.added, found.modified, found.removed):
         each.discard(())  # nobody owns the whole object
     return found
 
 
-def _compare(old: Any, new: Any, shape: Shape, path: Path, found: FieldComparison) -> None:
+def _compare(old: Any, new: Any, shape: Shape, path: Path, found: FieldChanges) -> None:
     # A null takes the form of the other side. Where both sides have forms of their own, the value was
     # replaced: what the old form held is removed, and what the new form holds is added.
     forms = dict.fromkeys(form for form in (_form(old, shape), _form(new, shape)) if form is not None)
@@ -152,7 +152,7 @@ def _compare(old: Any, new: Any, shape: Shape, path: Path, found: FieldCompariso
         found.removed.add(path)
 
 
-def _compare_as(form: str, old: Any, new: Any, at: tuple[Shape, Path, FieldComparison]) -> bool:
+def _compare_as(form: str, old: Any, new: Any, at: tuple[Shape, Path, FieldChanges]) -> bool:
     """Compare as values of a form; says whether the path was compared as a whole."""
     shape, path, found = at
     before, after = _contents(old, form), _contents(new, form)
@@ -174,7 +174,7 @@ def _compare_as(form: str, old: Any, new: Any, at: tuple[Shape, Path, FieldCompa
     return False
 
 
-def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, FieldComparison]) -> None:
+def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, FieldChanges]) -> None:
     shape, path, found = at
     old, new = _by_step(before, shape), _by_step(after, shape)
     for step in {**old, **new}:

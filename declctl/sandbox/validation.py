@@ -159,16 +159,16 @@ def check(kind: ServedKind, obj: KubeObject, others: Sequence[StatusCause] = ())
         raise status.invalid(kind.kind, metadata.get("name", ""), causes, group=kind.group)
 
 
-def check_finalizers(kind: ServedKind, old: KubeObject, new: KubeObject) -> None:
-    """Refuse with 422 finalizers that are added to an object that is being deleted."""
+def new_finalizers(old: KubeObject, new: KubeObject) -> list[StatusCause]:
+    """What is wrong with finalizers that are added to an object that is being deleted: they would hold it."""
     before: KubeObject = old["metadata"]
     added = sorted(set(new["metadata"].get("finalizers") or ()) - set(before.get("finalizers") or ()))
-    if added and "deletionTimestamp" in before:
-        found = ", ".join(f'"{finalizer}"' for finalizer in added)
-        why = "no new finalizers can be added if the object is being deleted, found new finalizers"
-        cause = StatusCause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")
-        # The real server checks it twice, and says so.
-        raise status.invalid(kind.kind, before["name"], [cause, cause], group=kind.group)
+    if not added or "deletionTimestamp" not in before:
+        return []
+    found = ", ".join(f'"{finalizer}"' for finalizer in added)
+    why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+    # The real server checks it twice, and says so.
+    return [StatusCause.forbidden("metadata.finalizers", f"{why} []string{{{found}}}")] * 2
 
 
 def check_shape(kind: ServedKind, obj: Any) -> KubeObject:

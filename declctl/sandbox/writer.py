@@ -170,8 +170,6 @@ class Writer:
         kind = target.kind
         new = apply.keep_times(old, _combined(kind, old, given, write))
         self._check(kind, new, old, write)
-        # Adding finalizers to an object that is being deleted would hold it for ever.
-        validation.check_finalizers(kind, old, new)
         # Controllers compare observedGeneration with it: metadata and status must not count.
         counts = kind.generations and write.subresource != "status"
         if counts and _wanted(kind, old) != _wanted(kind, new):
@@ -185,9 +183,9 @@ class Writer:
         return self._store(kind, new, write)
 
     def _check(self, kind: ServedKind, new: KubeObject, old: KubeObject | None, write: Write) -> None:
-        causes: list[StatusCause] = []
+        causes = [] if old is None else validation.new_finalizers(old, new)
         if kind.custom:
-            causes = schemas.faults(kind, new, old, write.subresource, write.warnings)
+            causes += schemas.faults(kind, new, old, write.subresource, write.warnings)
         validation.check(kind, new, causes)
         if kind.custom and write.subresource != "status":
             write.warnings.extend(schemas.finalizer_warnings(new, old))

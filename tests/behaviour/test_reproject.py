@@ -146,7 +146,7 @@ def test_what_is_planned_against_what_runs_is_what_happens(
 def test_a_request_that_was_not_planned_is_a_visible_fault(rig, asked, sandbox, config_map) -> None:
     """A watch that lives on is begun again while a generation is staged: told, counted, and shown."""
     rig.handler("tell")
-    controller = rig.run(CODE, objects=[config_map("m1")])
+    controller = rig.run(CODE, objects=[config_map("m1", color="red")])
     controller.wait_idle()
     watches = asked("configmaps")[1]
     rig.handler("slow", entry="handlers:Slow")
@@ -181,7 +181,7 @@ def test_a_cache_that_lost_objects_while_it_lingered_is_listed_anew(rig, config_
     rig.reload_policy += ", informerLinger: 1h"
     rest = [_resource(), _resource('transform: {entryPoint: "handlers:with_helper"}').replace("maps", "seen")]
     rig.resources = list(rest)
-    controller = rig.run(CODE + LATE, objects=[config_map("m1")])
+    controller = rig.run(CODE + LATE, objects=[config_map("m1", color="red")])
     rig.resources.pop()
     assert rig.reload().lists == 0
     rig.retired()

