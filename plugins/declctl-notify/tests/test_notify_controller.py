@@ -90,7 +90,7 @@ def test_changes_after_the_start_are_sent(bundle: BundleDir, receiver: Receiver)
             "[info] Modified ConfigMap default/old-1",
             "[info] Deleted ConfigMap default/old-2",
         ]
-        assert receiver.messages[1]["message"] == "data.level: unset → debug"
+        assert receiver.messages[1]["message"] == 'data: unset → {"level": "debug"}'
         assert controller.handler("it").failed == 0
         assert _no_secret_in(controller)
 
