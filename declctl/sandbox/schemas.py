@@ -292,9 +292,10 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
             message = f"Unsupported value: {fields.text(value)}: supported values: {allowed}"
             yield StatusCause("FieldValueNotSupported", message, where)
         case "maxLength":
-            yield StatusCause("FieldValueTooLong", f"Too long: may not be more than {limit} bytes", where)
+            message = f"Too long: may not be more than {limit} {_counted('byte', limit)}"
+            yield StatusCause("FieldValueTooLong", message, where)
         case "maxItems" | "maxProperties":
-            message = f"Too many: {len(value)}: must have at most {limit} items"
+            message = f"Too many: {len(value)}: must have at most {limit} {_counted('item', limit)}"
             yield StatusCause("FieldValueTooMany", message, where)
         case "anyOf" | "oneOf" | "not":
             yield StatusCause.invalid("<nil>", "", _composite(error, path))
@@ -303,6 +304,10 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
             yield StatusCause(
                 "FieldValueInvalid", f"Invalid value: {fields.text(value)}: {subject} {rule}", where
             )
+
+
+def _counted(what: str, number: int) -> str:
+    return what if number == 1 else f"{what}s"
 
 
 _RULES: Final[Mapping[str, Callable[[Any, Any], str]]] = {
