@@ -4,7 +4,7 @@ Schemas are structural OpenAPI v3 schemas. As in the real server, unknown fields
 where the schema allows none, defaults come, and then the object is checked. A fault that an update leaves as
 it was is not its fault.
 
-Not checked: `format`.
+Not checked: `format`, and the metadata of embedded resources.
 """
 
 import copy
