@@ -274,9 +274,7 @@ async def _release(client: Client, search: FinalizerSearch, *, yes: bool) -> int
             "of its manifest",
             err=True,
         )
-    clock = SystemClock()
-    ledger = WriteLedger(0)
-    writer = FinalizerWriter(WriteGate(client, ledger, clock=clock), ledger, clock)
+    writer = FinalizerWriter(WriteGate(client, WriteLedger(0), clock=SystemClock()))
     for one in found:
         if one.carriers:
             resource = await client.discover(one.named.kind)

@@ -13,14 +13,12 @@ from dataclasses import replace
 from msgspec import structs
 
 from declctl.errors import Conflict
-from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.objects.managed_fields import CLIENT_MANAGER, upgraded_managed_fields
-from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
-from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 
 _MOST_OBJECTS = 20_000  # that are remembered
-_MOST_CONFLICTS = 5  # of one takeover, while others write the object
 
 
 class FieldAdoption:
@@ -31,10 +29,8 @@ class FieldAdoption:
     process, or until 20,000 others were looked at. A dry run takes nothing over.
     """
 
-    def __init__(self, gate: WriteGate, ledger: WriteLedger, clock: Clock) -> None:
+    def __init__(self, gate: WriteGate) -> None:
         self._gate = gate
-        self._ledger = ledger
-        self._clock = clock
         # (field manager, those that it adopts from, uid of the object) that were looked at; the oldest first.
         self._done: OrderedDict[tuple[str, Sequence[str], str], None] = OrderedDict()
 
@@ -65,11 +61,8 @@ class FieldAdoption:
             if entries is not None:
                 try:
                     write = await self._take_over(write, origin, live, entries)
-                except Conflict:
-                    if conflicts == _MOST_CONFLICTS:
-                        raise
-                    self._ledger.retried(RetryReason.CONFLICT)
-                    await self._clock.sleep(conflict_pause(self._clock, conflicts))
+                except Conflict as error:
+                    await self._gate.wait_after(error, conflicts)
                     conflicts += 1
                     continue  # the answer to the next apply has the entries as they are then
                 took_over = True

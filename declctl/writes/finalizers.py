@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from declctl.decoding.projection import Projection
+from declctl.decoding.projection import Known, Projection, nothing_known
 from declctl.errors import Conflict, Expired, Forbidden, NotFound
-from declctl.kit import Clock
 from declctl.objects import (
     PARTIAL_OBJECT_METADATA,
     GroupVersionKind,
@@ -26,11 +25,10 @@ from declctl.objects import (
     Record,
     Resource,
 )
-from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
-from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 
 T = TypeVar("T")
-_MOST_CONFLICTS = 5  # patches of one call that may answer 409 and be repeated
 PAGE = 500
 """Objects of one page of a list."""
 
@@ -82,10 +80,8 @@ class FinalizerWriter:
     known; if it is None, the object is read first.
     """
 
-    def __init__(self, gate: WriteGate, ledger: WriteLedger, clock: Clock) -> None:
+    def __init__(self, gate: WriteGate) -> None:
         self._gate = gate
-        self._ledger = ledger
-        self._clock = clock
 
     async def add(self, target: FinalizedObject, known: Mapping[str, Any] | None) -> Written | None:
         """Add a finalizer to an object that is neither gone nor being deleted.
@@ -125,11 +121,8 @@ class FinalizerWriter:
                 return await self._gate.send(write, target.origin)
             except NotFound:
                 return None
-            except Conflict:
-                if conflicts >= _MOST_CONFLICTS:
-                    raise
-                self._ledger.retried(RetryReason.CONFLICT)
-                await self._clock.sleep(conflict_pause(self._clock, conflicts))
+            except Conflict as error:
+                await self._gate.wait_after(error, conflicts)
                 conflicts += 1
                 known = None
 
@@ -154,22 +147,22 @@ def _changed(obj: Mapping[str, Any], target: FinalizedObject, *, adds: bool) -> 
 class PageSource(Protocol):
     """Lists objects."""
 
-    async def list(self, options: ListOptions) -> ListPage:
-        """One page."""
+    async def list(self, options: ListOptions, *, known: Known) -> ListPage:
+        """One page; `known` returns cached records."""
         ...
 
 
-class MetadataLister(Protocol):
-    """The part of a client that `find_carriers` needs."""
+class MetadataSource(Protocol):
+    """The part of a client that lists of finalizers need."""
 
-    def list_watch(
+    def source(
         self,
-        api_version: str,
-        kind: str,
+        gvk: GroupVersionKind,
         *,
         namespace: str | None = ...,
+        field_selector: str = ...,
         metadata_only: bool = ...,
-        transform: Callable[[KubeObject], KubeObject | None] | None = ...,
+        projection: Projection,
     ) -> PageSource:
         """A source of a kind."""
         ...
@@ -184,27 +177,14 @@ class FinalizerCarrier(msgspec.Struct, frozen=True):
 
 
 async def find_carriers(
-    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespace: str | None = None
+    client: MetadataSource, kind: GroupVersionKind, finalizer: str, namespace: str | None = None
 ) -> list[FinalizerCarrier]:
     """The objects of a kind with a finalizer, in a namespace or in the cluster, by key.
 
     It lists the metadata of all objects of the kind there, in pages. Raises ApiError.
     """
-
-    def keep(obj: KubeObject) -> KubeObject | None:
-        return obj if finalizer in finalizers_of(obj) else None
-
-    for left in reversed(range(_MOST_LISTS)):
-        source = client.list_watch(
-            kind.api_version, kind.kind, namespace=namespace, metadata_only=True, transform=keep
-        )
-        try:
-            records, _ = await _listed(source)
-            return sorted(map(_carrier, records), key=lambda carrier: carrier.key)
-        except Expired:
-            if not left:
-                raise
-    raise AssertionError  # the last list has returned or raised
+    records, _ = await _listed(client, kind, lambda obj: finalizer in finalizers_of(obj), namespace)
+    return sorted(map(_carrier, records), key=lambda carrier: carrier.key)
 
 
 class AddedFinalizer(msgspec.Struct, frozen=True):
@@ -213,22 +193,6 @@ class AddedFinalizer(msgspec.Struct, frozen=True):
     handler: str
     finalizer: str
     carrier: FinalizerCarrier
-
-
-class MetadataSource(Protocol):
-    """The part of a client that `find_added` needs."""
-
-    def source(
-        self,
-        gvk: GroupVersionKind,
-        *,
-        namespace: str | None = ...,
-        field_selector: str = ...,
-        metadata_only: bool = ...,
-        projection: Projection,
-    ) -> PageSource:
-        """A source of a kind."""
-        ...
 
 
 async def find_added(
@@ -252,36 +216,18 @@ async def find_added(
         listed = dict.fromkeys(filter(names.__contains__, finalizers_of(obj)), "")
         return {**listed, **added_finalizers(obj, controller)}
 
-    for left in reversed(range(_MOST_LISTS)):
-        source = client.source(
-            kind,
-            namespace=namespace,
-            field_selector="" if name is None else f"metadata.name={name}",
-            metadata_only=True,
-            projection=Projection(
-                api_version=PARTIAL_OBJECT_METADATA.api_version,
-                kind=PARTIAL_OBJECT_METADATA.kind,
-                drop_fields=(),
-                transform=lambda obj: obj if wanted(obj) else None,
-            ),
-        )
-        try:
-            records, is_whole = await _listed(source, most_pages)
-        except Expired:
-            if not left:
-                raise
-            continue
-        found = [
-            AddedFinalizer(handler, finalizer, _carrier(record))
-            for record in records
-            for finalizer, handler in wanted(record.read()).items()
-        ]
-        return sorted(found, key=lambda each: each.carrier.key), is_whole
-    raise AssertionError  # the last list has returned or raised
+    selector = "" if name is None else f"metadata.name={name}"
+    records, is_whole = await _listed(client, kind, wanted, namespace, selector, most_pages)
+    found = [
+        AddedFinalizer(handler, finalizer, _carrier(record))
+        for record in records
+        for finalizer, handler in wanted(record.read()).items()
+    ]
+    return sorted(found, key=lambda each: each.carrier.key), is_whole
 
 
 async def find_carriers_of(
-    client: MetadataLister, kind: GroupVersionKind, finalizer: str, namespaces: Iterable[str] | None
+    client: MetadataSource, kind: GroupVersionKind, finalizer: str, namespaces: Iterable[str] | None
 ) -> list[FinalizerCarrier]:
     """As `find_carriers` in the cluster; without the right to that, in these namespaces. Raises ApiError.
 
@@ -312,13 +258,43 @@ def _carrier(record: Record) -> FinalizerCarrier:
     return FinalizerCarrier(record.object_key, record.uid, deleted)
 
 
-async def _listed(source: PageSource, most_pages: int | None = None) -> tuple[list[Record], bool]:
+async def _listed(
+    client: MetadataSource,
+    kind: GroupVersionKind,
+    is_wanted: Callable[[KubeObject], object],
+    namespace: str | None,
+    field_selector: str = "",
+    most_pages: int | None = None,
+) -> tuple[list[Record], bool]:
+    """The metadata of the wanted objects of a kind, and whether that is all of them. Raises ApiError."""
+    for left in reversed(range(_MOST_LISTS)):
+        source = client.source(
+            kind,
+            namespace=namespace,
+            field_selector=field_selector,
+            metadata_only=True,
+            projection=Projection(
+                api_version=PARTIAL_OBJECT_METADATA.api_version,
+                kind=PARTIAL_OBJECT_METADATA.kind,
+                drop_fields=(),  # who has added a finalizer is in managedFields
+                transform=lambda obj: obj if is_wanted(obj) else None,
+            ),
+        )
+        try:
+            return await _pages(source, most_pages)
+        except Expired:
+            if not left:
+                raise
+    raise AssertionError  # the last list has returned or raised
+
+
+async def _pages(source: PageSource, most_pages: int | None) -> tuple[list[Record], bool]:
     """The records of a list, and whether that is all of it."""
     found: list[Record] = []
     token: str | None = None
     pages = 0
     while pages != most_pages:
-        page = await source.list(ListOptions(limit=PAGE, continue_token=token))
+        page = await source.list(ListOptions(limit=PAGE, continue_token=token), known=nothing_known)
         found += page.records
         token = page.continue_token
         if not token:

@@ -40,7 +40,7 @@ from declctl.writes.ledger import (
 )
 
 QPS, BURST = 50.0, 100  # of the client-side rate limit
-MOST_CONFLICTS = 5  # requests of one apply that may answer 409 and be repeated
+MOST_CONFLICTS = 5  # requests of one write that may answer 409 and be repeated
 MOST_THROTTLED = 5  # requests of one write that may answer 429 and be repeated
 _MOST_VERSIONS = 20_000  # of objects that were written last, which are remembered
 MOST_THROTTLED_SECONDS = 60.0  # that one write waits for the server's Retry-After, in all
@@ -245,6 +245,16 @@ class WriteGate:
                 if moved or name is not None or (other := await self._moved(resource)) is None:
                     raise
                 resource, moved = other, True
+
+    async def wait_after(self, conflict: Conflict, conflicts: int) -> None:
+        """Count and wait, before a write is computed anew from the state that has overtaken it.
+
+        `conflicts` were waited for already. Raises `conflict` after five.
+        """
+        if conflicts >= MOST_CONFLICTS:
+            raise conflict
+        self._ledger.retried(RetryReason.CONFLICT)
+        await self._clock.sleep(conflict_pause(self._clock, conflicts))
 
     async def _moved(self, resource: Resource) -> Resource | None:
         """The resource of a kind whose path answers 404, if it has another path now; else None.

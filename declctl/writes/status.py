@@ -21,11 +21,10 @@ from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound
 from declctl.kit import Clock
 from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
 from declctl.writes.apply import Discover, plain_json
-from declctl.writes.gate import ApiWrite, WriteGate, conflict_pause
-from declctl.writes.ledger import RetryReason, WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.gate import ApiWrite, WriteGate
+from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
-_MOST_CONFLICTS = 5  # patches of one call that may answer 409 and be repeated
 _MOST_STATUSES = 5000  # of objects that were written last, which are remembered
 _CONDITION_FIELDS = ("type", "status", "reason", "message", "observedGeneration", "lastTransitionTime")
 _STATUSES = ("True", "False", "Unknown")
@@ -170,14 +169,12 @@ class StatusWriter:
     def __init__(
         self,
         gate: WriteGate,
-        ledger: WriteLedger,
         discover: Discover,
         *,
         forget: Callable[[GroupVersionKind], None],
         clock: Clock,
     ) -> None:
         self._gate = gate
-        self._ledger = ledger
         self._discover = discover
         self._forget = forget  # discover the kind again when it is needed next
         self._clock = clock
@@ -263,11 +260,8 @@ class StatusWriter:
                 return self._gate.skip(write, origin, _skipped(obj, state))
             try:
                 written = await self._gate.send(write, origin)
-            except Conflict:
-                if conflicts >= _MOST_CONFLICTS:
-                    raise
-                self._ledger.retried(RetryReason.CONFLICT)
-                await self._clock.sleep(conflict_pause(self._clock, conflicts))
+            except Conflict as error:
+                await self._gate.wait_after(error, conflicts)
                 conflicts += 1
                 state = await self._read(resource, obj)
                 continue

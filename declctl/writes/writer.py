@@ -267,12 +267,12 @@ class WriterFactory:
             on_dry_run=policy.on_dry_run,
             rediscover=rediscover,
         )
-        statuses = StatusWriter(gate, ledger, discover, forget=forget, clock=clock)
-        fields = FieldAdoption(gate, ledger, clock)
+        statuses = StatusWriter(gate, discover, forget=forget, clock=clock)
+        fields = FieldAdoption(gate)
         sets = ApplySets(
             gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
-        finalizers = FinalizerWriter(gate, ledger, clock)
+        finalizers = FinalizerWriter(gate)
         self._gate = gate
         self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
 

@@ -123,7 +123,7 @@ def test_only_ours_is_added_and_removed(steps: list[tuple[str, str]], reads_firs
 
 async def _scenario(store: Store, *, reads_first: bool) -> None:
     clock, ledger = ManualClock(), WriteLedger()
-    writer = FinalizerWriter(WriteGate(store, ledger, clock=clock), ledger, clock)
+    writer = FinalizerWriter(WriteGate(store, ledger, clock=clock))
     target = FinalizedObject(RESOURCE, ObjectKey("a/shop"), "uid-1", OURS, "m", WriteOrigin("h", 1))
     seen = copy.deepcopy(store.obj)
     for change, has_it in ((writer.add, True), (writer.remove, False)):

@@ -38,13 +38,13 @@ from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding, ReconcileSlot
 from declctl.workqueue import Backoff
-from declctl.writes import MetadataLister, finalizers_of, find_carriers, is_being_deleted
+from declctl.writes import MetadataSource, finalizers_of, find_carriers, is_being_deleted
 
 _LINGER_SECONDS = 60.0  # that an informer goes on without leftovers: objects may come and go in series
 _BACKOFF = Backoff(1.0, 60.0)  # between two lists that fail
 
 
-class LeftoverClient(MetadataLister, Protocol):
+class LeftoverClient(MetadataSource, Protocol):
     """The part of a client that is needed."""
 
     def source(
@@ -52,6 +52,7 @@ class LeftoverClient(MetadataLister, Protocol):
         gvk: GroupVersionKind,
         *,
         namespace: str | None = ...,
+        field_selector: str = ...,
         metadata_only: bool = ...,
         projection: Projection,
     ) -> Source:
