@@ -61,13 +61,13 @@ _SMALL_RESULTS = TIME_PARTS | {
     "_&&_", "_||_", "!_", "-_", "_-_", "_*_", "_/_", "_%_", "@not_strictly_false", "type", "hasValue",
     "optional.none",
 }  # fmt: skip
-_COMPARISONS = frozenset({"_==_", "_!=_", "@in"})
+COMPARISONS = frozenset({"_==_", "_!=_", "@in"})
 FIELD_OPERATORS = frozenset({"_[_]", "_?._", "_[?_]"})  # obj["a"], obj.?a, obj[?"a"]
 # Calls that return one of their arguments, or an element of it.
 _CHOICES = FIELD_OPERATORS | {
     "_?_:_", "dyn", "optional.of", "optional.ofNonZeroValue", "value", "or", "orValue", "first", "last",
 }  # fmt: skip
-FUNCTIONS = _SMALL_RESULTS | _COMPARISONS | _CHOICES | _SCANS.keys() | {
+FUNCTIONS = _SMALL_RESULTS | COMPARISONS | _CHOICES | _SCANS.keys() | {
     "_+_", "string", "bytes", "contains", "matches",
 }  # fmt: skip
 """All functions whose cost is known."""
@@ -270,7 +270,7 @@ class _Walk:
     def _call(self, node: SyntaxNode, parts: list[_Size], scope: _Scope) -> _Size:
         name, times = node.name, scope.times
         total = sum((part.total for part in parts), _NOTHING)
-        if name in _COMPARISONS:
+        if name in COMPARISONS:
             # An element of a list is compared with the other side, as far as both go.
             sides = parts[1:] if name == "@in" else parts
             self._add(node, min(side.total.comparing for side in sides))

@@ -7,6 +7,8 @@ few fields that matter are read here, so that no expression loads protobuf.
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from declctl.kit.protobuf import message_fields
+
 # The numbers of fields in these files.
 _ANY_VALUE = 2
 _CHECKED_EXPR, _CHECKED_SOURCE, _SOURCE_POSITIONS = 4, 5, 4
@@ -86,7 +88,7 @@ class _Message:
     """The fields of one message of protobuf, by number."""
 
     def __init__(self, data: bytes) -> None:
-        self._fields: list[tuple[int, int | bytes]] = list(_fields(data))
+        self._fields: list[tuple[int, int | bytes]] = list(message_fields(data))
 
     def content(self, number: int) -> bytes:
         """The bytes of a field; empty if it is missing."""
@@ -103,30 +105,3 @@ class _Message:
     def parts(self) -> Iterator[tuple[int, bytes]]:
         """All fields that have bytes."""
         return ((number, value) for number, value in self._fields if isinstance(value, bytes))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield number, value
-        else:
-            size = {1: 8, 5: 4}.get(kind, 0)
-            if kind == 2:
-                size, at = _varint(data, at)
-            yield number, data[at : at + size]
-            at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at an offset, and the offset behind it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at

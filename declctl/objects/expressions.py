@@ -19,6 +19,7 @@ import msgspec
 
 from declctl.kit.timetable import check_zone
 from declctl.objects.expression_costs import (
+    COMPARISONS,
     FIELD_OPERATORS,
     FUNCTIONS,
     MOST_BYTES,
@@ -42,7 +43,6 @@ _ENUMERATIONS = {"change.type": ChangeType, "change.reason": ChangeReason}
 _MOST_LEVELS = 500  # of a value; cel-expr crashes at about 5000
 _BUDGET = f"{MOST_SECONDS * 1000:.0f} ms or {MOST_BYTES >> 20} MiB"
 _ZONE_OFFSET = re.compile(r"[+-]?\d\d:\d\d")
-_COMPARISONS = ("_==_", "_!=_", "@in")
 _COMPILED = 1024  # size of the cache of compiled expressions
 _LONGEST_MESSAGE = 300  # characters: a message of cel-expr may quote a value
 _ERROR = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<message>[^\n]*)")
@@ -394,7 +394,7 @@ def _article(kind: str) -> str:
 
 def _unknown_values(tree: SyntaxNode) -> Iterator[UnknownValue]:
     for call in tree.all():
-        if call.kind != "call" or call.name not in _COMPARISONS:
+        if call.kind != "call" or call.name not in COMPARISONS:
             continue
         names = {side.name for side in call.parts if side.kind == "variable"}
         lists = [side.parts for side in call.parts if side.kind == "list"]

@@ -8,12 +8,13 @@ unset field from a zero, so zeros are left out, except those of replicas. Custom
 import base64
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
 
+from declctl.kit.protobuf import message_fields
 from declctl.objects import KubeObject
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
@@ -39,8 +40,8 @@ def decode(body: bytes) -> KubeObject:
     if not body.startswith(_MAGIC):
         raise ValueError("the body is no Kubernetes protobuf: it does not begin with k8s")
     try:
-        envelope = dict(_entries(body[len(_MAGIC) :]))
-        names = dict(_entries(envelope[1]))
+        envelope = dict(message_fields(body[len(_MAGIC) :]))
+        names = dict(message_fields(envelope[1]))
         api_version, kind = names[1].decode(), names[2].decode()
         message = _message_name(api_version, kind)
         if message not in _messages():
@@ -60,12 +61,12 @@ def _message_name(api_version: str, kind: str) -> str:
 def _object(data: bytes, message: str) -> KubeObject:
     fields = _messages()[message]
     obj: KubeObject = {}
-    for number, raw in _entries(data):
+    for number, raw in message_fields(data):
         field = fields.get(number)
         if field is None:  # newer than this table
             continue
         if field.mapping:
-            entry = dict(_entries(raw))
+            entry = dict(message_fields(raw))
             value = _value(entry.get(2, b""), field.type)
             obj.setdefault(field.name, {})[entry.get(1, b"").decode()] = value
         elif field.repeated:
@@ -89,7 +90,7 @@ def _integer(raw: int) -> int:
 
 
 def _time(raw: bytes, *, micro: bool = False) -> str | None:
-    entry = dict(_entries(raw))
+    entry = dict(message_fields(raw))
     seconds, nanos = _integer(entry.get(1, 0)), _integer(entry.get(2, 0))
     if not seconds:
         return None
@@ -98,12 +99,12 @@ def _time(raw: bytes, *, micro: bool = False) -> str | None:
 
 
 def _int_or_string(raw: bytes) -> Any:
-    entry = dict(_entries(raw))
+    entry = dict(message_fields(raw))
     return entry.get(3, b"").decode() if entry.get(1) else _integer(entry.get(2, 0))
 
 
 def _raw_json(raw: bytes) -> Any:
-    return json.loads(dict(_entries(raw)).get(1) or b"{}")
+    return json.loads(dict(message_fields(raw)).get(1) or b"{}")
 
 
 _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -113,42 +114,11 @@ _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "i": _integer,
     "meta.v1.Time": _time,
     "meta.v1.MicroTime": lambda raw: _time(raw, micro=True),
-    "resource.Quantity": lambda raw: dict(_entries(raw)).get(1, b"").decode(),
+    "resource.Quantity": lambda raw: dict(message_fields(raw)).get(1, b"").decode(),
     "intstr.IntOrString": _int_or_string,
     "meta.v1.FieldsV1": _raw_json,
     "runtime.RawExtension": _raw_json,
 }
-
-
-def _entries(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and raw values: integers for varints, bytes for the rest."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                value, at = _varint(data, at)
-                yield tag >> 3, value
-            case 2:
-                length, at = _varint(data, at)
-                if at + length > len(data):
-                    raise ValueError("the protobuf is cut off")
-                yield tag >> 3, data[at : at + length]
-                at += length
-            case 1 | 5 as wire:
-                at += 8 if wire == 1 else 4  # no field of the table is fixed-width
-            case wire:
-                raise ValueError(f"the protobuf has the wire type {wire}")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return value, at
 
 
 @functools.cache
