@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from declctl.objects import KubeObject
+from declctl.objects.differences import same_json
 from declctl.sandbox import fields, schemas, status
 from declctl.sandbox.fields import FieldSet, Path
 from declctl.sandbox.kinds import ServedKind
@@ -125,7 +126,7 @@ def resets(kind: ServedKind, subresource: str) -> tuple[Path, ...]:
 
 def created(new: KubeObject, *, kind: ServedKind, author: Author) -> KubeObject:
     """`new` with its fields owned by the author, who creates it."""
-    owners = _updated(_empty(kind), new, _read(new) or [], kind=kind, author=author)
+    owners = _updated(_empty(kind), new, _read(new), kind=kind, author=author)
     return _with_owners(new, owners)
 
 
@@ -135,7 +136,7 @@ def updated(old: KubeObject, new: KubeObject, *, kind: ServedKind, author: Autho
     A client may bring entries of its own, or none ([] or [{}]), but not through a subresource.
     """
     given = new["metadata"].get("managedFields")
-    owners = (_read(new) if not author.subresource else None) or _read(old) or []
+    owners = ([] if author.subresource else _read(new)) or _read(old)
     if given in ([], [{}]) and not author.subresource:
         owners = []
     if owners:
@@ -155,7 +156,7 @@ def applied(
     _check(config, shape, kind)
     owners: list[Owner] = []
     if live is not None:
-        owners = _read(live) or []
+        owners = _read(live)
         if not owners:
             first = replace(author, manager="before-first-apply")
             owners = _updated(_empty(kind), live, [], kind=kind, author=first)
@@ -176,7 +177,7 @@ def keep_times(old: KubeObject, new: KubeObject) -> KubeObject:
     before, after = (
         {**obj, "metadata": {**obj["metadata"], "managedFields": _timeless(obj)}} for obj in (old, new)
     )
-    return old if fields.same(before, after) else new
+    return old if same_json(before, after) else new
 
 
 def scaled(old: KubeObject, new: KubeObject, path: Path, *, kind: ServedKind, author: Author) -> KubeObject:
@@ -185,7 +186,7 @@ def scaled(old: KubeObject, new: KubeObject, path: Path, *, kind: ServedKind, au
     As in the real server, such a write is recorded only if somebody owns the replicas, and the entry of an
     update loses its time when it is carried over.
     """
-    owners = _read(old) or []
+    owners = _read(old)
     if not any(path in owner.fields for owner in owners):
         return _with_owners(new, owners)
     difference = fields.compare(old, new, shape_of(kind))
@@ -313,7 +314,7 @@ def _applied(
     if contested and not force:
         raise _Conflicts(contested)
     mine = replace(mine, fields=wanted - _UNOWNED)
-    if live and fields.same(live, merged):
+    if live and same_json(live, merged):
         mine = replace(mine, time=before.time if before is not None else "")
     return _with_owners(merged, [owner for owner in (*left, mine) if owner.fields])
 
@@ -411,8 +412,8 @@ def _describe(owner: Owner) -> str:
     return f"{json.dumps(owner.manager)}{subresource}{version}"
 
 
-def _read(obj: KubeObject) -> list[Owner] | None:
-    """The entries of an object; None for entries that can't be read, which count as none."""
+def _read(obj: KubeObject) -> list[Owner]:
+    """The entries of an object; entries that can't be read count as none."""
     entries = obj["metadata"].get("managedFields") or []
     whole = isinstance(entries, list) and all(
         isinstance(entry, dict)
@@ -423,7 +424,7 @@ def _read(obj: KubeObject) -> list[Owner] | None:
         for entry in entries
     )
     if not whole:
-        return None
+        return []
     found = [Owner.of(entry) for entry in entries]
     return list({owner.identity: owner for owner in found}.values())
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from declctl.objects import KubeObject
+from declctl.objects.differences import same_json
 from declctl.sandbox.structure import MISSING, Shape
 
 Path = tuple[str, ...]
@@ -161,7 +162,7 @@ def _compare_as(form: str, old: Any, new: Any, at: tuple[Shape, Path, FieldChang
             found.added.add(path)
         elif new is MISSING:
             found.removed.add(path)
-        elif not same(old, new):
+        elif not same_json(old, new):
             found.modified.add(path)
         return True
     if form == "map":
@@ -181,7 +182,7 @@ def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, FieldChanges]
         inner = (*path, step)
         was, now = old.get(step, []), new.get(step, [])
         if len(was) > 1 and len(now) > 1:
-            if not same(was, now):
+            if not same_json(was, now):
                 found.modified.add(inner)
             continue
         # Elements that are there several times have one owner together.
@@ -193,18 +194,6 @@ def _compare_lists(before: Any, after: Any, at: tuple[Shape, Path, FieldChanges]
         last = now[0] if len(now) == 1 else MISSING
         if first is not MISSING or last is not MISSING:
             _compare(first, last, shape.element(), inner, found)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON: unlike in Python, true is not 1."""
-    if one != other:
-        return False
-    if isinstance(one, dict):
-        fields = cast("KubeObject", other)
-        return all(same(value, fields[name]) for name, value in cast("KubeObject", one).items())
-    if isinstance(one, list):
-        return all(map(same, cast("list[Any]", one), cast("list[Any]", other)))
-    return isinstance(one, bool) == isinstance(other, bool)
 
 
 def merge(live: Any, applied: Any, shape: Shape) -> Any:

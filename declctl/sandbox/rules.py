@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from declctl.objects import KubeObject
+from declctl.objects.differences import same_json
 from declctl.sandbox import fields
 from declctl.sandbox.status import StatusCause
 from declctl.sandbox.structure import MISSING, Shape, shape_of_schema
@@ -45,7 +46,7 @@ def _broken(schema: Any, new: Any, old: Any, at: tuple[str, Shape]) -> Iterator[
     for rule in inner.get("x-kubernetes-validations") or ():
         cause = _judged(rule, inner, (new, None if old is MISSING else old), path)
         if cause is not None:
-            yield cause, old is not MISSING and "oldSelf" not in rule["rule"] and fields.same(old, new)
+            yield cause, old is not MISSING and "oldSelf" not in rule["rule"] and same_json(old, new)
     if isinstance(new, dict):
         before = cast("KubeObject", old) if isinstance(old, dict) else {}
         for name, child in cast("KubeObject", new).items():

@@ -9,17 +9,18 @@ Not checked: `format`, and the metadata of embedded resources.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from jsonschema import Draft4Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
 from declctl.objects import KubeObject
+from declctl.objects.differences import same_json
 from declctl.sandbox import fields, rules
 from declctl.sandbox.kinds import ScalePaths, ServedKind
 from declctl.sandbox.status import StatusCause
-from declctl.sandbox.structure import MISSING, Shape, shape_of, shape_of_schema
+from declctl.sandbox.structure import MISSING, Schema, Shape, field_schema, shape_of, shape_of_schema
 
 _IDENTITY: Final = frozenset({"apiVersion", "kind", "metadata"})
 _METADATA: Final = frozenset(
@@ -42,7 +43,6 @@ _UNCHECKED: Final = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to "
     "complete validation"
 )
-Schema = Mapping[str, Any]
 
 
 def read(schema: Schema, obj: KubeObject) -> list[str]:
@@ -78,12 +78,8 @@ def _prune(value: Any, schema: Schema | None, path: str) -> Iterator[str]:
             yield from _prune(element, below, f"{path}[{at}]")
 
 
-def field_schema(schema: Schema, name: str) -> Schema | None:
-    """The schema of a field of a map; None for an unknown one."""
-    more = schema.get("additionalProperties")
-    anything = {"x-kubernetes-preserve-unknown-fields": True} if more is True else None
-    found = (schema.get("properties") or {}).get(name)
-    return found if found is not None else more if isinstance(more, dict) else anything
+def _refuses_null(schema: Schema | None) -> TypeGuard[Schema]:
+    return schema is not None and not schema.get("nullable")
 
 
 def _drop_nulls(value: Any, schema: Schema | None) -> None:
@@ -91,12 +87,7 @@ def _drop_nulls(value: Any, schema: Schema | None) -> None:
         held = cast("KubeObject", value)
         for name in list(held):
             inner = field_schema(schema or {}, name)
-            if (
-                held[name] is None
-                and inner is not None
-                and not inner.get("nullable")
-                and "default" not in inner
-            ):
+            if held[name] is None and _refuses_null(inner) and "default" not in inner:
                 del held[name]
             else:
                 _drop_nulls(held[name], inner)
@@ -112,13 +103,11 @@ def fill(schema: Schema | None, value: Any) -> None:
     if isinstance(value, dict):
         held = cast("KubeObject", value)
         for name, inner in (schema.get("properties") or {}).items():
-            if "default" in inner and (
-                name not in held or (held[name] is None and not inner.get("nullable"))
-            ):
+            if "default" in inner and name not in held:
                 held[name] = copy.deepcopy(inner["default"])
         for name in held:
             inner = field_schema(schema, name)
-            if held[name] is None and inner is not None and not inner.get("nullable") and "default" in inner:
+            if held[name] is None and _refuses_null(inner) and "default" in inner:
                 held[name] = copy.deepcopy(inner["default"])
             fill(inner, held[name])
     elif isinstance(value, list):
@@ -246,7 +235,7 @@ def _unchanged(new: Any, old: Any, path: Sequence[str | int], shape: Shape) -> b
     for step in path:
         if old is MISSING:
             return False
-        if fields.same(old, new):
+        if same_json(old, new):
             return True
         if isinstance(step, str):
             old, new, shape = _below_field(old, step), new[step], shape.field(step)
@@ -259,7 +248,7 @@ def _unchanged(new: Any, old: Any, path: Sequence[str | int], shape: Shape) -> b
             else MISSING
         )
         new, shape = element, shape.element()
-    return old is not MISSING and fields.same(old, new)
+    return old is not MISSING and same_json(old, new)
 
 
 def _below_field(value: Any, name: str) -> Any:

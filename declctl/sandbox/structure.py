@@ -11,12 +11,13 @@ map.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
-from declctl.objects import KubeObject
 from declctl.sandbox.kinds import ServedKind
 
 Keys = tuple[str, ...]
+Schema = Mapping[str, Any]
+"""A structural OpenAPI v3 schema of a custom kind."""
 
 _BY_FIELD: Final[Mapping[str, Keys]] = {
     "containers": ("name",),
@@ -158,11 +159,19 @@ class _BuiltIn:
         return _NEVER_ABSENT.get(self.name, {}).get(name, MISSING)
 
 
+def field_schema(schema: Schema, name: str) -> Schema | None:
+    """The schema of a field of a map; None for an unknown one."""
+    more = schema.get("additionalProperties")
+    anything = {"x-kubernetes-preserve-unknown-fields": True} if more is True else None
+    found = (schema.get("properties") or {}).get(name)
+    return found if found is not None else more if isinstance(more, dict) else anything
+
+
 @dataclass(frozen=True, slots=True)
 class _Custom:
     """A value of a custom kind; `schema` is None for one that its definition does not describe."""
 
-    schema: Mapping[str, Any] | None
+    schema: Schema | None
     is_resource: bool = False  # a whole object, with apiVersion, kind and metadata
 
     @property
@@ -187,16 +196,10 @@ class _Custom:
     def field(self, name: str) -> Shape:
         if self.is_resource and name == "metadata":
             return _BuiltIn("metadata")
-        schema = self.schema or {}
-        found = (schema.get("properties") or {}).get(name)
-        if found is None:
-            more = schema.get("additionalProperties")
-            found = cast("KubeObject", more) if isinstance(more, dict) else None
-        return _Custom(found, bool(found and found.get("x-kubernetes-embedded-resource")))
+        return _shape_of_part(field_schema(self.schema or {}, name))
 
     def element(self) -> Shape:
-        found = (self.schema or {}).get("items")
-        return _Custom(found, bool(found and found.get("x-kubernetes-embedded-resource")))
+        return _shape_of_part((self.schema or {}).get("items"))
 
     def declares(self, name: str) -> bool:
         ours = self.is_resource and name in ("apiVersion", "kind", "metadata")
@@ -209,6 +212,11 @@ class _Custom:
 def shape_of(kind: ServedKind) -> Shape:
     """The shape of the objects of a kind."""
     return _Custom(kind.schema, is_resource=True) if kind.custom else _BuiltIn()
+
+
+def _shape_of_part(schema: Schema | None) -> Shape:
+    """The shape of a part of a custom kind; None for one that its definition does not describe."""
+    return _Custom(schema, bool(schema and schema.get("x-kubernetes-embedded-resource")))
 
 
 def shape_of_schema(schema: Mapping[str, Any]) -> Shape:

@@ -166,14 +166,8 @@ class Discovery:
         Without those of groups that do not answer, such as an API service that is away. Raises ApiError if
         the groups are not known.
         """
-        groups = await self._document("/apis", _ApiGroupList)
-        preferred = [("", "v1")]
-        for group in groups.groups or ():
-            version = group.preferredVersion.version if group.preferredVersion else None
-            if group.name and version:
-                preferred.append((group.name, version))
         found: list[Resource] = []
-        for name, version in sorted(preferred):
+        for name, version in sorted([("", "v1"), *await self._preferred()]):
             try:
                 entries = await self._entries(name, version)
             except ApiError:
@@ -204,12 +198,20 @@ class Discovery:
         if wanted.group or wanted.version is not None:
             return
         try:
-            listed = await self._document("/apis", _ApiGroupList)
+            preferred = await self._preferred()
         except NotFound:  # a server with the core group alone
             return
-        for group in listed.groups or ():
-            if group.name and group.preferredVersion is not None and group.preferredVersion.version:
-                yield group.name, group.preferredVersion.version
+        for each in preferred:
+            yield each
+
+    async def _preferred(self) -> Sequence[tuple[str, str]]:
+        """The groups of the server but for the core group, each with the version that it prefers."""
+        listed = await self._document("/apis", _ApiGroupList)
+        return [
+            (group.name, group.preferredVersion.version)
+            for group in listed.groups or ()
+            if group.name and group.preferredVersion is not None and group.preferredVersion.version
+        ]
 
     async def _versions(self, wanted: ResourceName) -> AsyncIterator[str]:
         """The versions of the group in which to search, the preferred one first."""

@@ -33,8 +33,9 @@ def require_reviewed(inputs: Inputs, lists: Iterable[str | None]) -> None:
     tls = () if admin.tls is None else (admin.tls.cert_file, admin.tls.key_file)
     # A relative path of a list begins at the working folder, one of the manifest at its own.
     files = [*named, *(str(folder / each) for each in (admin.token_file, *tls) if each is not None)]
+    folders = reader.places_of(folder)
     for file in files:
-        if reader.is_below(file, reader.places_of(folder)):
+        if reader.is_below(file, folders):
             raise ReloadRefused(
                 NOT_ALLOWED,
                 f"{file} lies in the folder of the manifest, and no digest covers it: whoever may change the "

@@ -161,7 +161,7 @@ class StrayFinalizers:
             records = [
                 record
                 for cached in caches
-                if (cached.identity.watch.kind, _group(cached.identity.watch)) == (kind, group)
+                if cached.identity.group_kind == (group, kind)
                 for record in cached.informer.indexer.list()
             ]
             # In a thread: events go first.
