@@ -173,7 +173,8 @@ def test_what_there_is_not_is_told(ask: Callable, asked, order: str, status: int
     method, path = order.split()
     answer = ask(path, method=method)
     assert answer.status == status
-    assert told in answer.json["error"]
+    error = answer.json["error"]
+    assert error.startswith(told) if method == "POST" else told in error
     assert asked() == []
 
 
@@ -204,7 +205,8 @@ def test_what_the_controller_can_not_do_is_told(
     method, path = order.split()
     answer = ask(path, method=method)
     assert answer.status == status
-    assert told in answer.json["error"]
+    error = answer.json["error"]
+    assert error.startswith(told) if method == "POST" else told in error
 
 
 @pytest.mark.parametrize(
