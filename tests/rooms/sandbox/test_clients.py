@@ -221,7 +221,7 @@ def test_kubectl_changes_objects(kubectl, sandbox):
     kubectl("label", "pod", "p", "gone=x", "--dry-run=server")
     (found,) = sandbox.objects("Pod")
     assert found["metadata"]["labels"] == {"app": "web", "tier": "back"}
-    assert [each["image"] for each in found["spec"]["containers"]] == ["caddy"]
+    assert [(each["name"], each["image"]) for each in found["spec"]["containers"]] == [("c", "caddy")]
 
 
 @pytest.mark.kubectl

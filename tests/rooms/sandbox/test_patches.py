@@ -16,6 +16,15 @@ JSON = st.recursive(
 )
 
 
+def test_merge_patch_follows_its_standard():
+    """The rules that the examples of RFC 7386 show, each at a field."""
+    target = {"a": "b", "gone": "b", "list": ["b"], "deep": {"b": "c"}, "items": [{"b": "c"}], "stays": 1}
+    patch = {"a": "c", "new": "c", "gone": None, "list": "c", "deep": {"b": "d", "c": None}, "items": [1]}
+    found = merge_patch(target, {**patch, "made": {"bb": {"ccc": None}}})
+    changed = {"a": "c", "new": "c", "list": "c", "deep": {"b": "d"}, "items": [1], "made": {"bb": {}}}
+    assert found == {"stays": 1, **changed}
+
+
 @given(st.dictionaries(st.text(max_size=2), JSON), st.dictionaries(st.text(max_size=2), JSON))
 def test_merge_patch_twice_is_once(target, patch):
     """Applying a merge patch again changes nothing, and the given object is never touched."""
