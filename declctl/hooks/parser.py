@@ -127,7 +127,7 @@ def compile_apart(source: str, display: str) -> CodeType:
 
 def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
     # Not at the top: the child runs this file without declctl.
-    from declctl.kit.memory import share_of_memory_left
+    from declctl.kit.memory import share_of_memory_left, too_much
 
     share = share_of_memory_left()
     most = MEMORY_BYTES if share is None else min(MEMORY_BYTES, share)
@@ -137,12 +137,9 @@ def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise TooLate(f"to parse it takes longer than {seconds:.3g} s") from error
     if done.returncode:
-        limit = f"at most {most >> 20} MiB"
-        if most < MEMORY_BYTES:
-            limit += ", as the memory limit of the container leaves no more"
-        memory = f"to parse it takes more memory than there is for it ({limit})"
-        end = f"to parse it ends the process (status {done.returncode})"
-        raise TooCostly(memory if done.returncode == _TOO_MUCH else end)
+        if done.returncode == _TOO_MUCH:
+            raise TooCostly(f"to parse it {too_much(most, of_container=most < MEMORY_BYTES)}")
+        raise TooCostly(f"to parse it ends the process (status {done.returncode})")
     return done.stdout
 
 

@@ -39,6 +39,12 @@ def share_of_memory_left() -> int | None:
     return None if left is None else left * 3 // 4
 
 
+def too_much(most: int, *, of_container: bool) -> str:
+    """What is said of a child process that needs more than `most` bytes, after what it did."""
+    why = ", as the memory limit of the container leaves no more" if of_container else ""
+    return f"takes more memory than there is for it (at most {most >> 20} MiB{why})"
+
+
 def _cgroups(root: Path, line: str) -> Iterator[tuple[Path, _CgroupFiles]]:
     """The folders of the cgroups of a line of /proc/self/cgroup, such as `4:memory:/pod/container`."""
     _, controllers, path = line.split(":", 2)

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from declctl.hooks import parser
 from declctl.kit import yield_interpreter
+from declctl.kit.memory import too_much
 from declctl.runtime.checking.declaration import (
     Declaration,
     DeclaredEntry,
@@ -125,8 +126,8 @@ def _result_of(
     at = None if report is None else report.at
     code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
     if ending.memory:
-        limit = f"at most {ending.memory >> 20} MiB, as the memory limit of the container leaves no more"
-        code, what, when = _ENDED, f"importing it takes more memory than there is for it ({limit})", "then"
+        what = f"importing it {too_much(ending.memory, of_container=True)}"
+        code, when = _ENDED, "then"
     elif not ending.closed:
         code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
     plugin = None if report is None else report.plugin

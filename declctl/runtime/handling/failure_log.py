@@ -109,32 +109,32 @@ class FailureLog:
         then = failed.then if failed.retry_in is None else f"again in {failed.retry_in:.3g} s"
         self._log.error(
             f"{sentence}; {number}, {then}",
-            handler=self._name,
-            key=failed.key,
-            generation=failed.generation,
-            event_id=failed.event_id,
+            **self._fields(failed),
             error_type=failure_type(failed.failures[0]),
             error=_failure_text(failed.failures[0]),
             times=times,
-            attempt=failed.attempt,
             max_attempts=failed.most_attempts,
-            retry_in=_rounded(failed.retry_in),
             **fields,
-            **failed.trace_ids,
         )
 
     def conflict(self, failed: FailedAttempt) -> None:
         """Log that others have written what a call has written, so that it is made again."""
         self._log.debug(
             f"{self._name} is called again on {failed.subject} in {failed.retry_in:.3g} s: {failed.error}",
-            handler=self._name,
-            key=failed.key,
-            generation=failed.generation,
-            event_id=failed.event_id,
-            attempt=failed.attempt,
-            retry_in=_rounded(failed.retry_in),
-            **failed.trace_ids,
+            **self._fields(failed),
         )
+
+    def _fields(self, failed: FailedAttempt) -> dict[str, object]:
+        """By which a line about an attempt is found: what was called for what, and when it is again."""
+        return {
+            "handler": self._name,
+            "key": failed.key,
+            "generation": failed.generation,
+            "event_id": failed.event_id,
+            "attempt": failed.attempt,
+            "retry_in": _rounded(failed.retry_in),
+            **failed.trace_ids,
+        }
 
     def internal(self, key: str, generation: int, fault: BaseException, *, again: bool) -> None:
         """Log a fault of declctl itself, which has ended a call, with its whole traceback."""
