@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from declctl.decoding.projection import Projection
 from declctl.errors import Forbidden, NotFound, StatusError
 from declctl.informer import FakeControllerSource
 from declctl.kit import Latch, ManualClock
@@ -54,20 +53,18 @@ class Scene:
     def server(self, namespace: str) -> FakeControllerSource:
         return self.servers.setdefault(namespace, FakeControllerSource(api_version="v1", kind="ConfigMap"))
 
-    def source(self, gvk: Any, *, namespace: str, projection: Any, **_: Any) -> FakeControllerSource:
-        self.server(namespace).projection = projection
-        return self.server(namespace)
-
-    def list_watch(self, api_version: str, kind: str, *, namespace: Any, transform: Any, **_: Any) -> Any:
-        """The source of a client, for a list of metadata."""
+    def source(self, gvk: Any, *, namespace: str, projection: Any, metadata_only: bool, **_: Any) -> Any:
+        """A list of metadata, or the watch of a namespace."""
+        if not metadata_only:
+            self.server(namespace).projection = projection
+            return self.server(namespace)
         self.listed.append(namespace)
         scene = self
 
         class Source:
-            async def list(self, options: Any) -> Any:
+            async def list(self, options: Any, *, known: Any) -> Any:
                 if scene.faults:
                     raise scene.faults.pop(0)
-                projection = Projection(api_version="v1", kind="ConfigMap", transform=transform)
                 servers = [each for name, each in scene.servers.items() if namespace in (None, name)]
                 found = [msgspec.json.encode(obj) for server in servers for obj in server.objects.values()]
                 records = map(projection.record, found)
