@@ -98,6 +98,11 @@ def print_status(document: Document, *, now: datetime) -> None:
     )
     writes = [(w["handler"], w["verb"], w["result"], w["count"]) for w in document.get("writes") or ()]
     _section("WRITES OF", ("VERB", "RESULT", "COUNT"), writes)
+    waiting = [
+        (w["handler"], w["waiting"], figures.age(w["oldestSeconds"]))
+        for w in document.get("waitingWrites") or ()
+    ]
+    _section("WAITS FOR THE RATE LIMIT", ("WRITES", "FOR"), waiting)
     watches = [
         (h["name"], w["resource"], w["mapTo"], w["led"], w["keys"], w["ledNowhere"], w["noKeys"])
         for h in document["handlers"]

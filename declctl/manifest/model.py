@@ -1073,7 +1073,7 @@ class WritesSpec(Spec):
     There is no limit if `qps` is 0.
     """
 
-    ABOUT = about("The rate of all writes of the process.")
+    ABOUT = about("The rate of all writes of the process. Handlers whose writes wait for it take turns.")
     qps: float = field(
         {
             "type": "number",

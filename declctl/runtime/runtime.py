@@ -265,7 +265,11 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         policy.may_write,
         dry_run=policy.dry_run,
         gate=ClientWrites(
-            ledger, bucket=lambda: writers.bucket, known_plural=client.known_plural, clock=clock
+            ledger,
+            budget=writers.budget,
+            loop=asyncio.get_running_loop(),
+            known_plural=client.known_plural,
+            clock=clock,
         ),
     )
     # Two processes of one controller differ by their pods, or on one machine by their ids.
@@ -332,6 +336,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         loops=loops,
         recorder=recorder,
         writes=ledger,
+        waiting_writes=writers.budget.waiting,
         server=server,
         requests=lambda: client.statistics().totals,
         retries=retries,
@@ -346,7 +351,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     leftovers = Leftovers(client, tasks=tasks, clock=clock, log=log)
     # The leader finalizes leftovers: a follower would queue what that has finalized before a takeover.
     reloader.on_commit.append(lambda _: None if slots.is_standing_by else leftovers.commit(slots.all()))
-    reloader.on_commit.append(lambda plan: writers.limit(plan.writes.qps, plan.writes.burst))
+    reloader.on_commit.append(lambda plan: writers.budget.limit(plan.writes.qps, plan.writes.burst))
 
     def warn_of_orphans(plan: Plan) -> None:
         before = reloader.active  # still the generation before the commit

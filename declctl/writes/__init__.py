@@ -2,6 +2,7 @@
 
 from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
+from declctl.writes.budget import WaitingWrites, WriteBudget
 from declctl.writes.declared import DeclaredWrites
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import (
@@ -55,6 +56,8 @@ __all__ = [
     "OnDryRun",
     "RecordedEvents",
     "RequestSender",
+    "WaitingWrites",
+    "WriteBudget",
     "WriteGate",
     "WriteLedger",
     "WriteOrigin",

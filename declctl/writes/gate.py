@@ -25,10 +25,10 @@ from declctl.errors import (
     TooManyRequests,
 )
 from declctl.kit import Clock
-from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
+from declctl.writes.budget import WriteBudget
 from declctl.writes.ledger import (
     RetryReason,
     WriteLedger,
@@ -39,7 +39,6 @@ from declctl.writes.ledger import (
     Written,
 )
 
-QPS, BURST = 50.0, 100  # of the client-side rate limit
 MOST_CONFLICTS = 5  # requests of one write that may answer 409 and be repeated
 MOST_THROTTLED = 5  # requests of one write that may answer 429 and be repeated
 _MOST_VERSIONS = 20_000  # of objects that were written last, which are remembered
@@ -141,7 +140,7 @@ class WriteGate:
 
     - `may_write`: False while this process does not lead.
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
-    - `bucket`: the client-side rate limit; by default 50 writes a second, and 100 at once.
+    - `budget`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `cached_version`: that of an object when it is written, to tell whether the write has changed it.
     - `on_written`: called after each write that the server has stored.
     - `on_dry_run`: called after each write of a dry run. The live object is read before the write.
@@ -157,7 +156,7 @@ class WriteGate:
         clock: Clock,
         may_write: Callable[[], bool] = lambda: True,
         dry_run: bool = False,
-        bucket: TokenBucket | None = None,
+        budget: WriteBudget | None = None,
         cached_version: CachedVersion = no_version,
         on_written: OnWritten | None = None,
         on_dry_run: OnDryRun | None = None,
@@ -168,27 +167,12 @@ class WriteGate:
         self._ledger = ledger
         self._clock = clock
         self._may_write = may_write
-        self._rate = (QPS, BURST)
-        self._bucket: TokenBucket | None = bucket or TokenBucket(QPS, BURST, clock=clock)
+        self._budget = budget or WriteBudget(clock=clock)
         self._cached_version = cached_version
         self._versions: dict[str, str] = {}  # of the last answers, by uid
         self._on_written = on_written
         self._on_dry_run = on_dry_run
         self.dry_run = dry_run
-
-    def limit(self, qps: float, burst: int) -> None:
-        """Send `burst` writes at once, and then `qps` each second; no limit with `qps` 0.
-
-        Another rate begins with a full bucket. Writes that wait already keep their places.
-        """
-        if (qps, burst) != self._rate:
-            self._rate = (qps, burst)
-            self._bucket = TokenBucket(qps, burst, clock=self._clock) if qps else None
-
-    @property
-    def bucket(self) -> TokenBucket | None:
-        """The present tokens; None without a limit. From any thread."""
-        return self._bucket
 
     async def send(self, write: ApiWrite, origin: WriteOrigin) -> Written:
         """Send a write; returns its result.
@@ -204,6 +188,8 @@ class WriteGate:
         try:
             if self.dry_run and self._on_dry_run is not None:
                 live = await self._live(write)
+            self._check_leader(write)
+            await self._budget.take(origin.handler)
             written = await self._sent(write, attempts, digest)
         except BaseException as error:
             shown = str(error) or type(error).__name__
@@ -275,9 +261,6 @@ class WriteGate:
             return None
 
     async def _sent(self, write: ApiWrite, attempts: "_Attempts", digest: int) -> Written:
-        self._check_leader(write)
-        if self._bucket is not None:
-            await self._wait_for_token(self._bucket)
         moved = False
         while True:
             self._check_leader(write)
@@ -317,17 +300,6 @@ class WriteGate:
             self._versions.clear()  # the next write of each of them counts as a change
         self._versions[uid] = version
         return is_new
-
-    async def _wait_for_token(self, bucket: TokenBucket) -> None:
-        wait = bucket.reserve()
-        if not wait:
-            return
-        try:
-            await self._clock.sleep(wait)
-        except asyncio.CancelledError:
-            # Else calls that time out here would take the tokens of their own next attempts.
-            bucket.give_back()
-            raise
 
     def _check_leader(self, write: ApiWrite) -> None:
         if not self._may_write():

@@ -12,7 +12,6 @@ import msgspec
 
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
-from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, ObjectView, Resource, event_id_of, second_view
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
@@ -25,6 +24,7 @@ from declctl.writes.apply import (
     plain_json,
 )
 from declctl.writes.apply_set import AppliedSet, ApplySets, Member, SetOwner
+from declctl.writes.budget import WriteBudget
 from declctl.writes.declared import DeclaredWrites
 from declctl.writes.field_adoption import FieldAdoption
 from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
@@ -244,7 +244,6 @@ class WriterFactory:
         version: str,
         clock: Clock,
         policy: WritePolicy | None = None,
-        bucket: TokenBucket | None = None,
         log: WarningLog | None = None,
     ) -> None:
         policy = policy or WritePolicy()
@@ -255,13 +254,14 @@ class WriterFactory:
 
         self._controller = controller
         self.ledger = ledger
+        self.budget = WriteBudget(clock=clock)  # of all writes of the process, also those of other clients
         gate = WriteGate(
             sender,
             ledger,
             clock=clock,
             may_write=policy.may_write,
             dry_run=policy.dry_run,
-            bucket=bucket,
+            budget=self.budget,
             cached_version=policy.cached_version,
             on_written=policy.on_written,
             on_dry_run=policy.on_dry_run,
@@ -273,7 +273,6 @@ class WriterFactory:
             gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._gate = gate
         self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
 
     def writer(
@@ -292,15 +291,6 @@ class WriterFactory:
             manager=manager or field_manager(self._controller, handler),
             declared=declared,
         )
-
-    def limit(self, qps: float, burst: int) -> None:
-        """Limit the rate of all writes; see `WriteGate.limit`."""
-        self._gate.limit(qps, burst)
-
-    @property
-    def bucket(self) -> TokenBucket | None:
-        """The tokens of all writes, for those of other clients; None without a limit. From any thread."""
-        return self._gate.bucket
 
     def forget_sets(self) -> None:
         """List the members of sets again: another process may have written them, such as another leader."""

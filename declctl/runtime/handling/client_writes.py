@@ -5,23 +5,23 @@ belong to from the context of the thread or task.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from declctl.errors import NotLeader
+from declctl.errors import NotLeader, WriteError
 from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
-from declctl.kit.token_bucket import TokenBucket
+from declctl.kit.loops import running_loop
 from declctl.objects import GroupVersionKind, ObjectKey, Resource
 from declctl.objects.api_path import ApiPath, parse_api_path
 from declctl.objects.resource import MOST_FIELD_MANAGER
 from declctl.runtime.handling.context import HandlerContext
 from declctl.transport.official import ClientWrite
-from declctl.writes import WriteLedger, WriteOrigin, WriteRecord, WriteResult, WriteVerb
+from declctl.writes import WriteBudget, WriteLedger, WriteOrigin, WriteRecord, WriteResult, WriteVerb
 
 UNKNOWN_HANDLER = "(unknown)"
 """The handler of a write outside of any call, such as in a thread that a hook has started by itself."""
@@ -43,46 +43,54 @@ class _Named(msgspec.Struct):
 class ClientWrites:
     """Limits and records the writes of official clients (`transport.official.ClientGate`). From any thread.
 
-    - `bucket`: the present tokens of all writes; None without a limit.
+    - `budget`: the rate limit of all writes, used on `loop`.
     - `known_plural`: a discovered resource by its group, version and plural.
-    - `sleep`: blocks the calling thread for so many seconds.
     """
 
     def __init__(
         self,
         ledger: WriteLedger,
         *,
-        bucket: Callable[[], TokenBucket | None],
+        budget: WriteBudget,
+        loop: asyncio.AbstractEventLoop,
         known_plural: Callable[[str, str, str], Resource | None],
         clock: Clock,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
-        self._bucket = bucket
+        self._budget = budget
+        self._loop = loop
         self._known_plural = known_plural
         self._clock = clock
-        self._sleep = sleep
 
     def begin(self) -> float:
         """The monotonic time."""
         return self._clock.monotonic()
 
     def wait(self) -> None:
-        """Block until there is a token."""
-        bucket = self._bucket()
-        if bucket is not None and (seconds := bucket.reserve()):
-            self._sleep(seconds)
+        """Block until it is the turn of the handler that writes.
 
-    async def wait_async(self) -> None:
-        """Wait for a token."""
-        bucket = self._bucket()
-        if bucket is None or not (seconds := bucket.reserve()):
+        Raises WriteError if the process ends before.
+        """
+        # The loop that gives the tokens can't wait for one.
+        if self._budget.try_take() or running_loop() is self._loop:
             return
         try:
-            await self._clock.sleep(seconds)
-        except asyncio.CancelledError:
-            bucket.give_back()
-            raise
+            self._take().result()
+        except CancelledError:
+            raise WriteError("the write was not sent: the process ends") from None
+
+    async def wait_async(self) -> None:
+        """As `wait`, without blocking the loop."""
+        if not self._budget.try_take():
+            await asyncio.wrap_future(self._take())
+
+    def _take(self) -> Future[None]:
+        taking = self._budget.take(_origin().handler)
+        try:
+            return asyncio.run_coroutine_threadsafe(taking, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            taking.close()
+            raise WriteError("the write was not sent: the process ends") from error
 
     def add(self, write: ClientWrite, began: float) -> None:
         """Record a write with the call that it is part of."""

@@ -49,7 +49,7 @@ from declctl.runtime.reporting.status import (
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
 from declctl.transport import RequestTotal, ServerStatus
-from declctl.writes import EventRecorder, WriteLedger
+from declctl.writes import EventRecorder, WaitingWrites, WriteLedger
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
@@ -213,6 +213,7 @@ class StatusReporter:
         loops: HandlerLoops,
         recorder: EventRecorder,
         writes: WriteLedger,
+        waiting_writes: Callable[[], Sequence[WaitingWrites]],
         server: Callable[[], ServerStatus],
         requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
@@ -234,6 +235,7 @@ class StatusReporter:
         self._loops = loops
         self._recorder = recorder
         self._writes = writes
+        self._waiting_writes = waiting_writes
         self._server = server
         self._requests = requests
         self._retries = retries
@@ -424,6 +426,7 @@ class StatusReporter:
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
             write_retries=self._writes.retries(),
+            waiting_writes=self._waiting_writes(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),

@@ -30,7 +30,7 @@ from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import RequestTotal, ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
-from declctl.writes import RecordedEvents, WriteTotal
+from declctl.writes import RecordedEvents, WaitingWrites, WriteTotal
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
@@ -448,6 +448,16 @@ WRITE_FIGURES = (
 )
 
 
+WAITING_WRITE_FIGURES = (
+    Figure(
+        "waiting",
+        "declctl_writes_waiting",
+        "Writes of a handler that wait for the rate limit of `spec.writes`; absent if none waits.",
+        counts=False,
+    ),
+)
+
+
 # Under client-go's name and labels (rest/request.go): code, method and host.
 REQUEST_FIGURES = (
     Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
@@ -712,6 +722,8 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     recorded_events: RecordedEvents = msgspec.field(default_factory=RecordedEvents)  # by ctx.record_event
     writes: Sequence[WriteTotal] = ()  # by handler, verb and result
     write_retries: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])  # by reason
+    # By handler whose writes wait for the rate limit; the one that has waited longest comes first.
+    waiting_writes: Sequence[WaitingWrites] = ()
     machinery: MachineryStatus = msgspec.field(default_factory=MachineryStatus)
     abandoned_calls: Sequence[
         AbandonedCall

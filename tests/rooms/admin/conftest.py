@@ -40,7 +40,7 @@ from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics, TriggerResult
 from declctl.testing import Logged
 from declctl.transport import RequestTotal, ServerStatus
-from declctl.writes import RecordedEvents, WriteTotal
+from declctl.writes import RecordedEvents, WaitingWrites, WriteTotal
 
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
@@ -147,6 +147,7 @@ STATUS = ControllerStatus(
         WriteTotal("notify", "patch_status", "skipped", 4),
     ),
     write_retries={"too_many_requests": 2, "conflict": 1},
+    waiting_writes=(WaitingWrites("notify", 300, 6.2),),
     client_requests=(RequestTotal("GET", "200", 31), RequestTotal("PATCH", "<error>", 2)),
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),

@@ -5,13 +5,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from declctl.errors import NotLeader
+from declctl.errors import NotLeader, WriteError
 from declctl.kit import ManualClock
-from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.handling.client_writes import UNKNOWN_HANDLER, ClientWrites
 from declctl.transport.official import ClientWrite
-from declctl.writes import WriteLedger
+from declctl.writes import WriteBudget, WriteLedger
 
 HOST = "https://server:6443"
 PODS = f"{HOST}/api/v1/namespaces/a/pods"
@@ -25,7 +24,9 @@ def recorded(write: ClientWrite):
     def known(*name: str) -> Resource | None:
         return DEPLOYMENT if name == ("apps", "v1", "deployments") else None
 
-    writes = ClientWrites(ledger, bucket=lambda: None, known_plural=known, clock=clock)
+    budget, loop = WriteBudget(clock=clock), asyncio.new_event_loop()
+    loop.close()
+    writes = ClientWrites(ledger, budget=budget, loop=loop, known_plural=known, clock=clock)
     began = writes.begin()
     clock.set(2)
     writes.add(write, began)
@@ -97,18 +98,28 @@ def test_a_create_without_a_name_has_none(body) -> None:
 
 
 async def test_writes_wait_for_tokens() -> None:
-    """A handler that writes in a loop gets the rate of `spec.writes`, by whichever client it writes."""
-    clock, slept = ManualClock(), []
-    bucket = TokenBucket(0.5, 1, clock=clock)
-    writes = ClientWrites(
-        WriteLedger(), bucket=lambda: bucket, known_plural=lambda *_: None, clock=clock, sleep=slept.append
+    """A handler that writes in a loop gets the rate of `spec.writes`, by whichever client it writes.
+
+    A thread waits as long as the process runs, and one of the loop that gives the tokens not at all.
+    """
+    clock, machinery = ManualClock(), asyncio.new_event_loop()
+    budget, loop = WriteBudget(0.5, 1, clock=clock), asyncio.get_running_loop()
+    writes, ended = (
+        ClientWrites(WriteLedger(), budget=budget, loop=each, known_plural=lambda *_: None, clock=clock)
+        for each in (loop, machinery)
     )
     writes.wait()
     writes.wait()
-    assert slept == [2]
-    waiting = asyncio.ensure_future(writes.wait_async())
+    cancelled = asyncio.ensure_future(writes.wait_async())
     await clock.settle()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    writes.wait()
-    assert slept == [2, 4]  # the cancelled write has returned its token
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    blocked = asyncio.ensure_future(asyncio.to_thread(writes.wait))
+    while not budget.waiting():
+        await asyncio.sleep(0)
+    assert [(each.handler, each.waiting) for each in budget.waiting()] == [(UNKNOWN_HANDLER, 1)]
+    await clock.advance(2)
+    await blocked  # the cancelled write has cost no token
+    machinery.close()
+    with pytest.raises(WriteError, match="the write was not sent: the process ends"):
+        await asyncio.to_thread(ended.wait)

@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from declctl.errors import Conflict, Forbidden, NotLeader, ServerError, TooManyRequests, Unreachable
-from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, ObjectKey
-from declctl.writes import WriteGate, WriteOrigin, WriteResult, WriteTotal, WriteVerb, document_of
+from declctl.writes import (
+    WriteBudget,
+    WriteGate,
+    WriteOrigin,
+    WriteResult,
+    WriteTotal,
+    WriteVerb,
+    document_of,
+)
 from declctl.writes.gate import ApiWrite
 from declctl.writes.ledger import WriteLedger
 
@@ -184,75 +191,60 @@ def test_a_missing_right_is_named_as_a_rule(scene, apply, message, rule) -> None
     assert results(scene) == ["refused"]
 
 
-def sending(scene, gate: WriteGate) -> asyncio.Future[object]:
+def sending(scene, gate: WriteGate, handler: str = "web") -> asyncio.Future[object]:
     """The apply of a ConfigMap, on its way."""
-    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], ObjectKey.of("team-a", "m"), body={})
-    return asyncio.ensure_future(gate.send(write, WriteOrigin("web", 1)))
+    key = ObjectKey.of("team-a", handler)
+    write = ApiWrite(WriteVerb.APPLY, scene.resources["ConfigMap"], key, body={})
+    return asyncio.ensure_future(gate.send(write, WriteOrigin(handler, 1)))
 
 
 @pytest.mark.client_go(262, "Token bucket")
-async def test_writes_are_limited_on_this_side(scene, clock) -> None:
-    """A handler in a loop does not fill the server's queues: after the burst, writes have a steady rate."""
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(2, 3, clock=clock))
-    counts: list[int] = []
-    tasks = [sending(scene, gate) for _ in range(7)]
-    for _ in range(5):
-        await clock.settle()
-        counts.append(len(scene.server.requests))
-        await clock.advance(0.5)
-    await asyncio.gather(*tasks)
-    assert counts == [3, 4, 5, 6, 7]
-
-
-async def test_another_rate_is_for_the_writes_after_it(scene, clock) -> None:
-    """`spec.writes` of a reload: writes that wait keep their places, later ones have the new rate."""
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
-    counts: list[int] = []
-
-    async def flood(number: int) -> list[asyncio.Future[object]]:
-        tasks = [sending(scene, gate) for _ in range(number)]
-        await clock.settle()
-        counts.append(len(scene.server.requests))
-        return tasks
-
-    tasks = await flood(2)
-    gate.limit(0, 1)
-    tasks += await flood(20)
-    await clock.advance(1)
-    gate.limit(1, 3)
-    tasks += await flood(4)
-    gate.limit(1, 3)  # the same again gives no new burst
-    tasks += await flood(1)
-    await clock.advance(2)
-    await asyncio.gather(*tasks)
-    assert counts == [1, 21, 25, 25]
-    assert len(scene.server.requests) == 27
-
-
-@pytest.mark.client_go(262, "Token bucket")
-async def test_writes_that_give_up_their_wait_cost_no_token(scene, clock) -> None:
-    """A thousand calls time out while they wait for the rate limit: the next write does not wait for them."""
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=TokenBucket(1, 1, clock=clock))
-    tasks = [sending(scene, gate) for _ in range(1001)]
+async def test_writes_are_limited_on_this_side_and_handlers_take_turns(scene, clock) -> None:
+    """After the burst, writes have a steady rate. A handler that sends 300 delays another by one write."""
+    budget = WriteBudget(2, 3, clock=clock)
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, budget=budget)
+    tasks = [sending(scene, gate) for _ in range(300)]
     await clock.settle()
-    for task in tasks[1:]:
+    await clock.advance(0.2)
+    tasks.append(sending(scene, gate, "slow"))
+    await clock.settle()
+    assert [(each.handler, each.waiting) for each in budget.waiting()] == [("web", 297), ("slow", 1)]
+    assert [each.oldest_seconds for each in budget.waiting()] == pytest.approx([0.2, 0])
+    counts = [len(scene.server.requests)]
+    for _ in range(3):
+        await clock.advance(0.5)
+        counts.append(len(scene.server.requests))
+    assert counts == [3, 4, 5, 6]
+    assert [path.rpartition("/")[2] for _, path in scene.server.sent()].index("slow") == 4
+    for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    task = sending(scene, gate)
-    await clock.settle()
-    assert len(scene.server.requests) == 1
-    await clock.advance(1)
-    await task
-    assert len(scene.server.requests) == 2
+    assert budget.waiting() == []
+
+
+async def test_another_rate_is_for_all_writes_from_then_on(scene, clock) -> None:
+    """`spec.writes` of a reload holds for the writes that wait, too; the same again gives no new burst."""
+    budget = WriteBudget(1, 1, clock=clock)
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, budget=budget)
+    counts: list[int] = []
+    tasks: list[asyncio.Future[object]] = []
+    for rate, number in (((1, 1), 3), ((0, 1), 20), ((1, 3), 5), ((1, 3), 1)):
+        budget.limit(*rate)
+        tasks += [sending(scene, gate) for _ in range(number)]
+        await clock.settle()
+        counts.append(len(scene.server.requests))
+    await clock.advance(3)
+    await asyncio.gather(*tasks)
+    assert counts == [1, 23, 26, 26]
 
 
 @pytest.mark.parametrize("waits", ["for a token", "for the answer", "for Retry-After"])
 async def test_a_cancelled_write_is_in_the_ledger(scene, clock, waits) -> None:
     """The handler's time is over: the request ends with it, and what became of it is not known."""
-    bucket = TokenBucket(1, 1, clock=clock)
+    budget = WriteBudget(1, 1, clock=clock)
     if waits == "for a token":
-        bucket.reserve()
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, bucket=bucket)
+        assert budget.try_take()
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, budget=budget)
 
     async def never() -> None:
         await asyncio.Event().wait()
