@@ -11,7 +11,7 @@ The guarantees:
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -52,6 +52,13 @@ from declctl.kit import Clock, Latch, SystemClock, call_on
 from declctl.kit.callbacks import refuse_async
 
 _notices = logging.getLogger("declctl.informer.notices")
+
+OnApplied = Callable[[Sequence[str] | None, str | None], None]
+"""Called on the loop of an informer when its cache has applied changes, and when the informer has stopped.
+
+With the keys of the changes; or with None if any key may have changed, and the namespace in which that is so;
+None for all.
+"""
 
 
 class InformerStatistics(msgspec.Struct, frozen=True):
@@ -164,6 +171,7 @@ class SharedIndexInformer:
         )
         self.synced = self.controller.synced
         self.ended = Latch(f"end of {name}")
+        self._observers: dict[OnApplied, None] = {}  # a set that keeps the order
         self._workers: dict[ProcessorListener, None] = {}  # listeners whose worker has not ended
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
@@ -194,6 +202,7 @@ class SharedIndexInformer:
             for registration in self.processor.registrations():
                 self.processor.remove_listener(registration)
             self.ended.open()
+            self._tell_observers(None)
             await end_workers(tuple(self._workers), of=self.name, clock=self._clock)
 
     def bind(self) -> None:
@@ -278,6 +287,24 @@ class SharedIndexInformer:
             case SyncAll():
                 for registration in self.processor.served():
                     self._replay(registration)
+        self._tell_observers(batch)
+
+    def observe(self, call: OnApplied) -> None:
+        """Call `call` when the cache has applied changes, and when the informer has stopped. On the loop."""
+        self._observers[call] = None
+
+    def unobserve(self, call: OnApplied) -> None:
+        """Do not call it any more. From any thread."""
+        self._observers.pop(call, None)
+
+    def _tell_observers(self, batch: Batch | None) -> None:
+        """Call the observers after a batch; None for the end of the informer."""
+        if not self._observers or isinstance(batch, SyncAll):
+            return
+        keys = [delta.key for delta in batch] if isinstance(batch, list) else None
+        namespace = None if batch is None or isinstance(batch, list) else batch.namespace
+        for call in tuple(self._observers):
+            call(keys, namespace)
 
     @property
     def lister(self) -> Lister:

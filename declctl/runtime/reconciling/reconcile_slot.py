@@ -53,7 +53,7 @@ from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
 from declctl.runtime.reconciling.resting_keys import RestingKeys
-from declctl.runtime.reconciling.unseen_writes import UnseenWrite, UnseenWrites
+from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.tracing import TracedCall, tracing
 from declctl.workqueue import (
@@ -122,14 +122,6 @@ class _LedChanges(msgspec.Struct):
     no_keys: int = 0
 
 
-class _HeldKey(msgspec.Struct, frozen=True):
-    """A key that was due, and is not reconciled before caches have `writes` and `until` has passed."""
-
-    writes: tuple[UnseenWrite, ...]
-    waits_for_own: bool  # one of the writes is that of a call for this key, or the key loops
-    until: float  # monotonic seconds: it waits for so long in any case
-
-
 class ReconcileQueue:
     """Keys that wait for a reconciler: a work queue, with the methods that a slot needs (`SlotQueue`).
 
@@ -144,7 +136,8 @@ class ReconcileQueue:
     - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
     - A key is held back until caches have what the handler has written (`unseen_writes`).
 
-    From any thread; no method waits. `report` takes a message about a cache that lags.
+    From any thread; no method waits. `report` takes a message about a cache that lags. `wake` is called when
+    a cache has what a key waits for.
     """
 
     def __init__(
@@ -154,6 +147,7 @@ class ReconcileQueue:
         epochs: EpochCounter | None,
         report: Callable[[str], None] = lambda _: None,
         expected: Callable[[], int] = lambda: 0,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.max_running = 1
         self.debounce = 0.0  # seconds; 0 ends all rests
@@ -170,9 +164,7 @@ class ReconcileQueue:
         self._resting = RestingKeys(clock=clock)
         self._excluded = 0  # taken items that do not count towards `max_running`
         self._adds = self._merged = self._first_attempts = self._dropped = 0
-        self.unseen = UnseenWrites(clock=clock, report=report)
-        self._held: dict[str, _HeldKey] = {}  # by key that waits for caches to have writes
-        self._held_back = 0  # calls that have waited for caches
+        self.unseen = UnseenWrites(clock=clock, report=report, wake=wake)  # and the keys that they hold back
         self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")
         # By key: the versions that it was added for since it was taken; None if anything else was a cause.
         self._reasons: dict[str, list[VersionId] | None] = {}
@@ -233,7 +225,7 @@ class ReconcileQueue:
         self._queue.add_due()
         if self._resting:
             self._look_rested()
-        if full or not (len(self._queue) or self._held):
+        if full or not (len(self._queue) or len(self.unseen)):
             budget.leave(self)
             return None
         if not budget.acquire(self, self._wake):
@@ -246,13 +238,13 @@ class ReconcileQueue:
     def _next_key(self) -> str | None:
         """A key that may be reconciled now. Under the lock."""
         # A key that has waited for caches goes before others: each of these may hold back further ones.
-        if (key := self._released_key()) is not None:
+        if (key := self.unseen.take_released()) is not None:
+            self._queue.take_again(key)  # this call reads what was added meanwhile
             return key
         self._queue.add_due()
         if self._resting:
             self._look_rested()
-        others = sum(not held.waits_for_own for held in self._held.values())
-        while others < self.max_running:
+        while self.unseen.others < self.max_running:
             try:
                 key = self._queue.get_nowait()
             except (QueueEmpty, QueueShutDown):
@@ -264,14 +256,9 @@ class ReconcileQueue:
                 self._events.pop(key, None)
                 self._queue.done(key)
                 continue
-            writes, delay = self.unseen.before(key), self.guard.delay(key)
-            if not writes and not delay:
+            # A held key stays taken in the work queue, so that it is not added twice.
+            if not self.unseen.hold(key, self.guard.delay(key)):
                 return key
-            # The key stays taken in the work queue, so that it is not added twice.
-            is_own = delay > 0 or any(write.writer == key for write in writes)
-            held = self._held[key] = _HeldKey(writes, is_own, self._clock.monotonic() + delay)
-            others += not held.waits_for_own
-            self._held_back += bool(writes)
         return None
 
     def _look_rested(self) -> None:
@@ -296,16 +283,6 @@ class ReconcileQueue:
         if any(cause.type == "Requeue" for cause in self._queue.causes_of(key)):
             return False
         return self.guard.is_own(key, reasons)
-
-    def _released_key(self) -> str | None:
-        """A key that was held back, and need not wait for caches any longer. Under the lock."""
-        now = self._clock.monotonic()
-        for key, held in self._held.items():
-            if now >= held.until and self.unseen.are_over(key, held.writes):
-                del self._held[key]
-                self._queue.take_again(key)  # this call reads what was added meanwhile
-                return key
-        return None
 
     def changes_of(self, key: str) -> tuple[float | None, Sequence[str]]:
         """When the oldest change came that no call was made for, on the clock, and the ids of all of them.
@@ -381,11 +358,11 @@ class ReconcileQueue:
         """
         self._queue.shut_down()
         with self._lock:
-            dropped = len(self._held)
-            for key in self._held:
-                self._queue.take_again(key)
-                self._queue.done(key)
-            self._held.clear()
+            dropped = len(self.unseen)
+            for held in self.unseen.held():
+                self._queue.take_again(held.key)
+                self._queue.done(held.key)
+            self.unseen.clear()
             self._reasons.clear()
             self._changed.clear()
             self._events.clear()
@@ -404,39 +381,28 @@ class ReconcileQueue:
         with self._lock:
             if len(self._taken) - self._excluded >= self.max_running:
                 return None
-            now = self._clock.monotonic()
-            looks = [
-                self.unseen.look_after(held.writes) if held.writes else max(0.0, held.until - now)
-                for held in self._held.values()
-            ]
-            blocked = sum(not held.waits_for_own for held in self._held.values()) >= self.max_running
+            blocked = self.unseen.others >= self.max_running
             rested = None if blocked else self._resting.next_due(self.debounce)
-        if rested is not None:
-            looks.append(rested)
+            held = self.unseen.next_due()
         if blocked:
             due = None
         elif len(self._queue):
             due = 0.0 if self.budget is None else self.budget.wait(self)
         else:
             due = self._queue.next_due()
-        return min(looks, default=None) if due is None else min((due, *looks))
+        return min((each for each in (due, rested, held) if each is not None), default=None)
 
     @property
     def idle(self) -> bool:
         """Whether no key rests, waits, runs or backs off. One that waits for its `Requeue` counts as none."""
         with self._lock:
             waits = len(self._queue) or len(self._resting) or self._expected()
-            return not (self._taken or self._failed or self._held or waits)
+            return not (self._taken or self._failed or len(self.unseen) or waits)
 
     @property
     def own_writes(self) -> int:
         """The number of times that a key was due because of its own writes alone, and was not taken."""
         return self._own_writes
-
-    @property
-    def held_back(self) -> int:
-        """The number of calls that have waited for caches."""
-        return self._held_back
 
     @property
     def epoch(self) -> int:
@@ -474,7 +440,7 @@ class ReconcileQueue:
     def statistics(self) -> KeyedQueueStatistics:
         """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
         with self._lock:
-            waiting, taken = len(self._queue) + len(self._held) + self._expected(), len(self._taken)
+            waiting, taken = len(self._queue) + len(self.unseen) + self._expected(), len(self._taken)
             waiting += len(self._resting)
             return KeyedQueueStatistics(
                 added=self._adds,
@@ -495,7 +461,7 @@ class ReconcileQueue:
         with self._lock:
             items = list(islice(self._in_order(most), most))
             # Without the `_expected` keys, which are not there yet.
-            waiting = len(self._queue) + len(self._held) + len(self._resting)
+            waiting = len(self._queue) + len(self.unseen) + len(self._resting)
             return QueueSnapshot(waiting, len(self._taken), self._queue.delayed, items)
 
     def _in_order(self, most: int) -> Iterator[PendingItem]:
@@ -511,8 +477,8 @@ class ReconcileQueue:
                 epoch=item.epoch,
                 again=self._queue.comes_again(key),
             )
-        for key, held in self._held.items():
-            due = held.until if held.until > self._clock.monotonic() else None
+        for key, until in self.unseen.held(most):
+            due = until if until > self._clock.monotonic() else None
             priority, again = self._queue.priority_of(key), self._queue.comes_again(key)
             yield self._pending_item(key, ItemState.AWAITS_CACHE, priority, due=due)._replace(again=again)
         for queued in self._queue.next_items(most):
@@ -911,6 +877,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             epochs=epochs,
             report=self._report_lag,
             expected=lambda: self.finalizers.awaited,
+            wake=self.wake,
         )
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
@@ -1205,7 +1172,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
             watches=tuple(self._watches()),
-            cache_waits=self._keys.held_back,
+            cache_waits=self._keys.unseen.held_back,
             cache_lags=self._keys.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
             own_writes=self._keys.own_writes,

@@ -4,13 +4,22 @@ A write returns before the watch brings it. A reconciler that reads the cache in
 too few children, and creates another one. So the version of each write is kept until the caches of its kind
 have it. Until then, the key that wrote is not reconciled again. Other keys of the handler wait as well, for a
 shorter time. A write of the reconciled object itself, such as its status, holds back its own key only.
+
+A cache tells when it has advanced, and then the keys whose writes it has are released. No key is looked at
+before: however many are held back, each step costs O(log n).
 """
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
+from declctl.informer.informer import OnApplied
 from declctl.kit import Clock
 from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, Record, version_order
 from declctl.objects.resource import namespace_of
@@ -20,8 +29,6 @@ from declctl.writes import WriteOrigin, WriteVerb, Written
 # For which a key waits for its own writes. An idle watch is closed before, by the default of `idleTimeout`.
 OWN_SECONDS = 120.0
 OTHERS_SECONDS = 10.0  # after the write, for which other keys wait for it
-_MOST_UNSEEN = 1000  # writes, after which those that the caches have by now are looked for
-_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # seconds between two looks of a worker
 _SILENCE = 60.0  # seconds between two log lines about caches that lag
 
 
@@ -61,7 +68,18 @@ class CacheState(Protocol):
         ...
 
     def version_in(self, namespace: str | None) -> str | None:
-        """The version up to which it has all changes in a namespace; None before the first list of it."""
+        """The version up to which it has all changes in a namespace; None before the first list of it.
+
+        With a set of namespaces, None for the namespace None.
+        """
+        ...
+
+    def observe(self, call: OnApplied) -> None:
+        """Call `call` after changes from now on. On the machinery loop."""
+        ...
+
+    def unobserve(self, call: OnApplied) -> None:
+        """Do not call it any more. On any thread."""
         ...
 
 
@@ -91,7 +109,8 @@ class UnseenWrite:
     selected: bool  # whether the cache selects the object in its new state
     writer: str  # the key that was reconciled
     since: float  # monotonic seconds
-    reported: bool = False  # a log line has named it
+    number: int = 0  # of all writes of the handler, in the order in which they were noted
+    is_over: bool = False  # no key waits for it any longer
 
     def is_seen(self) -> bool:
         """Whether the cache has the write, or a newer state. From any thread."""
@@ -120,20 +139,109 @@ class UnseenWrite:
         return f"{what} of {self.key} ({self.cache.name})"
 
 
-class UnseenWrites:
-    """The unseen writes of one reconciler. From any thread.
+class HeldKey(NamedTuple):
+    """A key that was due, and is not reconciled before caches have its writes and `until` has passed."""
 
-    `report` takes a message about a cache that lags.
+    key: str
+    until: float  # monotonic seconds
+
+
+@dataclass(slots=True)
+class _Held:
+    """A held key. It waits for one thing after the other: its own writes, those of others, its time."""
+
+    last: int  # the number of the last write that it waits for: later ones do not hold it back
+    counts: bool  # towards `others`
+    until: float  # monotonic seconds
+    awaits_own: bool = True
+
+
+_Heap = list[tuple[tuple[int, str], int, UnseenWrite]]  # the order of a version, the number, and the write
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """What is awaited of one cache."""
+
+    call: OnApplied
+    by_namespace: bool  # it follows a set of namespaces, each of which has a version of its own
+    versions: dict[str | None, _Heap] = field(
+        default_factory=dict[str | None, _Heap]
+    )  # by namespace, or None
+    deletes: dict[str, list[UnseenWrite]] = field(default_factory=dict[str, list[UnseenWrite]])  # by key
+    number: int = 0  # of writes that are not over
+
+    def add(self, write: UnseenWrite) -> None:
+        """Await a write: a delete without a version by its key, any other one by its version."""
+        self.number += 1
+        order = version_order(write.version)
+        if order == NO_ORDER:
+            self.deletes.setdefault(write.key, []).append(write)
+            return
+        heap = self.versions.setdefault(namespace_of(write.key) if self.by_namespace else None, [])
+        while heap and heap[0][2].is_over:  # as keys have waited for it for long enough
+            heappop(heap)
+        heappush(heap, (order, write.number, write))
+
+    def remove(self, write: UnseenWrite) -> None:
+        """Do not await a write any longer, which is over."""
+        self.number -= 1
+        if (deletes := self.deletes.get(write.key)) is not None and write in deletes:
+            deletes.remove(write)
+            if not deletes:
+                del self.deletes[write.key]
+
+    def take_seen(
+        self, cache: CacheState, keys: Sequence[str] | None, namespace: str | None
+    ) -> list[UnseenWrite]:
+        """The writes that the cache has after changes, which are as for `OnApplied`."""
+        namespaces: Iterable[str | None] = tuple(self.versions)
+        if keys is None:
+            keys = [key for key in self.deletes if namespace in (None, namespace_of(key))]
+            namespaces = namespaces if namespace is None else (namespace,)
+        elif self.by_namespace:
+            namespaces = {namespace_of(key) for key in keys}
+        seen = [write for key in keys for write in self.deletes.get(key, ()) if write.is_seen()]
+        for each in namespaces:
+            version, heap = cache.version_in(each), self.versions.get(each, [])
+            # None: a namespace has left the set, with its objects.
+            is_over = version is None or cache.is_stopped
+            reached = version_order(version or "")
+            while heap and (is_over or heap[0][2].is_over or heap[0][0] <= reached):
+                seen.append(heappop(heap)[2])
+            if not heap:
+                self.versions.pop(each, None)
+        return [write for write in dict.fromkeys(seen) if not write.is_over]
+
+
+class UnseenWrites:
+    """The unseen writes of one reconciler, and the keys that they hold back. From any thread.
+
+    `wake` is called when a key is released by a cache. `report` takes a message about a cache that lags.
     """
 
-    def __init__(self, *, clock: Clock, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, clock: Clock, report: Callable[[str], None], wake: Callable[[], None] = lambda: None
+    ) -> None:
         self._clock = clock
         self._report = report
+        self._wake = wake
         self._lock = threading.Lock()  # guards all of the following
-        self._by_writer: dict[str, list[UnseenWrite]] = {}
-        self._shared: list[UnseenWrite] = []  # those that other keys wait for, too
-        self._count = 0  # of writes in `_by_writer`, with those that were seen meanwhile
+        self._turns = itertools.count()
+        self._last = 0  # the number of the last write
+        # By number: writes that are younger than OTHERS_SECONDS; the others; those that other keys wait for.
+        self._young: OrderedDict[int, UnseenWrite] = OrderedDict()
+        self._old: OrderedDict[int, UnseenWrite] = OrderedDict()
+        self._shared: OrderedDict[int, UnseenWrite] = OrderedDict()
+        self._own: dict[str, OrderedDict[int, UnseenWrite]] = {}  # by writer; none is empty
+        self._caches: dict[CacheState, _Awaited] = {}  # by cache that lacks a write
+        self._held: dict[str, _Held] = {}  # by key
+        self._await_others: list[tuple[int, int, str]] = []  # a heap: `last`, the turn, and the held key
+        self._await_time: list[tuple[float, str]] = []  # a heap: `until` and held key
+        self._released: deque[str] = deque()  # keys of `_held` that wait for nothing any longer
         self._silent_until = float("-inf")  # monotonic seconds: no log line before this
+        self.others = 0  # held keys that neither wait for their own writes nor loop
+        self.held_back = 0  # calls that have waited for caches
         self.lagging = 0  # writes that a cache did not have after OTHERS_SECONDS
 
     def note(
@@ -146,7 +254,8 @@ class UnseenWrites:
     ) -> None:
         """Keep a write that the server has stored, for each cache that may have its object.
 
-        `own_kind` is the group and kind that the reconciler reconciles.
+        `own_kind` is the group and kind that the reconciler reconciles. On the machinery loop, on which the
+        caches change.
         """
         kind = (written.kind.group, written.kind.kind)
         is_own = (kind, str(written.key)) == (own_kind, origin.key)
@@ -157,45 +266,155 @@ class UnseenWrites:
             if write is None or write.is_seen():
                 continue
             with self._lock:
-                self._by_writer.setdefault(origin.key, []).append(write)
-                self._count += 1
+                self._expire()
+                self._last += 1
+                write.number = self._last
+                self._young[write.number] = write
+                self._own.setdefault(origin.key, OrderedDict())[write.number] = write
                 if not is_own:
-                    self._shared.append(write)
-                if self._count > _MOST_UNSEEN:
-                    self._sweep()
+                    self._shared[write.number] = write
+                self._await(write)
 
-    def before(self, key: str) -> tuple[UnseenWrite, ...]:
-        """The writes that a call for a key has to wait for."""
-        if not self._by_writer and not self._shared:
-            return ()
-        now = self._clock.monotonic()
+    def hold(self, key: str, delay: float) -> bool:
+        """Hold a key back, if it has to wait for writes, or for a `delay` in seconds; returns whether it has.
+
+        It is held until `take_released` returns it.
+        """
+        if not (self._young or self._old or delay > 0):
+            return False
         with self._lock:
-            own = self._left(self._by_writer.get(key, ()), now, OWN_SECONDS)
-            if own:
-                self._by_writer[key] = own
-            else:
-                self._by_writer.pop(key, None)
-            self._shared = self._left(self._shared, now, OTHERS_SECONDS)
-            return (*own, *(write for write in self._shared if write.writer != key))
+            now = self._expire()
+            own = key in self._own
+            if not (own or self._shared or delay > 0):
+                return False
+            self.held_back += bool(own or self._shared)
+            held = self._held[key] = _Held(self._last, not (own or delay > 0), now + delay)
+            self.others += held.counts
+            self._look(key, held)
+            return True
 
-    def are_over(self, key: str, writes: Iterable[UnseenWrite]) -> bool:
-        """Whether a call for a key need not wait for these writes any longer."""
-        now = self._clock.monotonic()
-        return not any(
-            self._left([write], now, OWN_SECONDS if write.writer == key else OTHERS_SECONDS)
-            for write in writes
-        )
+    def take_released(self) -> str | None:
+        """A key that need not wait any longer, which is not held from now on; None if there is none."""
+        if not self._held:
+            return None
+        with self._lock:
+            now = self._expire()
+            while self._await_time and self._await_time[0][0] <= now:
+                self._released.append(heappop(self._await_time)[1])
+            if not self._released:
+                return None
+            key = self._released.popleft()
+            self.others -= self._held.pop(key).counts
+            return key
+
+    def next_due(self) -> float | None:
+        """Seconds until `take_released` has to be called, unless a cache wakes before; None without keys."""
+        if not self._held:
+            return None
+        with self._lock:
+            now = self._expire()
+            if self._released:
+                return 0.0
+            moments = [until for until, _ in self._await_time[:1]]
+            moments += [each.since + OTHERS_SECONDS for each in islice(self._young.values(), 1)]
+            moments += [each.since + OWN_SECONDS for each in islice(self._old.values(), 1)]
+            return max(0.0, min(moments) - now)
+
+    def held(self, most: int | None = None) -> Sequence[HeldKey]:
+        """The keys that are held back; the first `most` of them."""
+        with self._lock:
+            return [HeldKey(key, held.until) for key, held in islice(self._held.items(), most)]
+
+    def clear(self) -> None:
+        """Hold no key back any longer."""
+        with self._lock:
+            for waiting in (self._held, self._await_others, self._await_time, self._released):
+                waiting.clear()
+            self.others = 0
+
+    def __len__(self) -> int:
+        """The number of keys that are held back."""
+        return len(self._held)
 
     @property
     def kept(self) -> int:
-        """The number of writes that are kept, with those that were seen meanwhile."""
-        with self._lock:
-            return sum(map(len, self._by_writer.values()))
+        """The number of writes that are kept."""
+        return len(self._young) + len(self._old)
 
-    def look_after(self, writes: Iterable[UnseenWrite]) -> float:
-        """Seconds until the queue checks again whether these are seen; longer if they wait for long."""
-        age = self._clock.monotonic() - max((write.since for write in writes), default=0.0)
-        return min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
+    # The methods below, but for `_applied`, are called under the lock.
+
+    def _look(self, key: str, held: _Held) -> None:
+        """Let a held key wait for the next thing that it has to wait for."""
+        if (own := self._own.get(key)) is not None and next(iter(own)) <= held.last:
+            return
+        held.awaits_own = False
+        if self._shared and next(iter(self._shared)) <= held.last:
+            heappush(self._await_others, (held.last, next(self._turns), key))
+        elif held.until > self._clock.monotonic():
+            heappush(self._await_time, (held.until, key))
+        else:
+            self._released.append(key)
+
+    def _look_at_others(self) -> None:
+        """Let the keys go on whose writes of others are all over."""
+        first = next(iter(self._shared), self._last + 1)
+        while self._await_others and self._await_others[0][0] < first:
+            key = heappop(self._await_others)[2]
+            self._look(key, self._held[key])
+
+    def _await(self, write: UnseenWrite) -> None:
+        """Let the cache of a write tell when it has it."""
+        cache = write.cache
+        awaited = self._caches.get(cache)
+        if awaited is None:
+            call, by_namespace = partial(self._applied, cache), cache.version_in(None) is None
+            awaited = self._caches[cache] = _Awaited(call, by_namespace)
+            cache.observe(call)
+        awaited.add(write)
+
+    def _applied(self, cache: CacheState, keys: Sequence[str] | None, namespace: str | None) -> None:
+        """End the writes that a cache has now. On the machinery loop."""
+        with self._lock:
+            awaited = self._caches.get(cache)
+            if awaited is None:
+                return
+            for write in awaited.take_seen(cache, keys, namespace):
+                self._end(write)
+            self._look_at_others()
+            wakes = bool(self._released)
+        if wakes:
+            self._wake()
+
+    def _end(self, write: UnseenWrite) -> None:
+        """Let no key wait for a write any longer."""
+        write.is_over = True
+        for known in (self._young, self._old, self._shared):
+            known.pop(write.number, None)
+        own = self._own[write.writer]
+        del own[write.number]
+        if not own:
+            del self._own[write.writer]
+        held = self._held.get(write.writer)
+        if held is not None and held.awaits_own:
+            self._look(write.writer, held)
+        awaited = self._caches[write.cache]
+        awaited.remove(write)
+        if not awaited.number:
+            del self._caches[write.cache]
+            write.cache.unobserve(awaited.call)
+
+    def _expire(self) -> float:
+        """End the writes for which keys have waited for long enough; returns the monotonic time."""
+        now = self._clock.monotonic()
+        while self._young and now - (write := next(iter(self._young.values()))).since >= OTHERS_SECONDS:
+            self._old[write.number] = self._young.pop(write.number)
+            self._shared.pop(write.number, None)
+            self.lagging += 1
+            self._tell(write, now)
+        while self._old and now - (write := next(iter(self._old.values()))).since >= OWN_SECONDS:
+            self._end(write)
+        self._look_at_others()
+        return now
 
     def _unseen(self, written: Written, origin: WriteOrigin, cache: WatchedCache) -> UnseenWrite | None:
         watch, metadata = cache.identity.watch, written.obj.get("metadata") or {}
@@ -216,21 +435,6 @@ class UnseenWrites:
             self._clock.monotonic(),
         )
 
-    def _left(self, writes: Iterable[UnseenWrite], now: float, limit: float) -> list[UnseenWrite]:
-        """The writes that are still waited for."""
-        left: list[UnseenWrite] = []
-        for write in writes:
-            if write.is_seen():
-                continue
-            age = now - write.since
-            if age < limit:
-                left.append(write)
-            if age >= OTHERS_SECONDS and not write.reported:
-                write.reported = True
-                self.lagging += 1
-                self._tell(write, now)
-        return left
-
     def _tell(self, write: UnseenWrite, now: float) -> None:
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE
@@ -240,15 +444,6 @@ class UnseenWrites:
                 f"its own writes up to {OWN_SECONDS:.0f} s; other keys do not wait any longer, and may read "
                 "an older state"
             )
-
-    def _sweep(self) -> None:
-        """Drop the writes that are seen, of all keys. Under the lock."""
-        now = self._clock.monotonic()
-        left = {key: self._left(writes, now, OWN_SECONDS) for key, writes in self._by_writer.items()}
-        self._by_writer = {key: writes for key, writes in left.items() if writes}
-        self._shared = self._left(self._shared, now, OTHERS_SECONDS)
-        # As many again may come before the next sweep: a cache that lags costs no sweep for each write.
-        self._count = min(_MOST_UNSEEN // 2, sum(map(len, self._by_writer.values())))
 
 
 def _reaches(version: str, other: str) -> bool:
