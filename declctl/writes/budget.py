@@ -78,6 +78,9 @@ class WriteBudget:
                 self._leave(handler, write)
             else:  # the token came in the turn of the loop that has cancelled the wait
                 self._spend(self._bucket)
+            if not self._lines and self._granting is not None:
+                self._granting.cancel()
+                self._granting = None
             raise
 
     def waiting(self) -> Sequence[WaitingWrites]:
@@ -130,6 +133,3 @@ class WriteBudget:
                 line.pop(write, None)
                 if not line:
                     del self._lines[handler]
-        if not self._lines and self._granting is not None:
-            self._granting.cancel()
-            self._granting = None

@@ -73,6 +73,7 @@ class World:
 
 @pytest.mark.client_go(262)
 @given(steps=st.lists(ARRIVE | CANCEL | PASS, max_size=30))
+@example(steps=[("A", 4), ("race", 0)])
 @example(steps=[("A", 300), ("B", 1), ("pass", 2)])
 def test_handlers_take_turns_and_no_token_is_lost(steps: list[tuple[str, int]]) -> None:
     """While a handler waits, each other one gets one token at most; its own writes go in their order.

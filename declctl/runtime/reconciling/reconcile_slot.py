@@ -877,7 +877,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             epochs=epochs,
             report=self._report_lag,
             expected=lambda: self.finalizers.awaited,
-            wake=self.wake,
+            wake=lambda: self.wake(),  # noqa: PLW0108 - the base class sets it later
         )
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.

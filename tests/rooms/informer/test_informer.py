@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -254,6 +255,31 @@ async def test_who_joins_later_hears_the_cache_as_it_is_then():
     assert late.lines() == ["Added demo/a", "Added demo/c", "Modified demo/c"]
     assert [n.record.resource_version for n in late.told] == ["3", "5", "6"]
     assert late.faults == []
+
+
+@QUEUES
+async def test_who_waits_for_a_cache_is_called_when_it_has_advanced(queue):
+    """With the keys that have changed; for a bookmark and a list without; once more when it has stopped."""
+    async with informed("a", queue=queue) as i:
+        calls: list[tuple[Any, ...]] = []
+
+        def observe(*what: Any) -> None:
+            calls.append((*what, i.informer.version_in(None), i.informer.is_stopped))
+
+        i.informer.observe(observe)
+        i.source.add(pod("b"))
+        await i.rest()
+        version = i.source.resource_version
+        assert calls == [(["demo/b"], None, version, False)]
+        i.source.advance()
+        i.source.bookmark()
+        await i.rest()
+        assert calls[1:] == [(None, None, i.source.resource_version, False)]
+        i.informer.request_relist()
+        await i.rest()
+        relisted = len(calls)
+        assert relisted > 2
+    assert calls[relisted:] == [(None, None, i.source.resource_version, True)]
 
 
 @QUEUES
