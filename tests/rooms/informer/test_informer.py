@@ -257,10 +257,9 @@ async def test_who_joins_later_hears_the_cache_as_it_is_then():
     assert late.faults == []
 
 
-@QUEUES
-async def test_who_waits_for_a_cache_is_called_when_it_has_advanced(queue):
+async def test_who_waits_for_a_cache_is_called_when_it_has_advanced():
     """With the keys that have changed; for a bookmark and a list without; once more when it has stopped."""
-    async with informed("a", queue=queue) as i:
+    async with informed("a") as i:
         calls: list[tuple[Any, ...]] = []
 
         def observe(*what: Any) -> None:
