@@ -15,6 +15,7 @@ import msgspec
 from declctl.errors import NotLeader
 from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
+from declctl.kit.text import exception_text
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, ObjectKey, Resource
 from declctl.objects.api_path import ApiPath, parse_api_path
@@ -94,7 +95,7 @@ class ClientWrites:
         manager = managers[0] if managers else write.user_agent.partition("/")[0][:MOST_FIELD_MANAGER]
         failure = "" if write.status is None or write.status < 300 else f"the server answered {write.status}"
         if write.error is not None:
-            failure = str(write.error) or type(write.error).__name__
+            failure = exception_text(write.error) or type(write.error).__name__
         self._ledger.add(
             WriteRecord(
                 time=self._clock.now(),

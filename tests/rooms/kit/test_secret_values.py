@@ -32,6 +32,28 @@ def test_a_value_is_hidden_in_each_form(value: str, quoted):
     assert values.hide(text).startswith("before ")
     assert values.hide(text) != text or "none" in text
     assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"
+    values = SecretValues()
+    values.remember({"stringData": {"a": value}})
+    assert values.hide(secret(a=value)["data"]["a"]) == "(hidden)"  # as the server stores it
+
+
+REQUESTS = [
+    {"stringData": {"a": 7304518629}},  # a server refuses these three, and quotes them
+    {"stringData": {"a": {"b": ["first", "7304518629"]}}},
+    {"stringData": "7304518629"},
+    {"kind": "SecretList", "items": [None, {"stringData": {"a": "7304518629"}}]},
+    [None, {"op": "add", "path": "/stringData/a", "value": "7304518629"}, {"op": "remove", "path": "/data"}],
+    [{"op": "replace", "path": "/stringData", "value": {"a": "7304518629"}}],
+    [{"op": "replace", "path": "", "value": {"stringData": {"a": "7304518629"}}}],
+]
+
+
+@pytest.mark.parametrize("document", REQUESTS)
+def test_the_values_of_a_request_are_hidden(document: object):
+    """A Secret as users get it wrong, a list, and the forms of a JSON patch."""
+    values = SecretValues()
+    values.remember_request(document)
+    assert values.hide("it is 7304518629, not 730451862") == "it is (hidden), not 730451862"
 
 
 def test_which_values_are_hidden():
@@ -57,6 +79,8 @@ def test_data_of_another_form_is_no_fault(data: object):
     values = SecretValues()
     values.remember({"data": data})
     values.remember({"metadata": None, "stringData": data})
+    values.remember_request(data)
+    values.remember_request([data, {"path": None}, {"value": data}])
     assert values.hide("harmless") == "harmless"
 
 
