@@ -254,6 +254,4 @@ def _causes(details: Mapping[str, Any]) -> Iterator[RefusalCause]:
         if isinstance(cause, Mapping):
             fields = cast("Mapping[str, Any]", cause)
             texts = (fields.get(name) for name in RefusalCause._fields)
-            yield RefusalCause(
-                *(secret_values.hide(text) if isinstance(text, str) else "" for text in texts)
-            )
+            yield RefusalCause(*(secret_values.hide(text) if isinstance(text, str) else "" for text in texts))

@@ -127,8 +127,8 @@ async def quotes(obj, ctx):
         errors.append(error)
     found = [await CoreV1Api(ctx.client).read_namespaced_secret("read", obj.namespace)]
     api = kubernetes.client.CoreV1Api(ctx.sync_client)
-    selector = "metadata.name=listed"
-    found += (await asyncio.to_thread(api.list_namespaced_secret, obj.namespace, field_selector=selector)).items
+    where = {"namespace": obj.namespace, "field_selector": "metadata.name=listed"}
+    found += (await asyncio.to_thread(api.list_namespaced_secret, **where)).items
     body = {"metadata": {"name": "Not_A_Name"}, "stringData": {"token": "mark-created"}}
     try:
         await asyncio.to_thread(api.create_namespaced_secret, obj.namespace, body)
