@@ -75,6 +75,30 @@ def test_what_is_missing_here_is_a_warning(
     assert (where, severity) == (path, "warning")
 
 
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://example.com/a", True),
+        ("http://10.1.2.3", True),
+        ("http://127.0.0.1:1", False),
+        ("http://localhost/a", False),
+        ("http://[::1]/", False),
+        ("https://example.com/", False),
+    ],
+)
+def test_secrets_without_tls_are_warned_of(
+    least: dict[str, Any], monkeypatch: pytest.MonkeyPatch, url: str, warned: bool
+) -> None:
+    """Of a header with a secret, to another machine; from where the URL is makes no difference."""
+    monkeypatch.setenv(VARIABLE, url)
+    assert found({**least, "url": url}) == []
+    least["headersFrom"] = [{"name": "X-Token", "env": VARIABLE}]
+    for source in ({"url": url}, {"urlFrom": {"env": VARIABLE}}):
+        faults = found({**{name: value for name, value in least.items() if name != "url"}, **source})
+        said = [(path, severity, "X-Token is sent" in message) for path, severity, message in faults]
+        assert said == ([(["headersFrom"], "warning", True)] if warned else [])
+
+
 def test_a_url_from_a_file_that_is_none_is_an_error(least: dict[str, Any], tmp_path: Path) -> None:
     """The file is there, so that no other place makes it right."""
     (tmp_path / "url").write_text("example.com/token-s3cr3t\n")
