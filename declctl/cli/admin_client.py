@@ -425,8 +425,8 @@ def _require_certificate(target: AdminAddress, connection: http.client.HTTPConne
     fault = certificate_fault(KeyPair(Path(process.cert_file), Path(key_file))) if key_file else None
     if fault is not None:
         raise UsageError(
-            f"{target} goes on with the certificate that it had before, which can't be verified, as its files "
-            f"{name} and {shown_path(key_file or '')} can't be used: {fault}. Mend them, or name the file of "
+            f"{target} goes on with the certificate that it had before, which can't be verified, as its "
+            f"files {name} and {shown_path(key_file or '')} can't be used: {fault}. Mend them, or name the file of "
             f"the authority of that certificate by {_CA_FILE}."
         )
     raise UsageError(
