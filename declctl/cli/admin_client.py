@@ -426,8 +426,8 @@ def _require_certificate(target: AdminAddress, connection: http.client.HTTPConne
     if fault is not None:
         raise UsageError(
             f"{target} goes on with the certificate that it had before, which can't be verified, as its "
-            f"files {name} and {shown_path(key_file or '')} can't be used: {fault}. Mend them, or name the file of "
-            f"the authority of that certificate by {_CA_FILE}."
+            f"files {name} and {shown_path(key_file or '')} can't be used: {fault}. Mend them, or name the "
+            f"file of the authority of that certificate by {_CA_FILE}."
         )
     raise UsageError(
         f"{target} shows another certificate than its file {name} has. If the file was replaced just now, "
