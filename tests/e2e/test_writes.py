@@ -1,8 +1,6 @@
 """Handlers that write, against the sandbox and a real API server: apply, sets of children, status, Events."""
 
-import base64
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import pytest
 from clusters import Cluster, SandboxCluster
 from processes import Declctl
 from rest import MERGE, documents
-from test_tap import Tap
 from waiting import until
 
 from declctl.testing import BundleDir
@@ -41,11 +38,9 @@ RECONCILES = """mode: Reconcile
       queue: {concurrency: 4}"""
 HANDLERS = """\
 import asyncio
-import base64
 import time
 from pathlib import Path
 
-import kubernetes
 from kubernetes.aio.client import CoreV1Api
 
 
@@ -115,30 +110,6 @@ async def shared(obj, ctx):
         print("refused", obj.name, type(error).__name__, error, flush=True)
     else:
         print("done", obj.name, flush=True)
-
-
-async def quotes(obj, ctx):
-    child = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "child"}}
-    written = {"number": 7304518629, "deep": {"er": "mark-written"}, "token": "mark-token"}
-    errors = []
-    try:
-        await ctx.apply({**child, "stringData": written})
-    except Exception as error:
-        errors.append(error)
-    found = [await CoreV1Api(ctx.client).read_namespaced_secret("read", obj.namespace)]
-    api = kubernetes.client.CoreV1Api(ctx.sync_client)
-    where = {"namespace": obj.namespace, "field_selector": "metadata.name=listed"}
-    found += (await asyncio.to_thread(api.list_namespaced_secret, **where)).items
-    body = {"metadata": {"name": "Not_A_Name"}, "stringData": {"token": "mark-created"}}
-    try:
-        await asyncio.to_thread(api.create_namespaced_secret, obj.namespace, body)
-    except Exception as error:
-        errors.append(error)
-    text = f"it is {[base64.b64decode(each.data['token']) for each in found]} {written} {body} {errors}"
-    ctx.record_event(obj, "Quoted", text)
-    await ctx.patch_status([{"type": "Ready", "status": True, "reason": "Quoted", "message": text}])
-    ctx.log.info("quoted", text=text)
-    raise ExceptionGroup(text, errors)
 """
 
 
@@ -406,47 +377,6 @@ def test_an_apply_takes_fields_over(cluster: Cluster, webapps: str, namespace: s
         held = {each["manager"]: each["operation"] for each in entries}
         assert held == {"declctl/guard/web": "Apply", "seed": "Apply"}
         assert declctl.stop() == 0
-
-
-def test_no_outlet_has_a_value_of_a_secret_that_was_read_or_written(
-    cluster: Cluster, webapps: str, namespace: str, bundle: Any, events: Callable[[], list[Any]]
-) -> None:
-    """By clients and writes; in the log, the admin address, the stream of calls, an Event and a status."""
-    for name in ("read", "listed"):
-        token = base64.b64encode(f"mark-{name}".encode()).decode()
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": token}}
-        cluster.rest.request("POST", f"/api/v1/namespaces/{namespace}/secrets", body)
-    folder = bundle("quotes", f"{EVENTS}\n      onFailure: DeadLetter")
-    manifest = (folder / "manifest.yaml").read_text()
-    (folder / "manifest.yaml").write_text(manifest.replace("retry: {", "retry: {maxAttempts: 1, "))
-    with Declctl(folder, "--log-level", "debug", kubeconfig=cluster.kubeconfig) as declctl:
-        declctl.wait_until_synced()
-        with Tap(declctl) as tap:
-            _create(cluster, namespace, "shop")
-            until("the call is told", lambda: tap.kinds("call"))
-            until("the event is posted", events)
-            paths = ("/status", "/deadletters", "/history", f"/why/webapps/{namespace}/shop", "/")
-            shown = {path: _page(declctl, path) for path in paths}
-            shown["tap"] = json.dumps(tap.lines)
-        assert declctl.stop() == 0
-    shown["log"] = "\n".join(declctl.err)
-    shown["event"] = json.dumps([each["note"] for each in events()])
-    shown["object"] = json.dumps(cluster.rest.request("GET", f"{webapps}/shop")["status"])
-    traces = ("mark-", "7304518629", base64.b64encode(b"mark-").decode()[:6])
-    leaks = {
-        where: text[max(0, text.find(trace) - 200) : text.find(trace) + 60]
-        for where, text in shown.items()
-        for trace in traces
-        if trace in text
-    }
-    assert not leaks, leaks
-    for where in ("/status", "/deadletters", "tap", "log", "event", "object"):
-        assert "it is [b'(hidden)', b'(hidden)']" in shown[where], shown[where]
-
-
-def _page(declctl: Declctl, path: str) -> str:
-    with urllib.request.urlopen(f"{declctl.admin()}{path}", timeout=20) as answer:
-        return answer.read().decode()
 
 
 @pytest.fixture
