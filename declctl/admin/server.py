@@ -512,6 +512,7 @@ def front(
                 manifest=manifest,
                 token_file=str(authorizer.path) if isinstance(authorizer, TokenFile) else None,
                 cert_file=None if tls is None else str(tls.cert_file),
+                key_file=None if tls is None else str(tls.key_file),
             )
             async with _registered(entry, log):
                 yield

@@ -101,6 +101,15 @@ class ServerCertificate:
             connection.context = self._current
 
 
+def certificate_fault(pair: KeyPair) -> str | None:
+    """Why a server keeps another certificate than that of these files; None if they can be used. Blocks."""
+    try:
+        _load(pair, None)
+    except (OSError, ValueError, _Unusable) as error:
+        return str(error)
+    return None
+
+
 class _Unusable(Exception):
     """A pair that was read and is faulty."""
 

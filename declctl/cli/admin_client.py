@@ -415,14 +415,24 @@ def _require_certificate(target: AdminAddress, connection: http.client.HTTPConne
         pem = text.decode("ascii", "replace")
         end = pem.index(_PEM_END) + len(_PEM_END)
         expected = ssl.PEM_cert_to_DER_cert(pem[pem.index(_PEM_BEGIN) : end])
-    except (OSError, ValueError) as error:
-        name = shown_path(process.cert_file)
-        raise UsageError(f"The certificate file {name} of {target} can't be read: {error}.") from error
-    if tls.getpeercert(binary_form=True) != expected:
+    except (OSError, ValueError):
+        expected = None  # `certificate_fault` says it
+    if tls.getpeercert(binary_form=True) == expected:
+        return
+    from declctl.admin.tls import KeyPair, certificate_fault  # late: few commands need it
+
+    name, key_file = shown_path(process.cert_file), process.key_file
+    fault = certificate_fault(KeyPair(Path(process.cert_file), Path(key_file))) if key_file else None
+    if fault is not None:
         raise UsageError(
-            f"{target} shows another certificate than its file {shown_path(process.cert_file)} has. If the "
-            "file was replaced just now, ask again in a moment."
+            f"{target} goes on with the certificate that it had before, which can't be verified, as its "
+            f"files {name} and {shown_path(key_file or '')} can't be used: {fault}. Mend them, or name the "
+            f"file of the authority of that certificate by {_CA_FILE}."
         )
+    raise UsageError(
+        f"{target} shows another certificate than its file {name} has. If the file was replaced just now, "
+        "ask again in a moment."
+    )
 
 
 def _require_controller(target: AdminAddress, answer: http.client.HTTPResponse) -> None:

@@ -283,7 +283,7 @@ def _shown(value: object) -> str:
 
 _LINE = "declctl.informer"
 _NOTICES = "declctl.informer.notices"  # what the runtime does not log by itself
-_WATCHER = "watchfiles"  # it logs how many files have changed; declctl logs the outcome
+_WATCHER = "watchfiles"  # it logs each notice: a log in the folder of the manifest would feed itself
 _WARNINGS = "py.warnings"  # of the module warnings; its messages end with a line end
 _GENERATION = re.compile(r"^_declctl_gen\.g\w+?\.")  # the package of the handler modules of a generation
 
@@ -410,7 +410,7 @@ def change_level(level: str) -> None:
     # The runtime logs faults of LIST and WATCH once for each resource.
     logging.getLogger(_LINE).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.ERROR))
     logging.getLogger(_NOTICES).setLevel(lowest)
-    logging.getLogger(_WATCHER).setLevel(lowest if lowest == logging.DEBUG else max(lowest, logging.WARNING))
+    logging.getLogger(_WATCHER).setLevel(max(lowest, logging.WARNING))
 
 
 def _chain(clock: Clock, renderer: Renderer) -> Sequence[Any]:

@@ -48,6 +48,7 @@ class RunningProcess(msgspec.Struct, frozen=True, rename="camel"):
     manifest: str | None = None  # a file or a folder; None for standard input
     token_file: str | None = None  # the file of the token that it requires
     cert_file: str | None = None  # the file of its certificate; None for plain HTTP
+    key_file: str | None = None  # of the same
 
     def __str__(self) -> str:
         where = f", {self.manifest}" if self.manifest else ""

@@ -1,7 +1,8 @@
-"""The values of Secrets that code of this process has read: no text that is logged or shown has them.
+"""The values of Secrets that code of this process has read or written: no text that is shown has them.
 
-An exception of a handler may quote what the handler has read. So each Secret that is decoded for a reader
-leaves its values here, and texts of exceptions and lines of the log are searched for them, as CI systems do.
+An exception of a handler may quote what the handler has read, and the refusal of a server what was written.
+So each Secret that is decoded for a reader, and each that passes a client, leaves its values here. Texts of
+exceptions and lines of the log are searched for them, as CI systems do.
 
 Short values are left out, as they would hide harmless words.
 """
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote, quote_plus
 
 HIDDEN: Final = "(hidden)"
@@ -64,6 +65,30 @@ class SecretValues:
             self._seen[seen] = None
             if len(self._seen) > _MOST_SECRETS:
                 del self._seen[next(iter(self._seen))]
+
+    def remember_request(self, document: object) -> None:
+        """Remember the values in the body or the answer of a request about Secrets.
+
+        It is decoded JSON: a Secret, a list of them, a merge patch, or a JSON patch.
+        """
+        if isinstance(document, Mapping):
+            fields = cast("Mapping[str, Any]", document)
+            self.remember(fields)
+            items = fields.get("items")
+            for each in cast("list[Any]", items) if isinstance(items, list) else ():
+                if isinstance(each, Mapping):
+                    self.remember(cast("Mapping[str, Any]", each))
+        elif isinstance(document, list):
+            for each in cast("list[Any]", document):
+                if not isinstance(each, Mapping):
+                    continue
+                change = cast("Mapping[str, Any]", each)
+                value = change.get("value")
+                name = str(change.get("path")).partition("/")[2].partition("/")[0]
+                if name:  # a path such as /data/password, whose value is one of the field
+                    self.remember({name: value})
+                elif isinstance(value, Mapping):
+                    self.remember(cast("Mapping[str, Any]", value))
 
     def keep(self, secret: Mapping[str, Any]) -> None:
         """Remember the values of a Secret, or of a part of it, until the process ends.
@@ -120,22 +145,34 @@ def is_secret(api_version: str, kind: str) -> bool:
 
 
 def _values(secret: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """The texts among the values of a Secret, each with the name of its field."""
+    """The texts and numbers of a Secret, each with the name of its field.
+
+    A server that refuses a number, or a value at a wrong depth, quotes it.
+    """
     for name in _FIELDS:
-        values = secret.get(name)
-        if isinstance(values, Mapping):
-            yield from ((name, value) for value in values.values() if isinstance(value, str))
+        waiting = [secret.get(name)]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, Mapping):
+                waiting += cast("Mapping[str, Any]", value).values()
+            elif isinstance(value, list):
+                waiting += cast("list[Any]", value)
+            elif isinstance(value, str | int | float):
+                yield name, str(value)
 
 
 def _forms(values: Iterable[tuple[str, str]]) -> Iterable[str]:
     """The texts in which the values of a Secret may appear: encoded, decoded, by lines, and escaped."""
     for name, value in values:
         yield from _escaped(value)
-        if name == "data":
-            try:
-                yield from _escaped(base64.b64decode(value, validate=True).decode("utf-8"))
-            except (binascii.Error, ValueError):
-                continue  # bytes that are no text, or no base64
+        if name != "data":
+            # As the server stores it, and shows it to admission.
+            yield from _escaped(base64.b64encode(value.encode("utf-8", "replace")).decode())
+            continue
+        try:
+            yield from _escaped(base64.b64decode(value, validate=True).decode("utf-8"))
+        except (binascii.Error, ValueError):
+            continue  # bytes that are no text, or no base64
 
 
 def _escaped(value: str) -> Iterable[str]:

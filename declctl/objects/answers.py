@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from declctl.errors import Conflict, MalformedAnswer, from_status
+from declctl.kit.secret_values import secret_values
 from declctl.objects.frame import UNREADABLE, KubeObject
 from declctl.objects.refusals import RefusalCause, conflict_sentence, field_owners, invalid_sentence
 
@@ -242,7 +243,8 @@ def _bounded(asked: Any) -> tuple[float | None, str]:
 
 
 def _text(value: Any, longest: int) -> str:
-    text = value if isinstance(value, str) else ""
+    # Before it is cut: a part of a value would not be found.
+    text = secret_values.hide(value) if isinstance(value, str) else ""
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
@@ -252,4 +254,4 @@ def _causes(details: Mapping[str, Any]) -> Iterator[RefusalCause]:
         if isinstance(cause, Mapping):
             fields = cast("Mapping[str, Any]", cause)
             texts = (fields.get(name) for name in RefusalCause._fields)
-            yield RefusalCause(*(text if isinstance(text, str) else "" for text in texts))
+            yield RefusalCause(*(secret_values.hide(text) if isinstance(text, str) else "" for text in texts))

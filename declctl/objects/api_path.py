@@ -45,3 +45,11 @@ def parse_api_path(path: str) -> ApiPath | None:
         namespace, parts = parts[1], parts[2:]
     plural, name, *below = [*parts, ""] if len(parts) == 1 else parts
     return ApiPath(group, version, plural, namespace, name, "/".join(below))
+
+
+def is_about_secrets(path: str) -> bool:
+    """Whether the path of a request is that of Secrets, or of one of them."""
+    if "/secrets" not in path:
+        return False
+    found = parse_api_path(path)
+    return found is not None and found.resource == "secrets"

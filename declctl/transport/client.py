@@ -15,7 +15,9 @@ from declctl.decoding.decoders import Transform
 from declctl.decoding.projection import Projection
 from declctl.kit import Clock, SystemClock
 from declctl.kit.hosts import ServerUrl
+from declctl.kit.secret_values import secret_values
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource
+from declctl.objects.api_path import is_about_secrets
 from declctl.objects.managed_fields import CLIENT_MANAGER
 from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
@@ -240,6 +242,9 @@ class Client:
         """
         self._official.live_on(asyncio.get_running_loop())
         method = method.upper()
+        about_secrets = is_about_secrets(path)
+        if about_secrets:
+            secret_values.remember_request(body)  # a refusal may quote it
         request = ApiRequest(
             method,
             path,
@@ -249,7 +254,10 @@ class Client:
             content_type=content_type,
             before_send=before_send,
         )
-        return json_object(await self._wire.fetch(request), what=f"{method} {path}")
+        answer = json_object(await self._wire.fetch(request), what=f"{method} {path}")
+        if about_secrets:
+            secret_values.remember_request(answer)
+        return answer
 
     def api_client(self) -> Any:
         """The official asyncio ApiClient with these credentials, for the running loop. `close` closes it."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from declctl.errors import MalformedAnswer, StatusError
+from declctl.kit.secret_values import secret_values
 from declctl.kit.text import excerpt
 from declctl.objects import KubeObject, status_error
 from declctl.objects.answers import decoded
@@ -106,7 +107,8 @@ def answer_error(code: int, headers: Mapping[str, str], body: bytes, *, now: dat
         return cast(
             "StatusError", status_error({**status, "code": status.get("code") or code}, retry_after=wait)
         )
-    text = excerpt(body[: 4 * _SHOWN].decode("utf-8", "replace"), most=_SHOWN)
+    beginning = body[: 64 * _SHOWN].decode("utf-8", "replace")
+    text = excerpt(secret_values.hide(beginning), most=_SHOWN)
     bare = {"code": code, "reason": _reason(code), "message": text}
     return cast("StatusError", status_error(bare, retry_after=wait))
 

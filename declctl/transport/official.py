@@ -1,7 +1,8 @@
 """Official API clients for handlers: the same cluster and credentials as the informers, and no redirects.
 
 Their writes are guarded: they ask whether this process leads, and in a dry run the server stores nothing. A
-gate limits their rate, and receives what became of them.
+gate limits their rate, and receives what became of them. Values of Secrets that pass are remembered, so that
+no text shows them.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ from msgspec.structs import replace
 
 from declctl.errors import NotLeader, UsageError
 from declctl.kit.hosts import ServerUrl
+from declctl.kit.secret_values import is_secret, secret_values
+from declctl.objects.api_path import is_about_secrets
+from declctl.objects.frame import UNREADABLE
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
 from declctl.transport.first_byte import check_first_byte, checking_connection
 from declctl.transport.messages import redirect_error
@@ -107,7 +111,7 @@ class OfficialClients:
             ours = credentials.configuration
             ours.client_session_kwargs = {
                 **(ours.client_session_kwargs or {}),
-                "middlewares": (refuse_redirect, self.guard),
+                "middlewares": (refuse_redirect, remember_secrets, self.guard),
             }
 
     def live_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -130,7 +134,9 @@ class OfficialClients:
             ) from error
         if loop not in self._by_loop:
             from kubernetes.aio.client import ApiClient  # late: half a second
+            from kubernetes.aio.watch import Watch
 
+            _let_watches_remember(Watch)
             client = ApiClient(configuration=self._credentials.configuration)
             client.user_agent = self._user_agent
             self._by_loop[loop] = client
@@ -140,7 +146,10 @@ class OfficialClients:
         """The kubernetes.client ApiClient, for any thread."""
         if self._synchronous is None:
             from kubernetes.client import ApiClient, Configuration  # late: half a second
+            from kubernetes.watch import Watch
             from urllib3 import Retry
+
+            _let_watches_remember(Watch)
 
             theirs: Any = Configuration()
             ours = self._credentials.configuration
@@ -219,6 +228,62 @@ async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -
     error: Any = ApiException(status=response.status, reason=str(redirect))
     error.headers = response.headers
     raise error
+
+
+async def remember_secrets(request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    """A middleware of aiohttp that remembers the values of Secrets in the body and in the whole answer."""
+    if not is_about_secrets(request.url.raw_path):
+        return await send(request)
+    body = request.body  # bytes if it is empty, else a payload of aiohttp
+    _remember(body if isinstance(body, bytes) else await body.as_bytes())
+    response = await send(request)
+    read = response.read
+
+    async def reading() -> bytes:
+        content = await read()
+        _remember(content)
+        return content
+
+    response.read = reading
+    return response
+
+
+def _remember(content: object) -> None:
+    """Remember the values of Secrets in the body of a request or of an answer, if it is JSON."""
+    if isinstance(content, str | bytes):
+        with suppress(*UNREADABLE):  # nothing, another format, or a part
+            secret_values.remember_request(msgspec.json.decode(content))
+
+
+def _remember_when_read(response: Any) -> None:
+    """Remember the values of Secrets in an answer of urllib3 when it is read as a whole."""
+    read = response.read
+
+    def reading(*args: Any, **options: Any) -> bytes:
+        content = read(*args, **options)
+        _remember(content)
+        return content
+
+    response.read = reading
+
+
+def _let_watches_remember(watch: Any) -> None:
+    """Let a Watch of kubernetes, which reads its answer by lines, remember its Secrets. May be repeated."""
+    with _installing:
+        official = watch.unmarshal_event
+        if hasattr(official, _GUARD):
+            return
+
+        @functools.wraps(official)
+        def extended(*args: Any, **options: Any) -> Any:
+            event = official(*args, **options)
+            obj = event.get("raw_object") if isinstance(event, dict) else None
+            if isinstance(obj, dict) and is_secret(str(obj.get("apiVersion")), str(obj.get("kind"))):
+                secret_values.remember(obj)
+            return event
+
+        setattr(extended, _GUARD, True)
+        watch.unmarshal_event = extended
 
 
 class WriteGuard:
@@ -368,7 +433,13 @@ class SyncGuard:
         send = manager.urlopen
 
         def urlopen(method: str, url: str, redirect: bool = True, **options: Any) -> Any:
-            return self._guard.send(method, url, options, lambda: send(method, url, redirect, **options))
+            about_secrets = is_about_secrets(urlsplit(url).path)
+            if about_secrets:
+                _remember(options.get("body"))
+            response = self._guard.send(method, url, options, lambda: send(method, url, redirect, **options))
+            if about_secrets:
+                _remember_when_read(response)
+            return response
 
         manager.urlopen = urlopen
         pools = manager.pool_classes_by_scheme

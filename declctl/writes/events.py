@@ -32,6 +32,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.clock import set_within
+from declctl.kit.secret_values import secret_values
 from declctl.kit.token_bucket import TokenBucket
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.gate import ApiWrite, WarningLog, WriteGate
@@ -479,7 +480,7 @@ def _qualified(controller: str) -> str:
 
 
 def event_text(reason: object, message: object, kind: object, action: object) -> EventText:
-    """Check the arguments of `ctx.record_event`.
+    """Check the arguments of `ctx.record_event`. The text has no value of a Secret: many may read Events.
 
     Raises ValueError for another `kind` than Normal and Warning, and for an empty reason or action, which the
     server refuses; TypeError for a value that is no text.
@@ -493,4 +494,5 @@ def event_text(reason: object, message: object, kind: object, action: object) ->
             raise TypeError(f"the {name} of an event is a text, not a {type(text).__name__}")
         if not text and name != "message":
             raise ValueError(f"the {name} of an event is one CamelCase word, not an empty text")
-    return EventText(str(reason), str(message), str(kind), str(action))
+    shown = {name: secret_values.hide(str(text)) for name, text in texts.items()}
+    return EventText(shown["reason"], shown["message"], str(kind), shown["action"])

@@ -25,6 +25,7 @@ from declctl.errors import (
     TooManyRequests,
 )
 from declctl.kit import Clock
+from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
@@ -192,7 +193,7 @@ class WriteGate:
             await self._budget.take(origin.handler)
             written = await self._sent(write, attempts, digest)
         except BaseException as error:
-            shown = str(error) or type(error).__name__
+            shown = exception_text(error) or type(error).__name__
             self._record(attempts, origin, _result_of(error), error=shown)
             raise
         result = WriteResult.DRY_RUN if written.dry_run else WriteResult.SUCCEEDED

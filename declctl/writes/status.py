@@ -19,6 +19,7 @@ import msgspec
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.kit import Clock
+from declctl.kit.secret_values import secret_values
 from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
 from declctl.writes.apply import Discover, plain_json
 from declctl.writes.gate import ApiWrite, WriteGate
@@ -79,12 +80,28 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
             raise InvalidWrite(
                 f"the message of the condition {kind} is a text, not a {type(message).__name__}"
             )
-        condition["message"] = message[:_LONGEST_MESSAGE]
+        condition["message"] = secret_values.hide(message)[:_LONGEST_MESSAGE]
         _check_filled_in(kind, condition)
         if any(other["type"] == kind for other in found):
             raise InvalidWrite(f"the condition {kind} is given twice")
         found.append(condition)
     return found
+
+
+def hide_in_messages(fields: KubeObject) -> KubeObject:
+    """The fields of a status without values of Secrets in their `message`s, at any depth.
+
+    Many may read a status. A message is for people; any other field is data, which programs need as it is.
+    """
+
+    def hidden(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return hide_in_messages(cast("KubeObject", value))
+        if isinstance(value, list):
+            return [hidden("", each) for each in cast("list[Any]", value)]
+        return secret_values.hide(value) if name == "message" and isinstance(value, str) else value
+
+    return {name: hidden(name, value) for name, value in fields.items()}
 
 
 def _check_filled_in(kind: str, condition: KubeObject) -> None:

@@ -39,7 +39,7 @@ from declctl.writes.gate import (
     no_version,
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
-from declctl.writes.status import StatusChange, StatusWriter, conditions_of
+from declctl.writes.status import StatusChange, StatusWriter, conditions_of, hide_in_messages
 
 
 class CallScope(msgspec.Struct, frozen=True):
@@ -89,7 +89,8 @@ def status_change(
     """Check the arguments of `patch_status` and copy them. From any thread. Raises InvalidWrite."""
     if "conditions" in fields or isinstance(conditions, Mapping | str | bytes):
         raise InvalidWrite("conditions is a list of conditions: conditions=[{...}]")
-    return StatusChange(object_of(scope, "patch_status"), conditions_of(conditions), plain_json(fields))
+    obj, checked = object_of(scope, "patch_status"), conditions_of(conditions)
+    return StatusChange(obj, checked, hide_in_messages(plain_json(fields)))
 
 
 def object_of(scope: CallScope, what: str) -> ObjectView:

@@ -16,6 +16,7 @@ from declctl.errors import NotLeader, WriteError
 from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock
 from declctl.kit.loops import running_loop
+from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, ObjectKey, Resource
 from declctl.objects.api_path import ApiPath, parse_api_path
 from declctl.objects.resource import MOST_FIELD_MANAGER
@@ -102,7 +103,7 @@ class ClientWrites:
         manager = managers[0] if managers else write.user_agent.partition("/")[0][:MOST_FIELD_MANAGER]
         failure = "" if write.status is None or write.status < 300 else f"the server answered {write.status}"
         if write.error is not None:
-            failure = str(write.error) or type(write.error).__name__
+            failure = exception_text(write.error) or type(write.error).__name__
         self._ledger.add(
             WriteRecord(
                 time=self._clock.now(),

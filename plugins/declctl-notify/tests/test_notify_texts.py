@@ -3,6 +3,7 @@
 # The package is found beside the tests, whether it is installed or not.
 # pyright: reportMissingImports=false
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -93,9 +94,12 @@ def test_conditions_read_the_same_fields() -> None:
     [
         ("a\x1b[31mb\x07\u202ec", "a[31mbc"),
         ("a\nb\tc", "a\nb\tc"),
-        ("<!channel> and <@U012>", "<\u200b!channel> and <\u200b@U012>"),
+        ("<!channel> and <@U012>", "<\u200b!channel> and <\u200b@\u200bU012>"),
         ("@everyone, @Here!", "@\u200beveryone, @\u200bHere!"),
-        ("mail@example.dev", "mail@example.dev"),
+        ("<users/all> <https://a|b>", "<\u200busers/all> <\u200bhttps://a|b>"),
+        ("[a](https://b) @room @**all**", "[a]\u200b(https://b) @\u200broom @\u200b**all**"),
+        ("mail@example.dev web@sha256:0a", "mail@example.dev web@sha256:0a"),
+        ("team-a", "team-a"),
         (None, "null"),
     ],
 )
@@ -103,6 +107,18 @@ def test_values_of_objects_control_nothing(value: Any, expected: str) -> None:
     """An annotation can neither write to a terminal nor call all members of a channel."""
     assert plain_text(value) == expected
     assert _render("{{ value }}", value=value) == expected
+
+
+@given(
+    text=st.sampled_from(["@everyone", "a@here", "<!channel>", "<@U0>", "<users/all>", "<https://a|b>"]),
+    cuts=st.lists(st.integers(0, 13), max_size=3),
+)
+def test_values_side_by_side_call_nobody(text: str, cuts: list[int]) -> None:
+    """Two annotations in one line, or one behind the `@` of a template, make no mention together."""
+    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
+    parts = [text[begin:end] for begin, end in pairwise(places)]
+    assert text not in _render("{% for part in parts %}{{ part }}{% endfor %}", parts=parts)
+    assert "@everyone" not in _render("@{{ value }}", value="everyone")
 
 
 def test_the_author_of_a_template_may_call_a_channel() -> None:

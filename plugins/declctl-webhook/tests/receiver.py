@@ -1,6 +1,7 @@
 """A real HTTP server that receives events, in a thread of its own, and fails as a test tells it to."""
 
 import asyncio
+import base64
 import json
 import ssl
 import subprocess
@@ -131,7 +132,9 @@ class Receiver:
             answer = 200
         status, more = answer if isinstance(answer, tuple) else (int(answer), {})
         self.requests.append(Received(headers, received.body, status))
-        text = None if status == 204 else f"status {status} for {headers.get('authorization', 'nobody')}"
+        head = base64.b64encode(json.dumps(headers).encode()).decode()
+        text = f"status {status} for {headers.get('authorization', 'nobody')} at {request.path_qs} by {head}"
+        text = None if status == 204 else text
         return web.Response(status=status, headers=more, text=text)
 
     async def _stream(self, request: web.Request, received: Received) -> web.StreamResponse:

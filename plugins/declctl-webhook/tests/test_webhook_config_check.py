@@ -21,7 +21,8 @@ def _least(tmp_path: Path) -> dict[str, Any]:
 
 def found(config: dict[str, Any]) -> list[tuple[list[str | int], str, str]]:
     """Path, severity and message of each fault."""
-    faults = declctl_webhook.declctl_check_config(config)
+    given = {name: value for name, value in config.items() if value is not None}
+    faults = declctl_webhook.declctl_check_config(given)
     return [(fault["path"], fault["severity"], fault["message"]) for fault in faults]
 
 
@@ -36,6 +37,8 @@ def test_a_config_without_faults_has_none_and_nothing_is_made(least: dict[str, A
     [
         ({"url": "https://"}, ["url"], "has no URL"),
         ({"url": "https://example.com:x/"}, ["url"], "has no URL"),
+        ({"url": None, "urlFrom": {"env": VARIABLE}}, ["urlFrom"], "has no URL"),
+        ({"tls": {"caFile": "/etc/hostname"}}, ["tls"], "can't be used"),
         ({"data": {"include": "Fields"}}, [], "data.paths is empty"),
         ({"timeout": "0s"}, [], "timeout is 0s"),
         ({"headersFrom": [{"name": "X-A", "env": VARIABLE}]}, ["headersFrom", 0], "no header can have"),
@@ -75,21 +78,28 @@ def test_what_is_missing_here_is_a_warning(
     assert (where, severity) == (path, "warning")
 
 
-def test_a_url_from_a_file_that_is_none_is_an_error(least: dict[str, Any], tmp_path: Path) -> None:
-    """The file is there, so that no other place makes it right."""
-    (tmp_path / "url").write_text("example.com/token-s3cr3t\n")
-    del least["url"]
-    ((path, severity, message),) = found({**least, "urlFrom": {"file": str(tmp_path / "url")}})
-    assert (path, severity) == (["urlFrom"], "error")
-    assert "s3cr3t" not in message
-
-
-def test_a_certificate_that_is_none_is_an_error(least: dict[str, Any], tmp_path: Path) -> None:
-    """It is loaded as for a request."""
-    (tmp_path / "ca.pem").write_text("no certificate")
-    ((path, severity, message),) = found({**least, "tls": {"caFile": str(tmp_path / "ca.pem")}})
-    assert (path, severity) == (["tls"], "error")
-    assert "can't be used" in message
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://example.com/a", True),
+        ("http://10.1.2.3", True),
+        ("http://127.0.0.1:1", False),
+        ("http://localhost/a", False),
+        ("http://[::1]/", False),
+        ("https://example.com/", False),
+    ],
+)
+def test_secrets_without_tls_are_warned_of(
+    least: dict[str, Any], monkeypatch: pytest.MonkeyPatch, url: str, warned: bool
+) -> None:
+    """Of a header with a secret, to another machine; from where the URL is makes no difference."""
+    monkeypatch.setenv(VARIABLE, url)
+    assert found({**least, "url": url}) == []
+    least["headersFrom"] = [{"name": "X-Token", "env": VARIABLE}]
+    for source in ({"url": url}, {"url": None, "urlFrom": {"env": VARIABLE}}):
+        faults = found({**least, **source})
+        said = [(path, severity, "X-Token is sent" in message) for path, severity, message in faults]
+        assert said == ([(["headersFrom"], "warning", True)] if warned else [])
 
 
 @pytest.mark.parametrize("below", ["", "/inner"])

@@ -4,16 +4,18 @@
 # pyright: reportMissingImports=false
 
 import base64
+import html
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from declctl.testing import Logged, until
@@ -21,7 +23,7 @@ from receiver import Receiver, certificate
 from test_webhook_events import ADDED, POD, SECRET, Seen, View
 
 from declctl_webhook.dead_letters import FILE, letters
-from declctl_webhook.endpoint import retry_after
+from declctl_webhook.endpoint import retry_after, without_secrets
 from declctl_webhook.messages import Message, signed
 from declctl_webhook.pipeline import Lifetimes, NotSpooled
 from declctl_webhook.settings import Scheme, SettingsError
@@ -170,31 +172,32 @@ def test_a_retry_after_of_a_real_server_is_honoured(controller: Controller, rece
     assert receiver.statuses == [429, 204]
 
 
-def test_a_refused_event_is_a_dead_letter_without_the_token(
-    controller: Controller, receiver: Receiver, tmp_path: Path
+@pytest.mark.parametrize("secret", ['long "token" / here', "s3cr3t", "-=?a>b&~s3cr3t~"])
+@pytest.mark.parametrize("quoted", [str, quote, html.escape, lambda text: json.dumps(text)[1:-1]])
+def test_a_secret_in_an_answer_is_hidden_in_each_form(secret: str, quoted: Callable[[str], str]) -> None:
+    """Quoted, and wherever it stands in a base64: at most the characters stay that it shares with others."""
+    assert without_secrets(f"it is {quoted(secret)}.", [secret]) == "it is ***."
+    for before in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            shown = without_secrets(encode(f"{'-' * before}{secret}-".encode()).decode(), [secret])
+            assert "***" in shown
+            assert len(shown) < 12
+
+
+def test_a_token_without_tls_is_warned_of_at_the_start(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the receiver sends the token back in its answer."""
-    token = tmp_path / "token"
-    token.write_text("s3cr3t-t0k3n\n")
-    receiver.answers = [400]
-    source = {"name": "Authorization", "file": str(token), "prefix": "Bearer "}
-    controller.start(headersFrom=[source])
-    controller.change(1)
-    controller.change(2)
-    controller.wait_until_delivered()
-    assert receiver.requests[0].headers["authorization"] == "Bearer s3cr3t-t0k3n"
-    letter = next(letters(controller.folder / FILE))
-    assert letter is not None
-    assert (letter["event"]["resourceversion"], letter["status"]) == ("1", 400)
-    assert letter["answer"] == "status 400 for ***"
-    assert _versions(receiver) == ["2"]
+    """Where it runs, too: there is no validate in a pod."""
+    monkeypatch.setenv("TOKEN", "s3cr3t-token")
+    controller.start(url="http://192.0.2.1/hook", headersFrom=[{"name": "X-Token", "env": "TOKEN"}])
+    assert "X-Token is sent to 192.0.2.1 without TLS" in str(controller.log.lines[0])
 
 
 def test_a_secret_is_nowhere_but_in_the_request(
     controller: Controller, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in a log line, the status, a dead letter, the spool, or an exception, whatever fails."""
-    monkeypatch.setenv("HOOK_URL", receiver.url + "?sig=s3cr3t-url")
+    monkeypatch.setenv("HOOK_URL", receiver.url + "?sig=s3cr3t-url&key=%73s3cr3t")
     monkeypatch.setenv("TOKEN", "s3cr3t-token")
     key = tmp_path / "key"
     key.write_text(KEY)
@@ -202,7 +205,7 @@ def test_a_secret_is_nowhere_but_in_the_request(
     controller.start(
         url=None,
         urlFrom={"env": "HOOK_URL"},
-        headersFrom=[{"name": "X-Token", "env": "TOKEN"}],
+        headersFrom=[{"name": "Authorization", "env": "TOKEN", "prefix": "Bearer "}],
         signature={"secretsFrom": [{"file": str(key)}]},
         timeout="300ms",
         circuit={"failures": 1},
@@ -216,7 +219,12 @@ def test_a_secret_is_nowhere_but_in_the_request(
     told = [f"{line.event} {line.fields}" for line in controller.log.lines]
     told += [json.dumps(controller.status())]
     told += [path.read_text("utf-8", "replace") for path in controller.folder.iterdir() if path.is_file()]
-    assert receiver.requests[0].headers["x-token"] == "s3cr3t-token"
+    assert receiver.requests[0].headers["authorization"] == "Bearer s3cr3t-token"
+    letter = next(letters(controller.folder / FILE))
+    assert letter is not None
+    assert (letter["event"]["resourceversion"], letter["status"]) == ("0", 400)
+    assert letter["answer"].startswith("status 400 for *** at *** by ")
+    assert "***" in letter["answer"].partition(" by ")[2]  # the base64 of all headers
     assert "s3cr3t" not in "\n".join(told)
     assert KEY.removeprefix("whsec_") not in "\n".join(told)
     monkeypatch.setenv("HOOK_URL", receiver.url)

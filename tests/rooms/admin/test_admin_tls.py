@@ -242,7 +242,13 @@ async def test_a_process_of_this_user_is_trusted_by_its_file_and_another_by_its_
             (tmp_path / "impostor").mkdir()
             self_signed(tmp_path / "impostor")
             (tmp_path / "impostor" / "tls.crt").replace(pair.cert_file)
-            with pytest.raises(UsageError, match="another certificate"):
+            # It has the key of another one, and is then no certificate at all.
+            for fault in ("key values mismatch", "there is no certificate or no key"):
+                with pytest.raises(UsageError, match=f"tls.crt and .*tls.key can't be used: {fault}. Mend"):
+                    ask(found, "GET", "/status")
+                pair.cert_file.write_text("half of a file")
+            self_signed(pair.cert_file.parent)
+            with pytest.raises(UsageError, match="another certificate than its file"):
                 ask(found, "GET", "/status")
 
         await asyncio.to_thread(commands)

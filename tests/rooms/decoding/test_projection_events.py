@@ -11,6 +11,7 @@ from declctl.errors import (
     TooLargeResourceVersion,
     TooManyRequests,
 )
+from declctl.kit.secret_values import secret_values
 from declctl.objects import EventType, WatchEvent, status_error
 from tests.rooms.objects.made_objects import NODE_NAME, compact, event, pod, projection
 
@@ -102,6 +103,7 @@ def test_status_of_an_odd_shape_is_an_error_of_the_server(status):
     assert error.retry_after is None
 
 
+LONG_TOKEN = "mark-of-a-refusal" * 500
 LONG = {"reason": "FieldValueInvalid", "message": f"Invalid value: {'x' * 5000}: y: is immutable"}
 CHANGED = {"reason": "FieldValueForbidden", "field": "spec", "message": "Forbidden: no change\n  Pod{\n-a\n"}
 OWNED = {"reason": "FieldManagerConflict", "message": 'conflict with "x" using v1', "field": ".data.a"}
@@ -115,10 +117,12 @@ INVALID = "spec: Forbidden: no change; Invalid value: …: is immutable; spec: F
         (422, 'Pod "a" is invalid: [', [CHANGED, LONG] * 2, f' "a" is invalid: {INVALID}', ()),
         (422, "no " * 3000, [], f"{'no ' * 99}no…", ()),
         (409, "Apply failed", [OWNED] * 4, BY_X, ((".data.a",) * 4, ("x",))),
+        (400, f"got {LONG_TOKEN}", [], "got (hidden)", ()),
     ],
 )
 def test_refusal_is_one_sentence(code, message, causes, end, owners):
     """A server adds whole values and objects. No value is cut: part of a Secret's would not be hidden."""
+    secret_values.remember({"stringData": {"token": LONG_TOKEN}})
     error = status_error({"code": code, "message": message, "details": {"causes": causes}})
     assert str(error).endswith(end)
     assert len(str(error)) < 400

@@ -1,6 +1,7 @@
 """Official clients for handlers, with the same credentials."""
 
 import asyncio
+import base64
 import copy
 import json
 import threading
@@ -9,15 +10,19 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, ApiException, Configuration, VersionApi
+from kubernetes.aio.client import CoreV1Api as AsyncCoreV1Api
 from kubernetes.aio.stream import WsApiClient
+from kubernetes.aio.watch import Watch as AsyncWatch
 from kubernetes.client import ApiClient as SyncApiClient
 from kubernetes.client import ApiException as SyncApiException
 from kubernetes.client import Configuration as SyncConfiguration
 from kubernetes.client import CoreV1Api
 from kubernetes.client import VersionApi as SyncVersionApi
+from kubernetes.watch import Watch as SyncWatch
 
-from declctl.errors import NotLeader, Unreachable
+from declctl.errors import NotLeader, StatusError, Unreachable
 from declctl.kit import ManualClock
+from declctl.kit.secret_values import secret_values
 from declctl.transport import Client
 from declctl.transport.credentials import Credentials
 
@@ -394,3 +399,71 @@ async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
     await client.close()
     assert counted == {("GET", "200"): 3, ("GET", "404"): 2, ("PATCH", "200"): 2}
     assert after == {**counted, ("GET", "<error>"): 1}
+
+
+async def watched(client, token):
+    stream = AsyncWatch().stream(AsyncCoreV1Api(client.api_client()).list_namespaced_secret, token)
+    return await anext(stream)
+
+
+def watched_in_a_thread(client, token):
+    return next(SyncWatch().stream(CoreV1Api(client.sync_api_client()).list_namespaced_secret, token))
+
+
+def by_hand(client, method, token, **options):
+    """As the dynamic client reads: not before it needs the content."""
+    manager, url = client.sync_api_client().rest_client.pool_manager, client.identity.server
+    return manager.request(
+        method, f"{url}/api/v1/namespaces/{token}/secrets/s", preload_content=False, **options
+    ).data
+
+
+PASSING = {
+    "get": lambda client, token: AsyncCoreV1Api(client.api_client()).read_namespaced_secret("s", token),
+    "list": lambda client, token: AsyncCoreV1Api(client.api_client()).list_namespaced_secret(token),
+    "watch": watched,
+    "sync get": lambda client, token: asyncio.to_thread(by_hand, client, "GET", token),
+    "sync list": lambda client, token: asyncio.to_thread(
+        CoreV1Api(client.sync_api_client()).list_namespaced_secret, token
+    ),
+    "sync watch": lambda client, token: asyncio.to_thread(watched_in_a_thread, client, token),
+    "refused": lambda client, token: AsyncCoreV1Api(client.api_client()).create_namespaced_secret(
+        "refused", {"stringData": {"a": token}}
+    ),
+    "sync refused": lambda client, token: asyncio.to_thread(
+        by_hand, client, "PATCH", "refused", body=json.dumps([{"path": "/stringData/a", "value": token}])
+    ),
+    "own get": lambda client, token: client.request_json("GET", f"/api/v1/namespaces/{token}/secrets/s"),
+    "own refused": lambda client, token: client.request_json(
+        "PATCH", "/api/v1/namespaces/refused/secrets/s", body={"stringData": {"a": token}}
+    ),
+}
+
+
+@pytest.mark.parametrize("way", PASSING)
+async def test_values_of_secrets_that_pass_are_remembered(connected, way):
+    """What a handler has read or written through a client is hidden; of other kinds it is not.
+
+    The server answers with the name of the namespace as the value, or refuses and quotes the body.
+    """
+
+    async def answer(request):
+        _, _, _, _, namespace, *rest = request.path.split("/")
+        if namespace == "refused":
+            return web.json_response({"kind": "Status", "message": await request.text()}, status=422)
+        found = {"apiVersion": "v1", "kind": rest[0].title()[:-1], "metadata": {"name": "s"}}
+        found["data"] = {"a": base64.b64encode(namespace.encode()).decode()}
+        if request.query.get("watch"):
+            return web.Response(text=json.dumps({"type": "ADDED", "object": found}) + "\n")
+        del found["apiVersion"], found["kind"]  # as in a list
+        return web.json_response(found if rest[1:] else {"kind": "SecretList", "items": [found]})
+
+    token = f"mark-{way.replace(' ', '-')}-er"
+    async with connected(answer) as (_, client):
+        with suppress(ApiException, StatusError):  # refused
+            await PASSING[way](client, token)
+        assert secret_values.hide(f"it is {token}") == "it is (hidden)"
+        path = "/api/v1/namespaces/mark-of-another-kind/configmaps/secrets"
+        await client.request_json("GET", path)
+        await client.api_client().rest_client.request("GET", f"{client.identity.server}{path}")
+    assert secret_values.hide("mark-of-another-kind") == "mark-of-another-kind"

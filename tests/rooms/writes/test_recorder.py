@@ -16,6 +16,7 @@ from declctl.errors import (
     Unreachable,
 )
 from declctl.kit import ManualClock
+from declctl.kit.secret_values import secret_values
 from declctl.writes import (
     EventRecorder,
     EventText,
@@ -408,6 +409,15 @@ def test_what_is_no_text_is_refused_where_it_is_given(name) -> None:
         event_text(words["reason"], words["message"], "Normal", words["action"])
     with pytest.raises(ValueError, match="Normal or Warning, not 'Error'"):
         event_text("Seen", "it", "Error", "Handle")
+
+
+def test_an_event_has_no_value_of_a_secret() -> None:
+    """Who may read Events may often not read Secrets."""
+    secret_values.remember({"stringData": {"token": "mark-of-an-event"}})
+    said = "not mark-of-an-event"
+    assert event_text(said, said, "Warning", said) == EventText(
+        *["not (hidden)"] * 2, "Warning", "not (hidden)"
+    )
 
 
 @pytest.mark.parametrize("name", ["reason", "action"])

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
+from declctl.kit.secret_values import secret_values
 from declctl.objects import GroupVersionKind
 from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, object_of, status_change
 
@@ -342,6 +343,20 @@ def test_conditions_that_are_no_list_are_refused(scene, patch, view) -> None:
     with pytest.raises(InvalidWrite, match=r"status\.conditions of this WebApp is no list"):
         patch(obj, [READY])
     assert patch(obj, phase="Running").changed
+
+
+def test_messages_have_no_value_of_a_secret_and_data_stays(scene, patch, view) -> None:
+    """A message is for people, who may read no Secrets. A program needs the other fields as they are."""
+    secret_values.remember({"stringData": {"token": "mark-of-a-status"}})
+    said, hidden = "not mark-of-a-status", "not (hidden)"
+    parts = {"message": said, "host": said, "steps": [{"message": said}, said]}
+    patch(view(), [condition(message=said)], message=said, parts=parts)
+    assert bodies(scene)[0] == {
+        "observedGeneration": 7,
+        "conditions": [condition(message=hidden)],
+        "message": hidden,
+        "parts": {"message": hidden, "host": said, "steps": [{"message": hidden}, said]},
+    }
 
 
 def test_the_longest_condition_is_written(scene, patch, view) -> None:

@@ -10,16 +10,26 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 _SECONDS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
-# The mentions of Slack (`<!channel>`, `<@U012>`) and of Discord, Mattermost and others (`@everyone`).
-_MENTIONS: Final = re.compile(r"<(?=[!@])|@(?=(?:everyone|here|channel|all)\b)", re.IGNORECASE)
+_CALLED: Final = "(?:everyone|here|channel|all|room|team)"
+# The places after which a text may become a mention or a link with a text of its own, also with the text of
+# the next value. An address (`me@example.dev`) and an image (`web@sha256:…`) have none.
+_SIGNS: Final = re.compile(
+    r"<"  # Slack: `<!channel>`, `<@U012>`, `<https://…|text>`; Google Chat: `<users/all>`; Teams: `<at>`
+    rf"|@(?={_CALLED}\b|\w*\Z)"  # Discord, Mattermost: `@everyone`; Matrix: `@room`
+    r"|(?<!\w)@"  # of one user; Zulip: `@**all**`
+    rf"|\A(?={_CALLED}(?![\w-]))"  # the template has the `@`
+    r"|\](?=\()",  # Markdown: `[text](https://…)`
+    re.IGNORECASE,
+)
 _BREAK: Final = "\N{ZERO WIDTH SPACE}"  # separates a mention from its sign: it looks the same, and is none
 
 
 def plain_text(value: Any) -> str:
     """A value as text, without control characters and mentions: JSON for a value of JSON, else its `str`.
 
-    Line ends and tabs stay. Other characters that can't be printed are removed, such as escapes for
-    terminals and marks of the writing direction.
+    Nor does it have a part of a mention, which would be a whole one beside another value. Line ends and tabs
+    stay. Other characters that can't be printed are removed, such as escapes for terminals and marks of the
+    writing direction.
     """
     if isinstance(value, Mapping):
         value = dict(cast("Mapping[str, Any]", value).items())  # json knows no other mappings
@@ -27,7 +37,7 @@ def plain_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     if not text.isprintable():
         text = "".join(each for each in text if each.isprintable() or each in "\n\t")
-    return _MENTIONS.sub(lambda found: found[0] + _BREAK, text)
+    return _SIGNS.sub(lambda found: found[0] + _BREAK, text)
 
 
 def one_line(text: str) -> str:

@@ -58,6 +58,8 @@ def _of_endpoint(endpoint: EndpointSettings) -> Iterator[ConfigFault]:
         yield from _raised(("url",), lambda: check_url(url, "url"))
     for place, (name, source) in enumerate(endpoint.secret_headers):
         yield from _of_source(("headersFrom", place), source, _header_check(name, source))
+    if message := endpoint.plain_text_warning():
+        yield ConfigFault(("headersFrom",), message, may_be_right=True)
     files = (endpoint.ca_file, endpoint.cert_file, endpoint.key_file)
     missing = any(file is not None and not _is_there(Path(file)) for file in files)
     yield from _raised(("tls",), lambda: tls_context(endpoint), may_be_right=missing)

@@ -5,21 +5,26 @@ receiver could lead signatures and credentials to another host.
 """
 
 import asyncio
+import base64
+import html
+import json
 import math
+import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import aiohttp
 
 from declctl_webhook.settings import EndpointSettings, SettingsError, ValueSource, check_header, check_url
 
 _EXCERPT: Final = 500  # characters of an answer that dead letters keep
+_SHORTEST: Final = 6  # characters of a part of a URL that is hidden; shorter ones are words
 _LARGEST_BODY: Final = 64 * 1024  # bytes of an answer that are read
 _LONGEST_WAIT: Final = 3600.0  # seconds: a longer Retry-After is cut
 _IDLE_SECONDS: Final = 30.0  # after which an unused connection is closed
@@ -63,9 +68,7 @@ class Endpoint:
         session = await self._current_session()
         try:
             async with session.post(url, data=body, headers=full, allow_redirects=False) as response:
-                text = await _excerpt(response)
-                for secret in secrets:  # a receiver may send back what it got
-                    text = text.replace(secret, "***")
+                text = without_secrets(await _text(response), [*secrets, *_of_url(url)])[:_EXCERPT]
                 return Answer(response.status, retry_after(response.headers.get("Retry-After")), text)
         except TimeoutError as error:
             raise Unreachable(f"{self}: no answer within {self._settings.timeout:g} s") from error
@@ -95,7 +98,8 @@ class Endpoint:
             value = source.read()
             check_header(value, f"the value of the header {name} in {source}")
             secrets[name] = value
-            hidden += [value, value.removeprefix(source.prefix)]
+            # Without `Bearer `, too.
+            hidden += [value, value.removeprefix(source.prefix), *value.split()[-1:]]
         agent = {"User-Agent": "declctl-webhook"}
         return {**agent, **self._settings.headers, **secrets, **headers}, hidden
 
@@ -153,15 +157,59 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
     return min(max(wait, 0.0), _LONGEST_WAIT) if math.isfinite(wait) else None
 
 
-async def _excerpt(response: aiohttp.ClientResponse) -> str:
-    """The begin of the body. It is read up to a limit, as a connection is used again only after its end."""
+async def _text(response: aiohttp.ClientResponse) -> str:
+    """The body. It is read up to a limit, as a connection is used again only after its end."""
     content = bytearray()
     with suppress(aiohttp.ClientError, TimeoutError, OSError):  # the status is known: the body is a courtesy
         async for part in response.content.iter_any():
             content += part
             if len(content) > _LARGEST_BODY:
                 break
-    return content[: 4 * _EXCERPT].decode("utf-8", "replace")[:_EXCERPT]
+    return content[:_LARGEST_BODY].decode("utf-8", "replace")
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """A text of a receiver, which may send back what it got, with `***` for each secret.
+
+    A secret is found as it is, as JSON, HTML and URLs quote it, and in the base64 of a text that contains it.
+    """
+    forms: set[str] = set()
+    for secret in secrets:
+        forms |= {
+            secret,
+            json.dumps(secret)[1:-1],
+            html.escape(secret),
+            quote(secret),
+            quote(secret, safe=""),
+        }
+        if len(secret) >= _SHORTEST:
+            forms |= {unquote(secret), *_in_base64(secret.encode())}
+    for form in sorted(forms, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(form, "***")
+    return text
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """What stands in the base64 of each text that contains a secret, which begins at any of three bits."""
+    for before, skipped in enumerate((0, 2, 3)):  # bytes, and the characters that have bits of them
+        whole = (before + len(secret)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(bytes(before) + secret).decode()[skipped:whole]
+
+
+def _of_url(url: str) -> Iterator[str]:
+    """The parts of a URL that may be secrets: its path with the query, each of both, and their parts."""
+    parts = urlsplit(url)
+    for part in (
+        f"{parts.path}?{parts.query}",
+        parts.path,
+        parts.query,
+        parts.password or "",
+        *parts.path.split("/"),
+        *re.split("[&=]", parts.query),
+    ):
+        if len(part) >= _SHORTEST:
+            yield part
 
 
 def _stamp(name: str) -> tuple[int, int, int] | None:

@@ -253,6 +253,8 @@ class Lifetimes:
         prepared = Prepared(settings, ctx.log, _maker(settings))
         settings.check()
         tls_context(settings.endpoint)
+        if warning := settings.endpoint.plain_text_warning():
+            ctx.log.warning(warning)
         with self._lock:
             if self._pipeline is None and not ctx.dry_run:
                 self._pipeline = self._open(settings, ctx.log)

@@ -7,6 +7,7 @@ without a reload.
 
 import base64
 import binascii
+import ipaddress
 import os
 import re
 import stat
@@ -429,6 +430,21 @@ class EndpointSettings:
     key_file: str | None
     proxy_from_environment: bool
 
+    def plain_text_warning(self) -> str:
+        """What to say of secret headers that leave this machine without TLS. Blocks.
+
+        Empty if none do, or if the URL can't be read.
+        """
+        try:
+            parts = urlsplit(self.url if isinstance(self.url, str) else self.url.read())
+            host = parts.hostname or ""
+        except ValueError:  # a SettingsError is one; the check of the URL says it
+            return ""
+        if parts.scheme != "http" or not self.secret_headers or _is_this_machine(host):
+            return ""
+        names = ", ".join(name for name, _ in self.secret_headers)
+        return f"{names} is sent to {host} without TLS, where others may read it: use a URL with https://"
+
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
@@ -540,6 +556,13 @@ class Settings:
             check_header(source.read(), f"the value of the header {name} in {source}")
         if self.delivery.signature is not None:
             self.delivery.signature.keys()
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_url(url: str, name: str) -> None:
