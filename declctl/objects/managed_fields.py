@@ -118,7 +118,7 @@ def differs_under(
 
 
 def managed_entries(
-    obj: KubeObject, manager: str, operation: str, subresource: str
+    obj: Mapping[str, Any], manager: str, operation: str, subresource: str
 ) -> list[Mapping[str, Any]]:
     """The entries of one manager: more than one if it has written in several versions of the API."""
     entries: Iterable[Mapping[str, Any]] = (obj.get("metadata") or {}).get("managedFields") or ()
@@ -197,10 +197,8 @@ def is_applied(obj: Mapping[str, Any], body: Mapping[str, Any], manager: str) ->
     return _is_owned(wanted | ({"metadata": below} if below else {}), obj, fields, others)
 
 
-def _is_owned(
-    value: Any, live: Any, fields: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
-) -> bool:
-    """Whether a value is `live`, and `fields` (FieldsV1) are its fields; `others` are those of others here."""
+def _is_owned(value: Any, live: Any, fields: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a value is `live`, and has these `fields` (FieldsV1). `others` are those of others here."""
     below = {segment: inner for segment, inner in fields.items() if segment != "."}
     if not below:
         # Owned as a whole; or it was applied as empty once, and what is in it now belongs to others.

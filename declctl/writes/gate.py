@@ -26,7 +26,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource, newer_version
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
 from declctl.writes.ledger import (
@@ -224,6 +224,11 @@ class WriteGate:
             _Attempts(write, self._ledger, self._clock), origin, WriteResult.SKIPPED, written=written
         )
         return written
+
+    def has_newer(self, obj: ObjectView) -> bool:
+        """Whether the last answer to a write has a newer version of an object than this one."""
+        last = self._versions.get(obj.uid, "")
+        return last != obj.resource_version and newer_version(obj.resource_version, last) == last
 
     async def read(
         self,

@@ -1,12 +1,16 @@
 """Handlers that write, against the sandbox and a real API server: apply, sets of children, status, Events."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from clusters import Cluster, SandboxCluster
+from front import front
 from processes import Declctl
 from rest import MERGE, documents
 from waiting import until
@@ -41,6 +45,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from declctl import hookimpl
 from kubernetes.aio.client import CoreV1Api
 
 
@@ -74,6 +79,16 @@ async def operator(request, ctx):
 
 def noted(obj, ctx):
     ctx.record_event(obj, "Noted", obj.annotations.get("note", "none"))
+
+
+class Kept:
+    @hookimpl
+    async def declctl_reconcile(self, request, ctx):
+        await operator(request, ctx)
+
+    @hookimpl
+    def declctl_finalize(self):
+        pass
 
 
 async def stamps(request, ctx):
@@ -146,6 +161,23 @@ def _maps(cluster: Cluster, namespace: str) -> dict[str, Any]:
     return {
         each["metadata"]["name"]: each for each in found if each["metadata"]["name"] != "kube-root-ca.crt"
     }
+
+
+def _is_settled(declctl: Declctl, cluster: Cluster, webapps: str, namespace: str, children: int) -> bool:
+    """Whether so many children are there, the caches are current, and nothing is queued or runs."""
+
+    def versions(path: str) -> dict[str, str]:
+        found = [each["metadata"] for each in cluster.rest.request("GET", path)["items"]]
+        return {f"{namespace}/{each['name']}": each["resourceVersion"] for each in found}
+
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    # First the caches: what they bring is in the queue when it is looked at.
+    if len(_maps(cluster, namespace)) < children or declctl.cache("maps") != versions(maps):
+        return False
+    if declctl.cache("webapps") != versions(webapps):
+        return False
+    handlers = declctl.status()["handlers"]
+    return all(each["synced"] and not each["queued"] and not each["running"] for each in handlers)
 
 
 @pytest.mark.scenario
@@ -294,22 +326,7 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
     for name in names:
         _create(cluster, namespace, name, a="1", b="2")
     with Declctl(bundle("operator", RECONCILES), kubeconfig=cluster.kubeconfig) as declctl:
-
-        def versions(path: str) -> dict[str, str]:
-            found = [each["metadata"] for each in cluster.rest.request("GET", path)["items"]]
-            return {f"{namespace}/{each['name']}": each["resourceVersion"] for each in found}
-
-        def is_settled() -> bool:
-            maps = f"/api/v1/namespaces/{namespace}/configmaps"
-            # First the caches: what they bring is in the queue when it is looked at.
-            if len(_maps(cluster, namespace)) < 24 or declctl.cache("maps") != versions(maps):
-                return False
-            if declctl.cache("webapps") != versions(webapps):
-                return False
-            handlers = declctl.status()["handlers"]
-            return all(each["synced"] and not each["queued"] and not each["running"] for each in handlers)
-
-        until("all children are there", is_settled)
+        until("it is at rest", lambda: _is_settled(declctl, cluster, webapps, namespace, 24))
         totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
         assert (totals["patch", "succeeded"], totals["patch_status", "succeeded"]) == (12, 12)
         for name in names:
@@ -325,6 +342,41 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
         assert (after["handlers"][0]["delivered"], sum(e["count"] for e in after["writes"])) == before
         assert declctl.condition("Degraded")["status"] == "False"
         assert declctl.stop() == 0
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("rest", [RECONCILES, RECONCILES.replace("watches", "#")], ids=["watched", "not"])
+def test_a_restart_at_rest_writes_nothing(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, tmp_path: Path, rest: str
+) -> None:
+    """Children that are watched cost no request, others one LIST; a first start reads nothing."""
+    names = [f"shop{number}" for number in range(4)]
+    for name in names:
+        _create(cluster, namespace, name, a="1", b="2", c="3")
+    folder = bundle("Kept", f"{rest}\n      finalizer: example.dev/kept")
+    costs: list[Counter[str]] = []
+    with front(cluster.rest) as counting:
+        for _ in range(2):
+            with Declctl(folder, kubeconfig=counting.kubeconfig(tmp_path)) as declctl:
+                until("all were called", lambda: len({*_lines(declctl, "read")}) >= len(names))
+                until("it is at rest", lambda: _is_settled(declctl, cluster, webapps, namespace, 12))
+                asked, counting.requests = counting.requests, []
+                assert declctl.stop() == 0
+            costs.append(
+                Counter(
+                    f"{method} {re.findall('status|configmaps|webapps', path)[-1]}"
+                    for method, path in asked
+                    # An informer names no object, and no set.
+                    if f"{namespace}/" in path and ("labelSelector" in path or "/shop" in path)
+                )
+            )
+        for name in names:
+            done = {"metadata": {"finalizers": None}}
+            cluster.rest.request("PATCH", f"{webapps}/{name}", done, media=MERGE)
+    # The finalizer, and the mark of the owner. A second call writes nothing only if it sees the children.
+    first = {"PATCH webapps": 8, "PATCH configmaps": 12, "PATCH status": 4}
+    assert costs[0] == (first if rest == RECONCILES else first | {"PATCH configmaps": ANY})
+    assert costs[1] == ({} if rest == RECONCILES else {"GET configmaps": 4})
 
 
 def test_a_loop_of_applies_is_named_and_slowed_down(
