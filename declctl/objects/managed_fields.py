@@ -30,7 +30,6 @@ Steps = tuple[str, ...]
 _TOLERANCE = timedelta(seconds=5)  # by which the clock of the server may be behind ours
 _METADATA, _FINALIZERS = "f:metadata", "f:finalizers"
 _IDENTITY = ("name", "namespace")  # fields of the metadata of an apply that no manager owns
-_PRECONDITIONS = ("uid", "resourceVersion")
 _KUBECTL = "kubectl"  # for which a server also renews the annotation of the last apply
 _MISSING = object()
 _PRESENT = object()  # the value of a field that is owned without what is below it
@@ -176,7 +175,7 @@ def is_applied(obj: Mapping[str, Any], body: Mapping[str, Any], manager: str) ->
     True only if the last apply of the manager had these fields, and no others, and each has this value. The
     schema of the kind is not known here. So a value counts as equal only if its JSON is: of a quantity that
     the server writes in another way, and of a list or map that is owned as a whole and was given defaults,
-    the answer is False. It is False, too, for a body with preconditions: the server checks them.
+    the answer is False. It is False, too, for a body with preconditions, which are no fields of a manager.
     """
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     entries = managed_entries(obj, manager, "Apply", "")
@@ -185,7 +184,6 @@ def is_applied(obj: Mapping[str, Any], body: Mapping[str, Any], manager: str) ->
         manager == _KUBECTL
         or [entry.get("apiVersion") for entry in entries] != [version]
         or (obj.get("apiVersion"), obj.get("kind")) != (version, body.get("kind"))
-        or any(name in metadata for name in _PRECONDITIONS)
     ):
         return False
     below = {name: value for name, value in metadata.items() if name not in _IDENTITY}

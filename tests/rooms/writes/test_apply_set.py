@@ -9,7 +9,7 @@ import pytest
 from declctl import AlreadyExists
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
 from declctl.objects import FieldPath, GroupVersionKind, Resource
-from declctl.writes import DeclaredWrites, document_of, documents_of, drops_set_annotations
+from declctl.writes import DeclaredWrites, WriteLedger, document_of, documents_of, drops_set_annotations
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -219,16 +219,24 @@ def test_a_second_call_lists_nothing(scene, apply, view) -> None:
     assert [written.key for written in done.pruned] == ["team-a/b"]
 
 
-def test_a_call_after_a_failure_lists_again(scene, apply, view) -> None:
-    """It is not known which children the failed call has made."""
+def test_a_child_that_the_list_brings_as_it_would_be_is_not_applied(scene, apply, view) -> None:
+    """Its result is the whole object, though a list leaves out the kind; and the ledger knows the handler."""
     obj = view(metadata=SET)
     apply([config_map("a")], obj)
-    scene.server.errors = [Forbidden(403, "Forbidden", "no")]
-    with pytest.raises(Forbidden):
-        apply([config_map("a")], obj)
+    metadata = scene.server.requests[-1][3]["metadata"]
+    labels, owner = ({f"f:{PART_OF}": {}}, {'k:{"uid":"uid-shop"}': {}})
+    fields = {"f:metadata": {"f:labels": labels, "f:ownerReferences": owner}}
+    entry = {"manager": "declctl/guard/web", "operation": "Apply", "apiVersion": "v1", "fieldsV1": fields}
+    child = {"metadata": {**metadata, "uid": "u", "resourceVersion": "7", "managedFields": [entry]}}
+    scene.server.answers["GET", MAPS] = {"items": [child]}
+    scene.ledger = WriteLedger()
     scene.server.requests.clear()
-    apply([config_map("a")], obj)
-    assert scene.server.sent("GET") == [("GET", MAPS)]
+    (written,) = apply([config_map("a")], obj, again=True).applied
+    assert scene.server.sent() == [("GET", MAPS)]
+    assert written.obj == {"apiVersion": "v1", "kind": "ConfigMap", **child}
+    assert (written.changed, written.uid, written.resource_version) == (False, "u", "7")
+    assert [(each.verb, each.result) for each in scene.ledger.totals()] == [("apply", "skipped")]
+    assert scene.ledger.applied_by() == {"web"}
 
 
 def test_another_leader_is_noticed(scene, scope, view) -> None:
@@ -343,30 +351,6 @@ def test_a_dry_run_deletes_nothing(scene, scope, view) -> None:
     ]
     assert deletes == [({"dryRun": "All"}, ["All"])] * 2
     assert scene.written == []
-
-
-def test_a_set_that_is_cancelled_is_listed_again(scene, scope, view, clock) -> None:
-    """The handler's time is over in the middle of a set: the next call looks at what there is."""
-    obj, writer = view(metadata=SET), scene.writer()
-    scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
-
-    async def never() -> None:
-        if scene.server.requests[-1][0] == "PATCH":
-            await asyncio.Event().wait()
-
-    async def cancel() -> None:
-        task = asyncio.ensure_future(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
-        await clock.settle()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    scene.server.during = never
-    asyncio.run(cancel())
-    scene.server.during = None
-    scene.server.requests.clear()
-    scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
-    done = scene.run(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
-    assert [written.key for written in done.pruned] == ["team-a/a"]
 
 
 def test_children_are_found_after_the_annotations_of_the_parent_are_lost(scene, apply, view) -> None:
