@@ -29,17 +29,14 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from declctl.errors import AlreadyExists, AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.kit import Clock
@@ -239,8 +236,6 @@ class ApplySets:
         # (field manager, member) → uid of the parent for which this process has applied it; empty for an
         # object that is in no set. The oldest write first.
         self._parents: OrderedDict[tuple[str, Member], str] = OrderedDict()
-        # (field manager, member) → the parent for which a call is applying it
-        self._claims: dict[tuple[str, Member], ObjectView] = {}
 
     def forget(self) -> None:
         """Read the members at the next calls, because another process may have written them."""
@@ -262,8 +257,7 @@ class ApplySets:
                 known = self._known.get((owner.parent.uid, owner.manager))
                 await marks.read(None if known is None else known.parent)
             marks.check_tool()
-            with self._claimed(owner, members):
-                return await self._apply_members(owner, members, marks)
+            return await self._apply_members(owner, members, marks)
 
     async def keep_marks(
         self, manager: str, owner: SetOwner | None, document: AppliedDocument, member: Member
@@ -294,20 +288,6 @@ class ApplySets:
             self._remember(manager, member, str(controllers[0].get("uid")))
         else:
             self._remember(manager, member, "")
-
-    @contextmanager
-    def _claimed(self, owner: SetOwner, members: Collection[Member]) -> Generator[None]:
-        """Refuse members that a call for another parent applies at this moment: a read may be too early."""
-        claims = {(owner.manager, member): owner.parent for member in members}
-        for claim in claims:
-            if (other := self._claims.get(claim)) is not None:
-                raise _already_owned(owner, claim[1], other["kind"], other.name)
-        self._claims |= claims
-        try:
-            yield
-        finally:
-            for claim in claims:
-                del self._claims[claim]
 
     def _is_adopted(self, owner: SetOwner, member: Member, obj: KubeObject) -> bool:
         """Whether the parent does not own an object yet that exists, and is to be applied.
@@ -371,7 +351,7 @@ class ApplySets:
                 if was_member:  # the annotations are lost, and there may be others
                     there |= await self._find(owner, members, scope | SetScope(owner.group_kinds))
             else:
-                written = await self._apply(owner, document, member, obj)
+                written = await self._apply(owner, document, member, obj=obj)
             applied.append(written)
         # One object may be served in two groups: what was applied is never deleted under its other name.
         uids = {written.uid for written in applied}
@@ -438,50 +418,53 @@ class ApplySets:
     ) -> tuple[Written, bool]:
         """Apply a child that is not known to be there; returns the result, and whether it was a member.
 
-        Raises as `_is_adopted`.
+        An object that is there is adopted in the state that was read, so that two parents don't adopt it.
+        Raises as `_is_adopted`, and Conflict if the object has changed meanwhile.
         """
         if not has_preconditions(document):
-            metadata = {**document.body["metadata"], "resourceVersion": _NO_VERSION}
-            new = structs.replace(document, body={**document.body, "metadata": metadata})
-            # An object that is new here has no fields to take over.
-            write = structs.replace(self._write(owner, new, member), awaits_event=True)
             try:
-                written = await self._gate.send(write, owner.origin)
+                return await self._apply(owner, document, member, version=_NO_VERSION), False
             except Conflict:
                 pass  # it is there
-            else:
-                self._remember(owner.manager, member, owner.parent.uid)
-                return written, False
         try:
             obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
         except NotFound:
             return await self._apply(owner, document, member), False
-        is_adopted = self._is_adopted(owner, member, obj)
-        written = await self._apply(owner, document, member)
-        if is_adopted:
-            self._tell_adopted(owner, member)
-        return written, owner.owns(obj)
+        if not self._is_adopted(owner, member, obj):
+            return await self._apply(owner, document, member), owner.owns(obj)
+        version = obj["metadata"].get("resourceVersion") if not has_preconditions(document) else ""
+        written = await self._apply(owner, document, member, version=version or "")
+        self._tell_adopted(owner, member)
+        return written, False
 
     async def _apply(
-        self, owner: SetOwner, document: AppliedDocument, member: Member, obj: KubeObject | None = None
+        self,
+        owner: SetOwner,
+        document: AppliedDocument,
+        member: Member,
+        *,
+        obj: KubeObject | None = None,
+        version: str = "",
     ) -> Written:
-        """Apply a child, of which `obj` is the present state if that is known."""
-        write = self._write(owner, document, member)
-        written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from, obj)
-        self._remember(owner.manager, member, owner.parent.uid)
-        return written
-
-    def _write(self, owner: SetOwner, document: AppliedDocument, member: Member) -> ApiWrite:
+        """Apply a child. `obj` is its present state if that is known; `version` is a precondition."""
         owner.mark(document)
-        return ApiWrite(
+        metadata = {**document.body["metadata"], "resourceVersion": version}
+        write = ApiWrite(
             WriteVerb.APPLY,
             member.resource,
             member.key,
-            body=document.body,
+            body={**document.body, "metadata": metadata} if version else document.body,
             manager=owner.manager,
-            repeats_conflict=not has_preconditions(document),
+            repeats_conflict=not version and not has_preconditions(document),
             force=owner.declared.force,
+            awaits_event=bool(version),
         )
+        if version == _NO_VERSION:  # an object that is made by it has no fields to take over
+            written = await self._gate.send(write, owner.origin)
+        else:
+            written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from, obj)
+        self._remember(owner.manager, member, owner.parent.uid)
+        return written
 
     async def _prune(
         self, owner: SetOwner, members: Iterable[Member], uids: Collection[str]

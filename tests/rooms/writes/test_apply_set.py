@@ -199,6 +199,9 @@ def test_lost_annotations_are_known_by_a_child_that_is_there(scene, apply, view)
     declared = DeclaredWrites(tuple(GroupVersionKind.of(*kind) for kind in kinds))
     done = apply([config_map("a")], declared=declared)
     assert [written.key for written in done.pruned] == ["team-a/old"]
+    # What this process has applied is known.
+    done = apply([], view(metadata={"resourceVersion": "200"}))
+    assert [written.key for written in done.pruned] == ["team-a/a"]
 
 
 def test_a_second_call_lists_nothing(scene, apply, view) -> None:
@@ -353,14 +356,6 @@ def test_a_dry_run_deletes_nothing(scene, scope, view) -> None:
     assert scene.written == []
 
 
-def test_children_are_found_after_the_annotations_of_the_parent_are_lost(scene, apply, view) -> None:
-    """Somebody has replaced the parent by a file without them: what this process has applied is known."""
-    apply([config_map("a")])
-    scene.server.answers["GET", MAPS] = {"items": [member("a")]}
-    done = apply([], view(metadata={"resourceVersion": "200"}))
-    assert [written.key for written in done.pruned] == ["team-a/a"]
-
-
 def autoscaler(version: str) -> dict:
     """A child of a kind with two versions."""
     return config_map("a") | {"apiVersion": f"autoscaling/{version}", "kind": "HorizontalPodAutoscaler"}
@@ -390,7 +385,9 @@ def test_what_was_applied_is_not_deleted_under_another_group(scene, apply, view)
     event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "a"}}
     old = (GroupVersionKind.of("v1", "Event"),)
     declared = DeclaredWrites((*old, GroupVersionKind.of("events.k8s.io/v1", "Event")))
-    apply([event], view(), declared=declared)
+    marked = {**MARKED, KINDS: "Event,Event.events.k8s.io"}
+    apply([event], view(metadata={"annotations": marked}), declared=declared)
+    assert ("GET", "/api/v1/namespaces/team-a/events") in scene.server.sent()
     assert scene.server.sent("DELETE") == []
 
 
@@ -478,22 +475,14 @@ def test_a_child_that_another_object_has_got_meanwhile_is_not_taken_back(scene, 
         apply([config_map("shared")], view("o1", metadata=marked))
 
 
-def test_two_objects_that_make_one_child_at_once(scene, scope, view, clock) -> None:
-    """Both have read that there is none: the second one is refused, and tries again later."""
-    writer = scene.writer()
-
-    async def both() -> list:
-        calls = (
-            writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj))
-            for obj in (view("o1"), view("o2"))
-        )
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    scene.server.during = clock.settle
-    first, second = scene.run(both())
-    assert [written.key for written in first.applied] == ["team-a/shared"]
-    assert isinstance(second, AlreadyOwned)
-    assert O2 not in [path for _, path in scene.server.sent()]
+def test_an_object_is_adopted_in_the_state_that_was_read(scene, apply) -> None:
+    """Another object may adopt it at the same time: the second one is refused, and reads it again."""
+    scene.server.answers["GET", f"{MAPS}/a"] = {"metadata": {"uid": "u", "resourceVersion": "7"}}
+    scene.server.answers["PATCH", f"{MAPS}/a"] = Conflict(409, "Conflict", "modified")
+    with pytest.raises(Conflict, match="modified"):
+        apply([config_map("a")])
+    assert scene.server.requests[-1][3]["metadata"]["resourceVersion"] == "7"
+    assert scene.log.lines == []
 
 
 def test_calls_for_one_object_come_one_after_the_other(scene, scope, view, clock) -> None:
