@@ -184,6 +184,10 @@ class SetOwner(msgspec.Struct, frozen=True):
             and _has_applied(self.manager, metadata)
         )
 
+    def is_only_owner_of(self, obj: Mapping[str, Any]) -> bool:
+        """Whether an object is a member of the set, and no other object controls it."""
+        return self.owns(obj) and self.other_controller(obj) is None
+
     @property
     def cached_kinds(self) -> frozenset[GroupKind]:
         """The kinds of which a cache has all objects in the namespace of the parent."""
@@ -195,6 +199,12 @@ class SetOwner(msgspec.Struct, frozen=True):
         """The cache that has all objects of a kind in a namespace, and whose changes lead to calls."""
         there = (each for each in self.declared.children if each.kind == kind and each.has_all_of(namespace))
         return next(there, None)
+
+    def cached(self, member: Member) -> KubeObject | None:
+        """A child as such a cache has it; None if there is no cache."""
+        cache = self.cache_of(member.resource.gvk, member.key.namespace)
+        obj = None if cache is None else cache.reader.get(member.key)
+        return None if obj is None else obj.to_dict()
 
 
 class ApplySets:
@@ -337,14 +347,15 @@ class ApplySets:
         is_known = last.is_whole and (former, last.declared) == (scope, owner.group_kinds)
         named = await marks.widen(scope)
         if is_known:
-            there = {member: obj for member in members if (obj := self._cached(owner, member)) is not None}
+            there = {member: obj for member in members if (obj := owner.cached(member)) is not None}
         else:
             # The former scope, also if somebody has replaced the parent without its annotations.
             there = await self._find(owner, members, named | former)
         applied: list[Written] = []
         for member, document in members.items():
             obj = there.get(member)
-            if obj is not None and (not owner.owns(obj) or owner.other_controller(obj) is not None):
+            # A cache may be behind what this process has written.
+            if obj is not None and not (owner.is_only_owner_of(obj) and self._gate.is_newest(obj)):
                 obj = None
             if obj is None and self._parents.get((owner.manager, member)) != owner.parent.uid:
                 written, was_member = await self._create(owner, document, member)
@@ -355,19 +366,18 @@ class ApplySets:
             applied.append(written)
         # One object may be served in two groups: what was applied is never deleted under its other name.
         uids = {written.uid for written in applied}
-        if is_known:
-            pruned = await self._prune(owner, last.members - members.keys(), uids)
-        else:
-            others = {
-                member: obj
-                for member, obj in there.items()
-                if member not in members and obj["metadata"]["uid"] not in uids
-            }
-            former_members = [member for member, obj in others.items() if owner.owns(obj)]
-            pruned = await self._prune(owner, former_members, uids)
+        others = {
+            member: obj
+            for member, obj in there.items()
+            if member not in members and obj["metadata"].get("uid") not in uids
+        }
+        undeclared = owner.undeclared((named | former).kinds)
+        leaving = {member for member in last.members - members.keys() if member.group_kind not in undeclared}
+        leaving |= {member for member, obj in others.items() if owner.owns(obj)}
+        pruned = await self._prune(owner, leaving, uids)
+        if not is_known:
             # Members that stay: those of other handlers, and of kinds that the handler does not declare.
-            left = SetScope.of(others.keys() - former_members, owner)
-            undeclared = owner.undeclared((named | former).kinds)
+            left = SetScope.of(others.keys() - leaving, owner)
             spaces = (named | former).namespaces if undeclared else frozenset[str]()
             await marks.narrow(scope | left | SetScope(undeclared, spaces))
         self._know(state, _KnownSet(frozenset(members), owner.group_kinds, marks.metadata, is_whole=True))
@@ -379,12 +389,6 @@ class ApplySets:
         self._known[state] = known
         if len(self._known) > _MOST_SETS:
             self._known.popitem(last=False)
-
-    def _cached(self, owner: SetOwner, member: Member) -> KubeObject | None:
-        """A child as a cache has it that is not behind the writes of this process; else None."""
-        cache = owner.cache_of(member.resource.gvk, member.key.namespace)
-        obj = None if cache is None else cache.reader.get(member.key)
-        return None if obj is None or self._gate.has_newer(obj) else obj.to_dict()
 
     async def _members(
         self, owner: SetOwner, documents: Sequence[AppliedDocument]
@@ -533,8 +537,7 @@ class ApplySets:
         for namespace in spaces:
             if (cache := owner.cache_of(resource.gvk, namespace)) is not None:
                 for view in cache.reader.list(namespace=namespace, selector=selector):
-                    if not self._gate.has_newer(view):
-                        yield view.to_dict()
+                    yield view.to_dict()
                 continue
             params = {"labelSelector": selector, "limit": _PAGE}
             while True:

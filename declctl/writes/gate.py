@@ -26,7 +26,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.token_bucket import TokenBucket
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource, newer_version
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource, newer_version
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
 from declctl.writes.ledger import (
@@ -225,10 +225,11 @@ class WriteGate:
         )
         return written
 
-    def has_newer(self, obj: ObjectView) -> bool:
-        """Whether the last answer to a write has a newer version of an object than this one."""
-        last = self._versions.get(obj.uid, "")
-        return last != obj.resource_version and newer_version(obj.resource_version, last) == last
+    def is_newest(self, obj: KubeObject) -> bool:
+        """Whether no answer to a write of this process had a newer version of an object."""
+        metadata = obj["metadata"]
+        version, last = str(metadata.get("resourceVersion")), self._versions.get(str(metadata.get("uid")), "")
+        return version == last or newer_version(version, last) == version
 
     async def read(
         self,
