@@ -208,7 +208,7 @@ class SandboxError(DeclctlError):
 
 
 class WriteError(DeclctlError):
-    """A write of a handler was not sent."""
+    """A write of a handler was not made: the object is as it was."""
 
 
 class NotLeader(WriteError):

@@ -17,12 +17,12 @@ from declctl.cli.terminal import block, line, print_json
 from declctl.manifest import ManifestSource, Plan, load, plan
 from declctl.manifest.model import (
     ALL_EVENTS,
+    DROPPED_BY_DEFAULT,
     FilterSpec,
     HandlerSpec,
     IndexerSpec,
     Mode,
     ScheduleSpec,
-    TransformSpec,
 )
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind
@@ -228,7 +228,7 @@ def _child_id(kind: GroupVersionKind | WatchKey) -> str:
 
 def _transform_details(key: WatchKey) -> Sequence[str]:
     dropped, function = key.transform.drop_fields, key.transform.entry_point
-    is_usual = dropped == TransformSpec().drop_fields
+    is_usual = dropped == DROPPED_BY_DEFAULT
     return [
         f"without {', '.join(dropped)}" if dropped and not is_usual else "",
         f"transform {function}" if function is not None else "",

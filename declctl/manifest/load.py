@@ -126,7 +126,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_traps(findings)
     check_values(findings)
     check_references(findings, CONTROLLER)
-    check_cache(findings, CONTROLLER)
+    check_cache(findings)
     check_failure_policies(findings)
     check_expressions(findings)
     check_finalizers(findings)

@@ -194,19 +194,27 @@ def _namespace_selector(value: Json) -> str:
     return "" if selector is None else read_label_selector(selector)
 
 
+DROPPED_BY_DEFAULT = ("metadata.managedFields",)
+"""Fields that a cache does not have, unless it is one of children or the manifest says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransformSpec(LocatedSpec):
-    """The changes to an object before it is cached. `drop_fields` are canonical and sorted."""
+    """The changes to an object before it is cached.
+
+    `drop_fields` are canonical and sorted; None for the default, which `plan` decides.
+    """
 
     ABOUT = about(
         "The changes to an object before it is cached: first fields are dropped, then the function is called."
     )
-    drop_fields: tuple[str, ...] = field(
+    drop_fields: tuple[str, ...] | None = field(
         listing(
-            "Fields that are not cached; an empty list keeps all fields. `declctl plan` says which fields "
-            "are cut out of the bytes, and which ones need every object decoded.",
+            "Fields that are not cached; an empty list keeps all fields. The default is "
+            "`[metadata.managedFields]`, and an empty list for children: a kind that a handler names in "
+            "`applies`, and watches by `mapTo: {owner: …}` without a filter. `declctl plan` says which "
+            "fields are cut out of the bytes, and which ones need every object decoded.",
             text("A field path.", value="droppedPath"),
-            default=["metadata.managedFields"],
             uniqueItems=True,
         ),
         read=_sorted_paths,
@@ -642,6 +650,11 @@ class SecondaryWatchSpec(LocatedSpec):
     map_to: MappingSpec = nested_required(MappingSpec)
     filter: FilterSpec | None = nested(FilterSpec, optional=True)
 
+    @property
+    def leads_to_owner(self) -> bool:
+        """Whether each change of an object leads to the key of its owner."""
+        return self.map_to.owner is not None and self.filter is None
+
     def __str__(self) -> str:
         return f"{self.resource} → {self.map_to}"
 
@@ -716,7 +729,7 @@ class HandlerSpec(LocatedSpec):
     applies: tuple[GroupVersionKind, ...] = field(
         listing(
             "The kinds that the handler creates, changes and deletes by ctx.apply and ctx.apply_set. A write "
-            "of another kind is refused. apply_set looks for former children in all of them. By default "
+            "of another kind is refused. apply_set looks for former children of these kinds only. By default "
             "nothing is declared, and every kind may be written.",
             record(
                 "One kind.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 import msgspec
 
 from declctl.manifest.model import (
+    DROPPED_BY_DEFAULT,
     AdminSpec,
     CacheMode,
     ControllerSpec,
@@ -29,6 +30,7 @@ from declctl.manifest.model import (
 )
 from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
+from declctl.objects.resource import GroupVersionKind
 
 NO_ELECTION = LeaderElectionSpec()
 NO_METRICS_ADDRESS = MetricsSpec()
@@ -145,7 +147,8 @@ class Plan:
 
 def plan(controller: ControllerSpec) -> Plan:
     """The plan of a manifest."""
-    resources = tuple(_resource(spec) for spec in controller.resources)
+    children = _children(controller)
+    resources = tuple(_resource(spec, is_child=spec.name in children) for spec in controller.resources)
     # Of a shared queue, the handlers that name no concurrency have the default, which is the lowest.
     workers: dict[str, int] = {}
     for spec in controller.handlers:
@@ -181,10 +184,24 @@ def watches_of(resources: tuple[ResourcePlan, ...]) -> tuple[WatchPlan, ...]:
     )
 
 
-def _resource(spec: ResourceSpec) -> ResourcePlan:
+def _children(controller: ControllerSpec) -> frozenset[str]:
+    """The resources whose objects a handler applies as children, and watches to keep them as they are.
+
+    Their caches have `managedFields`: by them, a handler knows a child that needs no apply.
+    """
+    kinds = {spec.name: GroupVersionKind.of(spec.api_version, spec.kind) for spec in controller.resources}
+    return frozenset(
+        watched.resource
+        for handler in controller.handlers
+        for watched in handler.watches
+        if watched.leads_to_owner and kinds[watched.resource] in handler.applies
+    )
+
+
+def _resource(spec: ResourceSpec, *, is_child: bool) -> ResourcePlan:
     return ResourcePlan(
         name=spec.name,
-        watches=_watch_keys(spec),
+        watches=_watch_keys(spec, is_child=is_child),
         indexers=spec.indexers,
         resync_period=spec.resync_period or 0.0,
         idle_timeout=spec.idle_timeout,
@@ -195,8 +212,12 @@ def _resource(spec: ResourceSpec) -> ResourcePlan:
     )
 
 
-def _watch_keys(spec: ResourceSpec) -> tuple[WatchKey, ...]:
-    transform = TransformId(spec.transform.drop_fields, spec.transform.entry_point)
+def _watch_keys(spec: ResourceSpec, *, is_child: bool) -> tuple[WatchKey, ...]:
+    dropped = spec.transform.drop_fields
+    if dropped is None:
+        is_whole = spec.cache is not CacheMode.METADATA_ONLY and spec.transform.entry_point is None
+        dropped = () if is_child and is_whole else DROPPED_BY_DEFAULT
+    transform = TransformId(dropped, spec.transform.entry_point)
     # A request can name one namespace and one object: each pair has a watch of its own.
     keys = (
         WatchKey(

@@ -4,16 +4,19 @@
 ledger of writes keeps a digest of each field with its value, four bytes for each.
 """
 
+import itertools
 import json
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from declctl.objects.frame import KubeObject
+
+T = TypeVar("T")
 
 MOST_DIGESTS = 256
 """The most fields of one manager of which digests are made: 1 KB."""
@@ -26,6 +29,8 @@ Steps = tuple[str, ...]
 
 _TOLERANCE = timedelta(seconds=5)  # by which the clock of the server may be behind ours
 _METADATA, _FINALIZERS = "f:metadata", "f:finalizers"
+_IDENTITY = ("name", "namespace")  # fields of the metadata of an apply that no manager owns
+_KUBECTL = "kubectl"  # for which a server also renews the annotation of the last apply
 _MISSING = object()
 _PRESENT = object()  # the value of a field that is owned without what is below it
 
@@ -112,7 +117,7 @@ def differs_under(
 
 
 def managed_entries(
-    obj: KubeObject, manager: str, operation: str, subresource: str
+    obj: Mapping[str, Any], manager: str, operation: str, subresource: str
 ) -> list[Mapping[str, Any]]:
     """The entries of one manager: more than one if it has written in several versions of the API."""
     entries: Iterable[Mapping[str, Any]] = (obj.get("metadata") or {}).get("managedFields") or ()
@@ -162,6 +167,95 @@ def upgraded_managed_fields(
     if not taken or own.get("apiVersion") != api_version:
         return None
     return [{**own, "fieldsV1": _union(own.get("fieldsV1") or {}, taken)}, *others]
+
+
+def is_applied(obj: Mapping[str, Any], body: Mapping[str, Any], manager: str) -> bool:
+    """Whether a server-side apply of `body` by a manager would surely leave an object as it is.
+
+    True only if the last apply of the manager had these fields, and no others, and each has this value. The
+    schema of the kind is not known here. So a value counts as equal only if its JSON is: of a quantity that
+    the server writes in another way, and of a list or map that is owned as a whole and was given defaults,
+    the answer is False. It is False, too, for a body with preconditions, which are no fields of a manager.
+    """
+    metadata: Mapping[str, Any] = body.get("metadata") or {}
+    entries = managed_entries(obj, manager, "Apply", "")
+    version = body.get("apiVersion")
+    if (
+        manager == _KUBECTL
+        or [entry.get("apiVersion") for entry in entries] != [version]
+        or (obj.get("apiVersion"), obj.get("kind")) != (version, body.get("kind"))
+    ):
+        return False
+    below = {name: value for name, value in metadata.items() if name not in _IDENTITY}
+    wanted = {name: value for name, value in body.items() if name not in ("apiVersion", "kind", "metadata")}
+    others = [
+        each.get("fieldsV1") or {} for each in obj["metadata"]["managedFields"] if each is not entries[0]
+    ]
+    fields = entries[0].get("fieldsV1") or {}
+    return _is_owned(wanted | ({"metadata": below} if below else {}), obj, fields, others)
+
+
+def _is_owned(value: Any, live: Any, fields: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a value is `live`, and has these `fields` (FieldsV1). `others` are those of others here."""
+    below = {segment: inner for segment, inner in fields.items() if segment != "."}
+    if not below:
+        # Owned as a whole; or it was applied as empty once, and what is in it now belongs to others.
+        is_whole = not value or not any(segment != "." for each in others for segment in each)
+        return not fields and is_whole and _json(value) == _json(live)
+    if isinstance(value, dict) and isinstance(live, Mapping):
+        inside = cast("KubeObject", value)
+        holder = cast("Mapping[str, Any]", live)
+        return below.keys() == {f"f:{name}" for name in inside} and all(
+            name in holder and _is_owned(each, holder[name], below[f"f:{name}"], _of(others, f"f:{name}"))
+            for name, each in inside.items()
+        )
+    if not isinstance(value, list) or not isinstance(live, list):
+        return False
+    there, last = cast("list[Any]", live), -1
+    for element in cast("list[Any]", value):
+        segment = _only(each for each in below if _may_be(each, element))
+        at = None if segment is None else _only(i for i, each in enumerate(there) if _is(segment, each))
+        # Elements that an apply names get its order.
+        if segment is None or at is None or at <= last:
+            return False
+        last, inner = at, below.pop(segment)
+        if not segment.startswith("v:") and not _is_owned(element, there[at], inner, _of(others, segment)):
+            return False
+    return not below
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _of(fields: Iterable[Mapping[str, Any]], segment: str) -> list[Mapping[str, Any]]:
+    """The fields below a segment, of those that have it."""
+    return [each[segment] for each in fields if segment in each]
+
+
+def _only(found: Iterable[T]) -> T | None:
+    """The one thing that is found; None for none, and for several."""
+    first = list(itertools.islice(found, 2))
+    return first[0] if len(first) == 1 else None
+
+
+def _may_be(segment: str, element: object) -> bool:
+    """Whether a segment can be that of an element of a list. A key with a default may be missing."""
+    if not segment.startswith("k:") or not isinstance(element, Mapping):
+        return _is(segment, element)
+    given = cast("Mapping[str, object]", element)
+    return all(_json(given.get(name, key)) == _json(key) for name, key in json.loads(segment[2:]).items())
+
+
+def _is(segment: str, element: object) -> bool:
+    """Whether a segment is that of an element of a list that the server has stored."""
+    kind, _, text = segment.partition(":")
+    if kind == "v":
+        return _json(element) == _json(json.loads(text))
+    if kind != "k" or not isinstance(element, Mapping):
+        return False
+    stored = cast("Mapping[str, object]", element)
+    return all(name in stored and _json(stored[name]) == _json(key) for name, key in json.loads(text).items())
 
 
 def _split_finalizers(fields: KubeObject) -> tuple[KubeObject, KubeObject]:

@@ -155,6 +155,8 @@ class Writer:
         # A schema has been followed already: what it does not know can't be applied.
         applied = _filled(kind, applied)
         if live is None:
+            # An apply that names a version creates the object all the same: only a create refuses it.
+            applied["metadata"].pop("resourceVersion", None)
             return self._create(kind, target.namespace, applied, write), True
         return self._replace(target, applied, write, lambda _, __, new, ___: new), False
 

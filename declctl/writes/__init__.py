@@ -3,7 +3,7 @@
 from declctl.writes.apply import document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.budget import WaitingWrites, WriteBudget
-from declctl.writes.declared import DeclaredWrites
+from declctl.writes.declared import ChildCache, DeclaredWrites
 from declctl.writes.events import EventRecorder, EventText, RecordedEvents, event_text
 from declctl.writes.finalizers import (
     PAGE,
@@ -45,6 +45,7 @@ __all__ = [
     "AddedFinalizer",
     "AppliedSet",
     "CallScope",
+    "ChildCache",
     "DeclaredWrites",
     "EventRecorder",
     "EventText",

@@ -12,9 +12,12 @@ only if it has the label, the owner reference with the uid of the parent, and fi
 has applied.
 
 All parents of a handler have one field manager. So the server takes an apply for another parent as a change
-of mind, and removes the owner reference of the first one. Therefore a member is read before this process
-applies it for the first time, and is refused if another object controls it. Any other one is adopted,
-which the log tells, or refused, as the handler declares.
+of mind, and removes the owner reference of the first one. Therefore an object that is not known to be a
+member is only created. If it exists, it is read, and is refused if another object controls it. Any other one
+is adopted, which the log tells, or refused, as the handler declares.
+
+A member whose present state is known, by a LIST of this call or by a cache whose changes lead to the next
+call, is not applied if that would change nothing.
 """
 
 import base64
@@ -26,12 +29,10 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Generator,
     Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ from declctl.errors import AlreadyExists, AlreadyOwned, Conflict, CrossNamespace
 from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
-from declctl.writes.declared import DeclaredWrites
+from declctl.writes.declared import ChildCache, DeclaredWrites
 from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
@@ -56,10 +57,11 @@ _PAGE = "500"  # objects of one page of a list
 _MOST_SETS = 10_000  # whose members are remembered
 _MOST_MEMBERS = 100_000  # whose parents are remembered
 _MOST_CONFLICTS = 5  # of one change of the parent
+_NO_VERSION = str(2**63 - 1)  # an apply with it creates the object, or is a conflict: no object has it
 
 GroupKind = tuple[str, str]  # group, kind
-SendApply = Callable[[ApiWrite, WriteOrigin, Sequence[str]], Awaitable[Written]]
-"""Sends an apply, and takes fields over from these managers; see `FieldAdoption.apply`."""
+SendApply = Callable[[ApiWrite, WriteOrigin, Sequence[str], KubeObject | None], Awaitable[Written]]
+"""Sends an apply, unless the live object is as it would be; see `FieldAdoption.apply`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +184,38 @@ class SetOwner(msgspec.Struct, frozen=True):
             and _has_applied(self.manager, metadata)
         )
 
+    def is_only_owner_of(self, obj: Mapping[str, Any]) -> bool:
+        """Whether an object is a member of the set, and no other object controls it."""
+        return self.owns(obj) and self.other_controller(obj) is None
+
+    @property
+    def cached_kinds(self) -> frozenset[GroupKind]:
+        """The kinds of which a cache has all objects in the namespace of the parent."""
+        caches = (each for each in self.declared.children if each.has_all_of(self.parent.namespace))
+        kinds = frozenset((each.kind.group, each.kind.kind) for each in caches)
+        return kinds - self.undeclared(kinds)
+
+    def cache_of(self, kind: GroupVersionKind, namespace: str | None) -> ChildCache | None:
+        """The cache that has all objects of a kind in a namespace, and whose changes lead to calls."""
+        there = (each for each in self.declared.children if each.kind == kind and each.has_all_of(namespace))
+        return next(there, None)
+
+    def cached(self, member: Member) -> KubeObject | None:
+        """A child as such a cache has it; None if there is no cache."""
+        cache = self.cache_of(member.resource.gvk, member.key.namespace)
+        obj = None if cache is None else cache.reader.get(member.key)
+        return None if obj is None else obj.to_dict()
+
 
 class ApplySets:
     """Applies and prunes sets. Used on the loop of the gate.
 
     Calls for one parent by one field manager wait for each other.
 
-    It remembers the members of each set that it has applied. A call lists the members on the server, unless
-    the call before it had members of the same kinds and namespaces; then it looks at the former members
-    alone. `on_marked` is called with each write of a parent.
+    It remembers the members of each set that it has applied. A call looks for the members in the kinds that
+    the annotations of the parent name, in caches or by a LIST, unless the call before it had members of the
+    same kinds and namespaces; then it looks at the former members alone. `on_marked` is called with each
+    write of a parent.
 
     Kinds that a handler does not declare, if it declares any, are neither listed nor deleted: they stay in
     the annotation of the parent, and `log` tells them once.
@@ -221,8 +246,6 @@ class ApplySets:
         # (field manager, member) → uid of the parent for which this process has applied it; empty for an
         # object that is in no set. The oldest write first.
         self._parents: OrderedDict[tuple[str, Member], str] = OrderedDict()
-        # (field manager, member) → the parent for which a call is applying it
-        self._claims: dict[tuple[str, Member], ObjectView] = {}
 
     def forget(self) -> None:
         """Read the members at the next calls, because another process may have written them."""
@@ -232,8 +255,9 @@ class ApplySets:
     async def apply(self, owner: SetOwner, documents: Sequence[AppliedDocument]) -> AppliedSet:
         """Apply the documents in order, then delete the members that are not among them.
 
-        Raises InvalidWrite, CrossNamespaceOwner, AlreadyOwned and AlreadyExists before anything is written,
-        NotLeader, and ApiError. After the first error nothing else is applied, and nothing is deleted.
+        Raises InvalidWrite and CrossNamespaceOwner before anything is written, AlreadyOwned and AlreadyExists
+        before their child is, NotLeader, and ApiError. After the first error nothing else is applied, and
+        nothing is deleted.
         """
         async with self._locks.of((owner.parent.uid, owner.manager)):
             members = await self._members(owner, documents)
@@ -243,9 +267,7 @@ class ApplySets:
                 known = self._known.get((owner.parent.uid, owner.manager))
                 await marks.read(None if known is None else known.parent)
             marks.check_tool()
-            with self._claimed(owner, members):
-                adopted = await self._check_owners(owner, members)
-                return await self._apply_members(owner, members, marks, adopted)
+            return await self._apply_members(owner, members, marks)
 
     async def keep_marks(
         self, manager: str, owner: SetOwner | None, document: AppliedDocument, member: Member
@@ -277,47 +299,23 @@ class ApplySets:
         else:
             self._remember(manager, member, "")
 
-    @contextmanager
-    def _claimed(self, owner: SetOwner, members: Collection[Member]) -> Generator[None]:
-        """Refuse members that a call for another parent applies at this moment: a read may be too early."""
-        claims = {(owner.manager, member): owner.parent for member in members}
-        for claim in claims:
-            if (other := self._claims.get(claim)) is not None:
-                raise _already_owned(owner, claim[1], other["kind"], other.name)
-        self._claims |= claims
-        try:
-            yield
-        finally:
-            for claim in claims:
-                del self._claims[claim]
+    def _is_adopted(self, owner: SetOwner, member: Member, obj: KubeObject) -> bool:
+        """Whether the parent does not own an object yet that exists, and is to be applied.
 
-    async def _check_owners(self, owner: SetOwner, members: Iterable[Member]) -> set[Member]:
-        """The members that exist, and that the parent does not own yet.
-
-        A member that this process has applied for this parent is not read. Raises AlreadyOwned if another
-        object controls a member, and AlreadyExists for one to be adopted if the handler adopts none.
+        Raises AlreadyOwned if another object controls it, and AlreadyExists if the handler adopts none.
         """
-        adopted: set[Member] = set()
-        for member in members:
-            if self._parents.get((owner.manager, member)) == owner.parent.uid:
-                continue
-            try:
-                obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
-            except NotFound:
-                continue
-            other = owner.other_controller(obj)
-            if other is not None:
-                raise _already_owned(owner, member, other.get("kind"), other.get("name"))
-            if owner.is_owner_of(obj):
-                continue
-            if not owner.declared.adopts:
-                raise AlreadyExists(
-                    f"{member.resource.gvk.kind} {member.key} exists, and is no child of "
-                    f"{owner.parent['kind']} {owner.parent.key}: {owner.origin.handler} has onExisting: "
-                    "Fail. Delete the object, give the child another name, or write onExisting: Adopt"
-                )
-            adopted.add(member)
-        return adopted
+        other = owner.other_controller(obj)
+        if other is not None:
+            raise _already_owned(owner, member, other.get("kind"), other.get("name"))
+        if owner.is_owner_of(obj):
+            return False
+        if not owner.declared.adopts:
+            raise AlreadyExists(
+                f"{member.resource.gvk.kind} {member.key} exists, and is no child of "
+                f"{owner.parent['kind']} {owner.parent.key}: {owner.origin.handler} has onExisting: "
+                "Fail. Delete the object, give the child another name, or write onExisting: Adopt"
+            )
+        return True
 
     def _tell_adopted(self, owner: SetOwner, member: Member) -> None:
         """Log that a child was adopted. From then on the parent owns it, so that this comes once."""
@@ -339,35 +337,58 @@ class ApplySets:
             self._parents.popitem(last=False)
 
     async def _apply_members(
-        self,
-        owner: SetOwner,
-        members: Mapping[Member, AppliedDocument],
-        marks: "_ParentMarks",
-        adopted: Collection[Member],
+        self, owner: SetOwner, members: Mapping[Member, AppliedDocument], marks: "_ParentMarks"
     ) -> AppliedSet:
         state = owner.parent.uid, owner.manager
-        last = self._known.pop(state, None)  # only a call that succeeds has members to remember
-        scope = SetScope.of(members, owner)
-        await marks.widen(scope)
+        last = self._known.pop(state, _KnownSet())
+        # Until the call succeeds, its members may be there or not.
+        self._know(state, _KnownSet(last.members | members.keys(), owner.group_kinds))
+        scope, former = SetScope.of(members, owner), SetScope.of(last.members, owner)
+        is_known = last.is_whole and (former, last.declared) == (scope, owner.group_kinds)
+        named = await marks.widen(scope)
+        if is_known:
+            there = {member: obj for member in members if (obj := owner.cached(member)) is not None}
+        else:
+            # The former scope, also if somebody has replaced the parent without its annotations.
+            there = await self._find(owner, members, named | former)
         applied: list[Written] = []
         for member, document in members.items():
-            applied.append(await self._apply(owner, document, member))
-            if member in adopted:
-                self._tell_adopted(owner, member)
+            obj = there.get(member)
+            # A cache may be behind what this process has written.
+            if obj is not None and not (owner.is_only_owner_of(obj) and self._gate.is_newest(obj)):
+                obj = None
+            if obj is None and self._parents.get((owner.manager, member)) != owner.parent.uid:
+                written, was_member = await self._create(owner, document, member)
+                if was_member:  # the annotations are lost, and there may be others
+                    there |= await self._find(owner, members, scope | SetScope(owner.group_kinds))
+            else:
+                written = await self._apply(owner, document, member, obj=obj)
+            applied.append(written)
         # One object may be served in two groups: what was applied is never deleted under its other name.
         uids = {written.uid for written in applied}
-        # The former scope, also if somebody has replaced the parent without its annotations.
-        former = SetScope() if last is None else SetScope.of(last.members, owner)
-        if last is not None and former == scope and last.declared == owner.group_kinds:
-            pruned = await self._prune_known(owner, last.members - members.keys(), uids)
-        else:
-            pruned, left = await self._prune_listed(owner, members.keys(), uids, marks.scope | former | scope)
-            await marks.narrow(scope | left)
-        if not self._gate.dry_run:
-            self._known[state] = _KnownSet(frozenset(members), owner.group_kinds, marks.metadata)
-            if len(self._known) > _MOST_SETS:
-                self._known.popitem(last=False)
+        others = {
+            member: obj
+            for member, obj in there.items()
+            if member not in members and obj["metadata"].get("uid") not in uids
+        }
+        undeclared = owner.undeclared((named | former).kinds)
+        leaving = {member for member in last.members - members.keys() if member.group_kind not in undeclared}
+        leaving |= {member for member, obj in others.items() if owner.owns(obj)}
+        pruned = await self._prune(owner, leaving, uids)
+        if not is_known:
+            # Members that stay: those of other handlers, and of kinds that the handler does not declare.
+            left = SetScope.of(others.keys() - leaving, owner)
+            spaces = (named | former).namespaces if undeclared else frozenset[str]()
+            await marks.narrow(scope | left | SetScope(undeclared, spaces))
+        self._know(state, _KnownSet(frozenset(members), owner.group_kinds, marks.metadata, is_whole=True))
         return AppliedSet(tuple(applied), tuple(pruned))
+
+    def _know(self, state: tuple[str, str], known: "_KnownSet") -> None:
+        if self._gate.dry_run:
+            return
+        self._known[state] = known
+        if len(self._known) > _MOST_SETS:
+            self._known.popitem(last=False)
 
     async def _members(
         self, owner: SetOwner, documents: Sequence[AppliedDocument]
@@ -396,22 +417,60 @@ class ApplySets:
             found[member] = document
         return found
 
-    async def _apply(self, owner: SetOwner, document: AppliedDocument, member: Member) -> Written:
+    async def _create(
+        self, owner: SetOwner, document: AppliedDocument, member: Member
+    ) -> tuple[Written, bool]:
+        """Apply a child that is not known to be there; returns the result, and whether it was a member.
+
+        An object that is there is adopted in the state that was read, so that two parents don't adopt it.
+        Raises as `_is_adopted`, and Conflict if the object has changed meanwhile.
+        """
+        if not has_preconditions(document):
+            try:
+                return await self._apply(owner, document, member, version=_NO_VERSION), False
+            except Conflict:
+                pass  # it is there
+        try:
+            obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
+        except NotFound:
+            return await self._apply(owner, document, member), False
+        if not self._is_adopted(owner, member, obj):
+            return await self._apply(owner, document, member), owner.owns(obj)
+        version = obj["metadata"].get("resourceVersion") if not has_preconditions(document) else ""
+        written = await self._apply(owner, document, member, version=version or "")
+        self._tell_adopted(owner, member)
+        return written, False
+
+    async def _apply(
+        self,
+        owner: SetOwner,
+        document: AppliedDocument,
+        member: Member,
+        *,
+        obj: KubeObject | None = None,
+        version: str = "",
+    ) -> Written:
+        """Apply a child. `obj` is its present state if that is known; `version` is a precondition."""
         owner.mark(document)
+        metadata = {**document.body["metadata"], "resourceVersion": version}
         write = ApiWrite(
             WriteVerb.APPLY,
             member.resource,
             member.key,
-            body=document.body,
+            body={**document.body, "metadata": metadata} if version else document.body,
             manager=owner.manager,
-            repeats_conflict=not has_preconditions(document),
+            repeats_conflict=not version and not has_preconditions(document),
             force=owner.declared.force,
+            awaits_event=bool(version),
         )
-        written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from)
+        if version == _NO_VERSION:  # an object that is made by it has no fields to take over
+            written = await self._gate.send(write, owner.origin)
+        else:
+            written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from, obj)
         self._remember(owner.manager, member, owner.parent.uid)
         return written
 
-    async def _prune_known(
+    async def _prune(
         self, owner: SetOwner, members: Iterable[Member], uids: Collection[str]
     ) -> list[Written]:
         """Delete former members, each of which is read before, except for those with `uids`."""
@@ -421,26 +480,24 @@ class ApplySets:
                 obj = await self._gate.read(member.resource, member.key.namespace, member.key.name)
             except NotFound:
                 continue
-            if owner.owns(obj) and obj["metadata"]["uid"] not in uids:
+            metadata = obj["metadata"]
+            if owner.owns(obj) and metadata["uid"] not in uids and "deletionTimestamp" not in metadata:
                 pruned += await self._delete(owner, member, obj)
         return pruned
 
-    async def _prune_listed(
-        self, owner: SetOwner, kept: Collection[Member], uids: Collection[str], scope: "SetScope"
-    ) -> tuple[list[Written], "SetScope"]:
-        """Delete the members on the server that are not in `kept`, and have none of `uids`.
+    async def _find(
+        self, owner: SetOwner, kept: Collection[Member], scope: "SetScope"
+    ) -> dict[Member, KubeObject]:
+        """The objects with the label of the set, in the kinds and namespaces of a scope, and in caches.
 
-        Returns them, and the kinds and namespaces of the members that stay: those of other handlers, and
-        those of kinds that the handler does not declare.
+        Kinds are looked into in the versions of the members in `kept`.
         """
-        pruned: list[Written] = []
-        left: set[Member] = set()
+        found: dict[Member, KubeObject] = {}
         undeclared = owner.undeclared(scope.kinds)
         self._tell_undeclared(owner, undeclared)
-        kinds = (scope.kinds - undeclared) | owner.group_kinds
         versions = {(kind.group, kind.kind): kind for kind in owner.applies}
         versions |= {member.group_kind: member.resource.gvk for member in kept}
-        for group, kind in sorted(kinds):
+        for group, kind in sorted((scope.kinds - undeclared) | owner.cached_kinds):
             try:
                 resource = await self._discover(
                     versions.get((group, kind), GroupVersionKind(group, "", kind))
@@ -448,16 +505,10 @@ class ApplySets:
                 async for obj in self._listed(owner, resource, scope):
                     metadata = obj["metadata"]
                     member = Member.of(resource, ObjectKey.of(metadata.get("namespace"), metadata["name"]))
-                    if member in kept or metadata["uid"] in uids:
-                        continue
-                    if not owner.owns(obj):
-                        left.add(member)
-                    elif "deletionTimestamp" not in metadata:
-                        pruned += await self._delete(owner, member, obj)
+                    found[member] = obj
             except NotFound:
                 continue  # the kind is not served any more, and its objects went with it
-        stay = SetScope(undeclared, scope.namespaces if undeclared else frozenset())
-        return pruned, SetScope.of(left, owner) | stay
+        return found
 
     def _tell_undeclared(self, owner: SetOwner, kinds: Iterable[GroupKind]) -> None:
         handler = owner.origin.handler
@@ -481,12 +532,18 @@ class ApplySets:
             spaces = [] if owner.parent.namespace else [None]
         else:
             spaces = sorted({*scope.namespaces, *filter(None, [owner.parent.namespace])})
+        selector = f"{PART_OF}={set_id(owner.parent)}"
+        of_kind = {"apiVersion": resource.gvk.api_version, "kind": resource.gvk.kind}
         for namespace in spaces:
-            params = {"labelSelector": f"{PART_OF}={set_id(owner.parent)}", "limit": _PAGE}
+            if (cache := owner.cache_of(resource.gvk, namespace)) is not None:
+                for view in cache.reader.list(namespace=namespace, selector=selector):
+                    yield view.to_dict()
+                continue
+            params = {"labelSelector": selector, "limit": _PAGE}
             while True:
                 page = await self._gate.read(resource, namespace, params=params)
                 for item in page.get("items") or ():
-                    yield item
+                    yield item | of_kind  # which a list leaves out
                 following = (page.get("metadata") or {}).get("continue")
                 if not following:
                     break
@@ -516,9 +573,10 @@ class ApplySets:
 class _KnownSet(msgspec.Struct, frozen=True):
     """A set as a call has left it."""
 
-    members: frozenset[Member]
-    declared: frozenset[GroupKind]  # that the handler had; members of other kinds are not known
-    parent: Mapping[str, Any] | None  # the metadata of the parent; None if the cache has them
+    members: frozenset[Member] = frozenset()
+    declared: frozenset[GroupKind] = frozenset()  # that the handler had; other kinds are not known
+    parent: Mapping[str, Any] | None = None  # the metadata of the parent; None if the cache has them
+    is_whole: bool = False  # the call has succeeded: there are no other members
 
 
 class _ParentMarks:
@@ -580,20 +638,25 @@ class _ParentMarks:
             )
         return tool
 
-    async def widen(self, scope: "SetScope") -> None:
-        """Let the annotations name these kinds and namespaces, too. Raises as `check_tool`."""
+    async def widen(self, scope: "SetScope") -> "SetScope":
+        """Let the annotations name these kinds and namespaces, too. Raises as `check_tool`.
+
+        Returns the scope that they have named before: as the write is conditional, the server had it.
+        """
         for conflicts in range(_MOST_CONFLICTS):
-            tool = self.check_tool()
-            if not scope.kinds or (tool and self.scope | scope == self.scope):
-                return
+            tool, before = self.check_tool(), self.scope
+            if not scope.kinds or (tool and before | scope == before):
+                return before
             try:
-                await self._write(self.scope | scope)
+                await self._write(before | scope)
             except Conflict:
                 await self._clock.sleep(conflict_pause(self._clock, conflicts))
                 await self.read()
             else:
-                return
-        await self._write(self.scope | scope)
+                return before
+        before = self.scope
+        await self._write(before | scope)
+        return before
 
     async def narrow(self, scope: "SetScope") -> None:
         """Let the annotations name these kinds and namespaces only.

@@ -1,9 +1,43 @@
 """What the manifest declares of the writes of a handler."""
 
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
 import msgspec
 
 from declctl.errors import UndeclaredWrite
-from declctl.objects import GroupVersionKind
+from declctl.objects import GroupVersionKind, ObjectView
+
+
+class ChildReader(Protocol):
+    """The part of a lister that is needed. From any thread."""
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list is in the cache."""
+        ...
+
+    def get(self, key: str) -> ObjectView | None:
+        """An object; None if there is none."""
+        ...
+
+    def list(self, *, namespace: str | None = ..., selector: str | None = ...) -> Sequence[ObjectView]:
+        """The objects of a namespace, or all of them, whose labels match."""
+        ...
+
+
+class ChildCache(msgspec.Struct, frozen=True):
+    """The objects of one kind in caches, where each change of a child leads to a call for its owner."""
+
+    kind: GroupVersionKind
+    reader: ChildReader
+    caches: Callable[[str], bool] | None = None  # whether it has a namespace; None if it has all
+
+    def has_all_of(self, namespace: str | None) -> bool:
+        """Whether it has all objects of a namespace; None: of the cluster."""
+        if not self.reader.has_synced:
+            return False
+        return self.caches is None or (namespace is not None and self.caches(namespace))
 
 
 class DeclaredWrites(msgspec.Struct, frozen=True):
@@ -13,7 +47,8 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     `status` is None if nothing is declared, and True if the handler is the controller of the kind of its
     objects. With `lacks_status` or `lacks_annotations`, cached objects may be without the status or the
     annotations that the server has. With `force`, applies take fields from other managers; without
-    `adopts`, `apply_set` refuses children that exist and that nothing owns.
+    `adopts`, `apply_set` refuses children that exist and that nothing owns. `children` are the caches of
+    kinds whose objects it watches as children.
     """
 
     applies: tuple[GroupVersionKind, ...] = ()
@@ -23,6 +58,7 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     adopt_fields_from: tuple[str, ...] = ()  # managers whose updates become part of the first apply
     force: bool = True
     adopts: bool = True
+    children: tuple[ChildCache, ...] = ()
 
     def require(self, kind: GroupVersionKind, handler: str) -> None:
         """Raise UndeclaredWrite for a kind that is not declared, in whatever version."""

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from declctl.errors import Conflict
 from declctl.objects import KubeObject
-from declctl.objects.managed_fields import CLIENT_MANAGER, upgraded_managed_fields
+from declctl.objects.managed_fields import CLIENT_MANAGER, is_applied, upgraded_managed_fields
 from declctl.writes.gate import ApiWrite, WriteGate
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 
@@ -34,14 +34,27 @@ class FieldAdoption:
         # (field manager, those that it adopts from, uid of the object) that were looked at; the oldest first.
         self._done: OrderedDict[tuple[str, Sequence[str], str], None] = OrderedDict()
 
-    async def apply(self, write: ApiWrite, origin: WriteOrigin, adopted: Sequence[str]) -> Written:
+    async def apply(
+        self,
+        write: ApiWrite,
+        origin: WriteOrigin,
+        adopted: Sequence[str],
+        known: KubeObject | None = None,
+    ) -> Written:
         """Send an apply; returns its result, or that of the second one after a takeover.
 
-        `adopted` are further managers than that of declctl's own clients. Raises as `WriteGate.send`.
+        `adopted` are further managers than that of declctl's own clients. Nothing is sent if `known`, the
+        present state of the object, is as it would be. Raises as `WriteGate.send`.
         """
+        managers, version = (CLIENT_MANAGER, *adopted), write.resource.gvk.api_version
+        if (
+            known is not None
+            and is_applied(known, write.body or {}, write.manager)
+            and upgraded_managed_fields(known, managers, write.manager, version) is None
+        ):
+            return self._gate.skip(write, origin, known)
         if self._gate.dry_run:
             return await self._gate.send(write, origin)
-        managers, version = (CLIENT_MANAGER, *adopted), write.resource.gvk.api_version
         conflicts, took_over = 0, False
         while True:
             answer: Written | Conflict

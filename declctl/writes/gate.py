@@ -26,7 +26,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource, newer_version
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
 from declctl.writes.budget import WriteBudget
@@ -211,6 +211,12 @@ class WriteGate:
             _Attempts(write, self._ledger, self._clock), origin, WriteResult.SKIPPED, written=written
         )
         return written
+
+    def is_newest(self, obj: KubeObject) -> bool:
+        """Whether no answer to a write of this process had a newer version of an object."""
+        metadata = obj["metadata"]
+        version, last = str(metadata.get("resourceVersion")), self._versions.get(str(metadata.get("uid")), "")
+        return version == last or newer_version(version, last) == version
 
     async def read(
         self,

@@ -176,12 +176,13 @@ class WriteLedger:
         return [WriteTotal(handler, str(v), str(r), count) for (handler, v, r), count in totals]
 
     def applied_by(self) -> frozenset[str]:
-        """The handlers that have applied something under their field manager."""
+        """The handlers that have applied something under their field manager, or have found it applied."""
+        there = (WriteResult.SUCCEEDED, WriteResult.SKIPPED)
         with self._lock:
             return frozenset(
                 handler
                 for handler, verb, result in self._totals
-                if (verb, result) == (WriteVerb.APPLY, WriteResult.SUCCEEDED)
+                if verb is WriteVerb.APPLY and result in there
             )
 
     def retries(self) -> Mapping[str, int]:

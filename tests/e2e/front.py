@@ -36,6 +36,7 @@ class Front:
         self._dice = random.Random(1)
         self.harmed: Counter[tuple[int, bool]] = Counter()  # by status, and whether it was done all the same
         self._open: dict[socket.socket, str] = {}
+        self.requests: list[tuple[str, str]] = []  # method and address of each
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -93,6 +94,7 @@ class Front:
 
             def do_GET(self) -> None:
                 address = unquote(self.path)
+                front.requests.append((self.command, address))
                 if front._refused and front._refused in address:
                     self._answer(503, json.dumps(_UNAVAILABLE).encode())
                     return

@@ -13,7 +13,7 @@ from declctl.manifest import codes
 from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
-from declctl.manifest.model import AdminAuthorization
+from declctl.manifest.model import DROPPED_BY_DEFAULT, AdminAuthorization
 from declctl.manifest.values import (
     BadValue,
     Json,
@@ -457,7 +457,7 @@ def check_failure_policies(findings: Findings) -> None:
             findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
 
 
-def check_cache(findings: Findings, shape: Schema) -> None:
+def check_cache(findings: Findings) -> None:
     """Report indexers and filters that read fields which the cache of the resource does not have.
 
     `mode: MetadataOnly` lacks all but the metadata, and `dropFields` lack single fields (a warning).
@@ -478,7 +478,7 @@ def check_cache(findings: Findings, shape: Schema) -> None:
         name = value_at(reader, "resourceRef", "name")
         if isinstance(name, str) and name in by_name and ("filter" in reader or "mapTo" in reader):
             if name not in dropped:
-                dropped[name] = _dropped(by_name[name], shape)
+                dropped[name] = _dropped(by_name[name])
             _check_filter(findings, path, by_name[name], dropped[name])
             _check_expression(findings, path, by_name[name], dropped[name])
             _check_mapping(findings, path, by_name[name], dropped[name])
@@ -634,11 +634,11 @@ def _dropped_with(steps: _Steps, dropped: Mapping[_Steps, str]) -> str | None:
     return next((each for each in parents if each is not None), None)
 
 
-def _dropped(resource: dict[str, Json], shape: Schema) -> dict[_Steps, str]:
+def _dropped(resource: dict[str, Json]) -> dict[_Steps, str]:
     """The fields that a resource drops: the steps of each, with its text for messages."""
     names = value_at(resource, "transform", "dropFields")
     if not isinstance(names, list):
-        names = items_at(default_of(shape, "spec", "resources", "transform", "dropFields"))
+        names = DROPPED_BY_DEFAULT
     return {_steps(name): name for name in names if isinstance(name, str) and name}
 
 

@@ -82,7 +82,7 @@ from declctl.runtime.reloading.generation import Generation, PluginLifetimes, Ru
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
 from declctl.workqueue import Backoff
-from declctl.writes import DeclaredWrites, drops_set_annotations
+from declctl.writes import ChildCache, DeclaredWrites, drops_set_annotations
 
 _REASONS = {
     "DCL042": "SyntaxError",
@@ -524,7 +524,28 @@ class _Bindings(msgspec.Struct, frozen=True):
             adopt_fields_from=handler.adopt_fields_from,
             force=handler.field_conflicts is FieldConflicts.FORCE,
             adopts=handler.on_existing is OnExisting.ADOPT,
+            children=tuple(self._child_caches(handler)),
         )
+
+    def _child_caches(self, handler: HandlerPlan) -> Iterator[ChildCache]:
+        """The caches in which a reconciler sees its children as they are.
+
+        What such a cache does not have yet comes as a change that leads to a call. So there is no filter, no
+        selector, and no transform of the user, by which a change or an object may be missing.
+        """
+        for watched in handler.watches:
+            informers = self.informers[watched.resource]
+            watches = [managed.identity.watch for managed in informers]
+            dropped = {path for watch in watches for path in watch.transform.drop_fields}
+            if (
+                watched.leads_to_owner
+                and not any(managed.identity.transform for managed in informers)
+                and not any(watch.label_selector or watch.field_selector for watch in watches)
+                and not any(watch.cache is CacheMode.METADATA_ONLY for watch in watches)
+                and not any(FieldPath.parse(path).steps[0] == "metadata" for path in dropped)
+            ):
+                kind = GroupVersionKind.of(watches[0].api_version, watches[0].kind)
+                yield ChildCache(kind, self.listers[watched.resource], _caches_namespace(informers))
 
     def _finalizer(
         self, handler: HandlerPlan, kind: GroupVersionKind, informers: Sequence[ManagedInformer]

@@ -216,7 +216,6 @@ def as_the_model_has_it(kind, default):
     ("path", "spec"),
     [
         ("spec.resources", model.ResourceSpec("a", "v1", "Pod")),
-        ("spec.resources.transform", model.TransformSpec()),
         ("spec.handlers", model.HandlerSpec("a", "b")),
         ("spec.handlers.retry", model.RetrySpec()),
         ("spec.handlers.queue", model.QueueSpec()),

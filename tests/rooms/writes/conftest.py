@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.decoding import Projection
-from declctl.errors import NotFound
+from declctl.errors import Conflict, NotFound
 from declctl.kit import ManualClock
 from declctl.objects import GroupVersionKind, ObjectView, Resource
 from declctl.testing import Logged
@@ -33,8 +33,9 @@ RESOURCES = {
 class FakeServer:
     """Answers each request from `errors` first, else with what `answers` has for its method and path.
 
-    Other writes are answered with their body and a version that grows. `requests` has method, path,
-    parameters and body of each request; `during` is called while a request is under way.
+    Other writes are answered with their body and a version that grows. What a GET finds is not created again.
+    `requests` has method, path, parameters and body of each request, without the version that says so;
+    `during` is called while a request is under way.
     """
 
     def __init__(self, *errors: Exception) -> None:
@@ -55,15 +56,21 @@ class FakeServer:
         content_type: str = "",
     ) -> Any:
         """One request."""
-        self.requests.append((method, path, dict(params), copy.deepcopy(body)))
+        body = copy.deepcopy(body)
+        creates = method == "PATCH" and body.get("metadata", {}).get("resourceVersion") == str(2**63 - 1)
+        if creates:
+            del body["metadata"]["resourceVersion"]
+        self.requests.append((method, path, dict(params), body))
         self.content_types.append(content_type)
         if self.during is not None:
             await self.during()
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
-        if (method, path) in self.answers:
-            answer = self.answers[method, path]
+        if creates and isinstance(self._there(path), dict):
+            raise Conflict(409, "Conflict", "the object has been modified")
+        answer = self._there(path) if method == "GET" else self.answers.get((method, path))
+        if answer is not None:
             if isinstance(answer, Exception):
                 raise answer
             return copy.deepcopy(answer)
@@ -76,6 +83,14 @@ class FakeServer:
         answer.setdefault("metadata", {}).update({"resourceVersion": str(self.version)})
         answer["metadata"].setdefault("uid", f"uid-of-{path.rpartition('/')[2]}")
         return answer
+
+    def _there(self, path: str) -> Any:
+        """The answer to a GET, also of an object that a list has."""
+        holder, _, name = path.rpartition("/")
+        listed = self.answers.get(("GET", holder), {})
+        items = listed.get("items", ()) if isinstance(listed, dict) else ()
+        one = next((each for each in items if each["metadata"]["name"] == name), None)
+        return self.answers.get(("GET", path), one)
 
     def sent(self, *methods: str) -> list[tuple[str, str]]:
         return [(method, path) for method, path, _, _ in self.requests if not methods or method in methods]

@@ -9,7 +9,7 @@ import pytest
 from declctl import AlreadyExists
 from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
 from declctl.objects import FieldPath, GroupVersionKind, Resource
-from declctl.writes import DeclaredWrites, document_of, documents_of, drops_set_annotations
+from declctl.writes import DeclaredWrites, WriteLedger, document_of, documents_of, drops_set_annotations
 
 SHOP = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -78,8 +78,7 @@ def apply(scene, scope, view):
 def test_children_get_an_owner_and_the_labels_of_the_set(scene, apply) -> None:
     """The garbage collector deletes them with the object, and kubectl knows the set."""
     done = apply([config_map("a", labels={"app": "shop"}, ownerReferences=[{"uid": "other"}])])
-    read, parent, child, listed = scene.server.requests
-    assert read[:2] == ("GET", f"{MAPS}/a")
+    parent, child = scene.server.requests  # no object of a new set can be there
     assert parent[:2] == ("PATCH", SHOP)
     assert parent[3] == {
         "metadata": {
@@ -102,8 +101,6 @@ def test_children_get_an_owner_and_the_labels_of_the_set(scene, apply) -> None:
             "blockOwnerDeletion": True,
         },
     ]
-    assert listed[:2] == ("GET", MAPS)
-    assert listed[2] == {"labelSelector": f"{PART_OF}={set_id()}", "limit": "500"}
     assert [written.key for written in done.applied] == ["team-a/a"]
     assert done.pruned == ()
 
@@ -114,9 +111,16 @@ def test_a_child_that_is_not_in_the_set_any_more_is_deleted(scene, apply, view) 
     scene.server.answers["GET", DEPLOYMENTS] = NotFound(404, "NotFound", "no")  # a former kind, which is gone
     marks = {**MARKED, KINDS: "ConfigMap,Deployment.apps"}
     done = apply([config_map("a")], view(metadata={"annotations": marks}))
-    assert scene.server.sent()[1:4] == [("PATCH", f"{MAPS}/a"), ("GET", MAPS), ("DELETE", f"{MAPS}/b")]
-    assert scene.server.sent()[4:] == [("GET", DEPLOYMENTS), ("PATCH", SHOP)]
-    assert scene.server.requests[3][3] == {
+    assert scene.server.sent() == [
+        ("GET", MAPS),
+        ("GET", DEPLOYMENTS),
+        ("PATCH", f"{MAPS}/a"),
+        ("GET", f"{MAPS}/b"),
+        ("DELETE", f"{MAPS}/b"),
+        ("PATCH", SHOP),
+    ]
+    assert scene.server.requests[0][2] == {"labelSelector": f"{PART_OF}={set_id()}", "limit": "500"}
+    assert scene.server.requests[4][3] == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "preconditions": {"uid": "uid-of-b"},
@@ -150,11 +154,10 @@ def test_the_parent_is_marked_before_and_narrowed_after(scene, apply, view) -> N
     marked = {**MARKED, KINDS: "Deployment.apps"}
     apply([config_map("a")], view(metadata={"annotations": marked}))
     assert scene.server.sent() == [
-        ("GET", f"{MAPS}/a"),
         ("PATCH", SHOP),
-        ("PATCH", f"{MAPS}/a"),
-        ("GET", MAPS),
         ("GET", DEPLOYMENTS),
+        ("PATCH", f"{MAPS}/a"),
+        ("GET", f"{DEPLOYMENTS}/old"),
         ("DELETE", f"{DEPLOYMENTS}/old"),
         ("PATCH", SHOP),
     ]
@@ -173,8 +176,7 @@ def test_kinds_of_other_handlers_stay_on_the_parent(scene, apply, view) -> None:
 
 def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -> None:
     """The other one was faster: its kinds are read, and stay."""
-    scene.server.errors = [None, Conflict(409, "Conflict", "modified")]
-    scene.server.answers["GET", f"{MAPS}/a"] = member("a")
+    scene.server.errors = [Conflict(409, "Conflict", "modified")]
     scene.server.answers["GET", SHOP] = {
         "metadata": {
             "uid": "uid-shop",
@@ -189,13 +191,17 @@ def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -
     assert second["annotations"][KINDS] == "ConfigMap,Deployment.apps"
 
 
-def test_kinds_of_the_manifest_are_looked_into(scene, apply, view) -> None:
-    """`applies` finds children that an annotation does not name, and its versions are used."""
+def test_lost_annotations_are_known_by_a_child_that_is_there(scene, apply, view) -> None:
+    """Somebody has replaced the parent while no process ran: all kinds of `applies` are looked into."""
+    scene.server.answers["GET", MAPS] = {"items": [member("a")]}
     scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("old")]}
-    kinds = (GroupVersionKind.of("apps/v1", "Deployment"), GroupVersionKind.of("ex.io/v1", "Gone"))
-    done = apply([], declared=DeclaredWrites(tuple(kinds)))
+    kinds = [("v1", "ConfigMap"), ("apps/v1", "Deployment"), ("ex.io/v1", "Gone")]
+    declared = DeclaredWrites(tuple(GroupVersionKind.of(*kind) for kind in kinds))
+    done = apply([config_map("a")], declared=declared)
     assert [written.key for written in done.pruned] == ["team-a/old"]
-    assert scene.server.sent() == [("GET", DEPLOYMENTS), ("DELETE", f"{DEPLOYMENTS}/old")]
+    # What this process has applied is known.
+    done = apply([], view(metadata={"resourceVersion": "200"}))
+    assert [written.key for written in done.pruned] == ["team-a/a"]
 
 
 def test_a_second_call_lists_nothing(scene, apply, view) -> None:
@@ -216,16 +222,24 @@ def test_a_second_call_lists_nothing(scene, apply, view) -> None:
     assert [written.key for written in done.pruned] == ["team-a/b"]
 
 
-def test_a_call_after_a_failure_lists_again(scene, apply, view) -> None:
-    """It is not known which children the failed call has made."""
+def test_a_child_that_the_list_brings_as_it_would_be_is_not_applied(scene, apply, view) -> None:
+    """Its result is the whole object, though a list leaves out the kind; and the ledger knows the handler."""
     obj = view(metadata=SET)
     apply([config_map("a")], obj)
-    scene.server.errors = [Forbidden(403, "Forbidden", "no")]
-    with pytest.raises(Forbidden):
-        apply([config_map("a")], obj)
+    metadata = scene.server.requests[-1][3]["metadata"]
+    labels, owner = ({f"f:{PART_OF}": {}}, {'k:{"uid":"uid-shop"}': {}})
+    fields = {"f:metadata": {"f:labels": labels, "f:ownerReferences": owner}}
+    entry = {"manager": "declctl/guard/web", "operation": "Apply", "apiVersion": "v1", "fieldsV1": fields}
+    child = {"metadata": {**metadata, "uid": "u", "resourceVersion": "7", "managedFields": [entry]}}
+    scene.server.answers["GET", MAPS] = {"items": [child]}
+    scene.ledger = WriteLedger()
     scene.server.requests.clear()
-    apply([config_map("a")], obj)
-    assert scene.server.sent("GET") == [("GET", MAPS)]
+    (written,) = apply([config_map("a")], obj, again=True).applied
+    assert scene.server.sent() == [("GET", MAPS)]
+    assert written.obj == {"apiVersion": "v1", "kind": "ConfigMap", **child}
+    assert (written.changed, written.uid, written.resource_version) == (False, "u", "7")
+    assert [(each.verb, each.result) for each in scene.ledger.totals()] == [("apply", "skipped")]
+    assert scene.ledger.applied_by() == {"web"}
 
 
 def test_another_leader_is_noticed(scene, scope, view) -> None:
@@ -235,7 +249,7 @@ def test_another_leader_is_noticed(scene, scope, view) -> None:
     for _ in range(2):
         scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
         factory.forget_sets()
-    assert scene.server.sent("GET") == [("GET", f"{MAPS}/a"), ("GET", MAPS)] * 2
+    assert scene.server.sent("GET") == [("GET", MAPS)] * 2
 
 
 def test_nothing_is_deleted_after_a_failure(scene, apply, view) -> None:
@@ -264,6 +278,8 @@ def test_long_lists_are_read_to_their_end(scene, scope, view) -> None:
         scene.server.requests.append((method, path, params, body))
         if method != "GET":
             return {"metadata": {}}
+        if not params:
+            return member(path.rpartition("/")[2])
         names = pages[params.get("continue")]
         following = {} if "continue" in params else {"continue": "next"}
         return {"metadata": following, "items": [member(name) for name in names]}
@@ -302,7 +318,9 @@ def test_a_cluster_scoped_object_owns_children_anywhere(scene, apply, view) -> N
     assert path == "/apis/example.dev/v1/fleets/all"
     assert body["metadata"]["annotations"][SPACES] == "team-b,team-c"
     assert body["metadata"]["labels"] == {ID: set_id("all..Fleet.example.dev")}
-    assert scene.server.sent("GET")[2:] == [
+    fleet = view("all", kind="Fleet", namespace=None, metadata=body["metadata"])
+    apply([], fleet, again=True)
+    assert scene.server.sent("GET") == [
         ("GET", "/api/v1/namespaces/team-b/configmaps"),
         ("GET", "/api/v1/namespaces/team-c/configmaps"),
     ]
@@ -338,38 +356,6 @@ def test_a_dry_run_deletes_nothing(scene, scope, view) -> None:
     assert scene.written == []
 
 
-def test_a_set_that_is_cancelled_is_listed_again(scene, scope, view, clock) -> None:
-    """The handler's time is over in the middle of a set: the next call looks at what there is."""
-    obj, writer = view(metadata=SET), scene.writer()
-    scene.run(writer.apply_set(obj, documents_of([config_map("a")]), scope(obj)))
-
-    async def never() -> None:
-        if scene.server.requests[-1][0] == "PATCH":
-            await asyncio.Event().wait()
-
-    async def cancel() -> None:
-        task = asyncio.ensure_future(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
-        await clock.settle()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    scene.server.during = never
-    asyncio.run(cancel())
-    scene.server.during = None
-    scene.server.requests.clear()
-    scene.server.answers["GET", MAPS] = {"items": [member("a"), member("b")]}
-    done = scene.run(writer.apply_set(obj, documents_of([config_map("b")]), scope(obj)))
-    assert [written.key for written in done.pruned] == ["team-a/a"]
-
-
-def test_children_are_found_after_the_annotations_of_the_parent_are_lost(scene, apply, view) -> None:
-    """Somebody has replaced the parent by a file without them: what this process has applied is known."""
-    apply([config_map("a")])
-    scene.server.answers["GET", MAPS] = {"items": [member("a")]}
-    done = apply([], view(metadata={"resourceVersion": "200"}))
-    assert [written.key for written in done.pruned] == ["team-a/a"]
-
-
 def autoscaler(version: str) -> dict:
     """A child of a kind with two versions."""
     return config_map("a") | {"apiVersion": f"autoscaling/{version}", "kind": "HorizontalPodAutoscaler"}
@@ -399,7 +385,9 @@ def test_what_was_applied_is_not_deleted_under_another_group(scene, apply, view)
     event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "a"}}
     old = (GroupVersionKind.of("v1", "Event"),)
     declared = DeclaredWrites((*old, GroupVersionKind.of("events.k8s.io/v1", "Event")))
-    apply([event], view(), declared=declared)
+    marked = {**MARKED, KINDS: "Event,Event.events.k8s.io"}
+    apply([event], view(metadata={"annotations": marked}), declared=declared)
+    assert ("GET", "/api/v1/namespaces/team-a/events") in scene.server.sent()
     assert scene.server.sent("DELETE") == []
 
 
@@ -436,8 +424,9 @@ def test_a_child_of_another_object_is_refused(scene, apply, view) -> None:
     with pytest.raises(
         AlreadyOwned, match=r"ConfigMap team-a/shared is a child of WebApp o1, so WebApp team-a/o2"
     ):
-        apply([config_map("mine"), config_map("shared")], view("o2"))
-    assert scene.server.sent("PATCH", "DELETE") == []
+        apply([config_map("shared"), config_map("mine")], view("o2"))
+    # It is created only if it is not there.
+    assert scene.server.sent() == [("PATCH", O2), ("PATCH", f"{MAPS}/shared"), ("GET", f"{MAPS}/shared")]
     apply([config_map("shared")], view("o1"))
     assert [path for _, path in scene.server.sent("PATCH")][-1] == f"{MAPS}/shared"
 
@@ -450,12 +439,13 @@ def test_a_child_of_another_object_is_refused(scene, apply, view) -> None:
         ({"metadata": {"uid": "u"}}, AlreadyExists, "shared exists, and is no child of WebApp team-a/shop"),
     ],
 )
-def test_the_next_process_refuses_it_as_well(scene, apply, other, error, message) -> None:
-    """Nothing is remembered after a restart: the first call reads a child before it is written."""
+@pytest.mark.parametrize("version", [None, "7"])
+def test_the_next_process_refuses_it_as_well(scene, apply, view, other, error, message, version) -> None:
+    """Nothing is remembered after a restart: an object that is there is read before it is written."""
     scene.server.answers["GET", f"{MAPS}/shared"] = other
     with pytest.raises(error, match=message):
-        apply([config_map("shared")], declared=DeclaredWrites(adopts=False))
-    assert scene.server.sent() == [("GET", f"{MAPS}/shared")]
+        apply([config_map("shared", resourceVersion=version)], declared=DeclaredWrites(adopts=False))
+    assert scene.server.sent()[-1] == ("GET", f"{MAPS}/shared")
 
 
 FORMER = controlled_by("shop")["metadata"]["ownerReferences"][0] | {"uid": "uid-of-the-former-shop"}
@@ -465,7 +455,7 @@ FORMER = controlled_by("shop")["metadata"]["ownerReferences"][0] | {"uid": "uid-
 def test_a_child_that_no_other_object_controls_is_adopted_and_told_once(scene, apply, owners, lines) -> None:
     """If nothing owned it, somebody should know: the whole object will be deleted with its new owner."""
     scene.server.answers["GET", f"{MAPS}/a"] = {"metadata": {"uid": "u", "ownerReferences": owners}}
-    scene.server.errors = [None, Forbidden(403, "Forbidden", "no")]
+    scene.server.errors = [None, None, None, Forbidden(403, "Forbidden", "no")]
     with pytest.raises(Forbidden):
         apply([config_map("a")])
     assert scene.log.lines == [], "it was not adopted"
@@ -485,22 +475,14 @@ def test_a_child_that_another_object_has_got_meanwhile_is_not_taken_back(scene, 
         apply([config_map("shared")], view("o1", metadata=marked))
 
 
-def test_two_objects_that_make_one_child_at_once(scene, scope, view, clock) -> None:
-    """Both have read that there is none: the second one is refused, and tries again later."""
-    writer = scene.writer()
-
-    async def both() -> list:
-        calls = (
-            writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj))
-            for obj in (view("o1"), view("o2"))
-        )
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    scene.server.during = clock.settle
-    first, second = scene.run(both())
-    assert [written.key for written in first.applied] == ["team-a/shared"]
-    assert isinstance(second, AlreadyOwned)
-    assert O2 not in [path for _, path in scene.server.sent()]
+def test_an_object_is_adopted_in_the_state_that_was_read(scene, apply) -> None:
+    """Another object may adopt it at the same time: the second one is refused, and reads it again."""
+    scene.server.answers["GET", f"{MAPS}/a"] = {"metadata": {"uid": "u", "resourceVersion": "7"}}
+    scene.server.answers["PATCH", f"{MAPS}/a"] = Conflict(409, "Conflict", "modified")
+    with pytest.raises(Conflict, match="modified"):
+        apply([config_map("a")])
+    assert scene.server.requests[-1][3]["metadata"]["resourceVersion"] == "7"
+    assert scene.log.lines == []
 
 
 def test_calls_for_one_object_come_one_after_the_other(scene, scope, view, clock) -> None:
@@ -528,7 +510,7 @@ def test_an_apply_of_a_child_keeps_it_in_the_set(scene, scope, view) -> None:
     """`ctx.apply` has the same field manager: without label and owner, the server would remove both."""
     writer, obj = scene.writer(), view()
     scene.run(writer.apply_set(obj, documents_of([config_map("shared")]), scope(obj)))
-    child = scene.server.requests[-2][3]["metadata"]
+    child = scene.server.requests[-1][3]["metadata"]
     scene.server.requests.clear()
     metadata = applied(scene, scope, writer, obj)
     assert scene.server.sent() == [("PATCH", f"{MAPS}/shared")]
