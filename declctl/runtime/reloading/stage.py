@@ -430,6 +430,12 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         raise
 
 
+def _plural(services: RuntimeServices, gvk: GroupVersionKind) -> str:
+    """The name of the resource of a kind, as it was discovered last; empty while it is not known."""
+    known = services.known(gvk)
+    return "" if known is None else known.plural
+
+
 class _Bindings(msgspec.Struct, frozen=True):
     """Makes the bindings of a generation."""
 
@@ -449,6 +455,9 @@ class _Bindings(msgspec.Struct, frozen=True):
 
     def _of_events(self, handler: HandlerPlan) -> HandlerBinding:
         environment = self._environment(handler)
+        informers = self.informers[handler.resource]
+        watch = informers[0].identity.watch
+        gvk = GroupVersionKind.of(watch.api_version, watch.kind)
         return HandlerBinding(
             self.number,
             handler,
@@ -459,7 +468,8 @@ class _Bindings(msgspec.Struct, frozen=True):
             _snapshots(handler.include_snapshots_from, self.listers),
             self._breaker(handler),
             self.digests.of_handler(handler),
-            informers=self.informers[handler.resource],
+            informers=informers,
+            plural=partial(_plural, self.services, gvk),
         )
 
     def _breaker(self, handler: HandlerPlan) -> CircuitBreaker | None:
@@ -504,6 +514,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             breaker=binding.breaker,
             code=binding.code,
             informers=tuple(listened),
+            plural=binding.plural,
             sources=tuple(sources),
             lister=kind.lister,
             finalizer=self._finalizer(handler, gvk, binding.informers),

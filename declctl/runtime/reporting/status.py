@@ -314,7 +314,7 @@ HANDLER_FIGURES = (
     Figure(
         "gone",
         "declctl_handler_gone",
-        "Calls that ended because the object was gone whose status they would have written.",
+        "Calls that ended because the object was gone that they would have read or written.",
     ),
     Figure(
         "conflicts",
