@@ -19,7 +19,7 @@ from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
-from declctl.errors import ApiError, Forbidden, NotFound
+from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.codes import (
     CLUSTER_UNREACHABLE,
@@ -34,7 +34,7 @@ from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
-from declctl.runtime.checking.check import CheckResult, check
+from declctl.runtime.checking.check import CheckResult, check, refused_request
 from declctl.runtime.checking.config_secrets import SecretReader, UnreadSecretKey
 from declctl.runtime.checking.declaration import SecretKey
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -186,6 +186,7 @@ async def ask_cluster(
             for fault in await rights.faults(right, _spaces(right.scope, selected), kinds)
         ]
         found += _without_status(loaded, planned, kinds)
+        found += [fault async for fault in _refused_selectors(loaded, planned, server, kinds, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
         found += [fault async for fault in _unknown_fields(loaded, server)]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
@@ -263,6 +264,10 @@ async def _served(
                 continue
         except NotFound:
             missing.add(kind)
+        except GroupUnavailable as away:
+            advice = "see `kubectl get apiservices`; what needs the kind could not be checked"
+            found.append(loaded.fault(CLUSTER_UNREACHABLE, path, away.message, suggestion=advice))
+            continue
         message = f"the cluster does not serve {kind.kind} in {kind.api_version}"
         other = await _other_version(kind.kind, server)
         advice = (
@@ -282,10 +287,33 @@ async def _other_version(kind: str, server: Server) -> str | None:
     for version in ("v1", *filter(None, served[:_MOST_GROUPS])):
         try:
             await server.discover(GroupVersionKind.of(version, kind))
-        except NotFound:
+        except (NotFound, GroupUnavailable):
             continue
         return version
     return None
+
+
+async def _refused_selectors(
+    loaded: LoadedManifest,
+    planned: Plan,
+    server: Server,
+    kinds: Mapping[GroupVersionKind, Resource],
+    selected: _Selected,
+) -> AsyncIterator[Diagnostic]:
+    """A fault for each field selector that the server can't apply to objects of its kind."""
+    for resource in planned.resources:
+        watch = resource.watches[0]
+        kind = kinds.get(GroupVersionKind.of(watch.api_version, watch.kind))
+        if kind is None or not watch.field_selector:
+            continue
+        namespace = next(iter(_spaces(Scope(watch.namespace, watch.namespace_selector), selected)), None)
+        path = f"{kind.path(namespace)}?limit=1&fieldSelector={quote(watch.field_selector)}"
+        try:
+            await server.request_json("GET", path)
+        except InvalidRequest as fault:
+            yield refused_request(loaded, resource.name, fault)
+        except (Forbidden, NotFound):
+            continue  # reported by the checks of rights and namespaces
 
 
 async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:

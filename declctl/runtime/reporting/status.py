@@ -627,6 +627,10 @@ class ResourceStatus(msgspec.Struct, frozen=True):
             return f"grant list and watch on it ({how}), and it goes on by itself"
         if any(part.missing for part in waiting):
             return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+        if any(part.reflector.unavailable for part in self.informers):
+            return "mend the API service of its group (`kubectl get apiservices`), and it goes on by itself"
+        if any(part.reflector.refused for part in self.informers):
+            return "mend its entry in the manifest, such as its fieldSelector: the server refuses the request"
         return "it goes on by itself"
 
     def document(self) -> dict[str, Any]:
