@@ -188,7 +188,9 @@ async def ask_cluster(
         found += _without_status(loaded, planned, kinds)
         found += [fault async for fault in _refused_selectors(loaded, planned, server, kinds, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
-        found += [fault async for fault in _unknown_fields(loaded, server)]
+        fields = KindFields(server)
+        found += [fault async for fault in _unknown_fields(loaded, fields)]
+        found += [fault async for fault in _unknown_status(loaded, planned, fields, code or {})]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         found += [fault async for fault in _missing_secrets(loaded, server, namespace)]
     except ApiError as error:
@@ -316,12 +318,11 @@ async def _refused_selectors(
             continue  # reported by the checks of rights and namespaces
 
 
-async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+async def _unknown_fields(loaded: LoadedManifest, fields: KindFields) -> AsyncIterator[Diagnostic]:
     """The fields that expressions read and that their kinds do not have, the first one of each expression."""
     kinds = {
         spec.name: GroupVersionKind.of(spec.api_version, spec.kind) for spec in loaded.controller.resources
     }
-    fields = KindFields(server)
     for reader in _readers(loaded):
         if reader.filter is None or not reader.filter.expression:
             continue
@@ -336,6 +337,32 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
             advice = f'did you mean "{similar}"?' if similar else f"it has {listed(unknown.names)}"
             yield loaded.fault(UNKNOWN_OBJECT_FIELD, path, message, suggestion=advice, offset=read.offset)
             break
+
+
+async def _unknown_status(
+    loaded: LoadedManifest, planned: Plan, fields: KindFields, code: Mapping[str, HandlerCode]
+) -> AsyncIterator[Diagnostic]:
+    """A warning for each field of a status that code writes and that its kind does not have.
+
+    The server would drop it. It is no error, as the code may be shared with handlers of other kinds.
+    """
+    watched = {each.name: each.watches[0] for each in planned.resources}
+    for handler in planned.handlers:
+        first = watched[handler.resource]
+        kind = GroupVersionKind.of(first.api_version, first.kind)
+        for name in sorted(code.get(handler.name, HandlerCode()).status_fields):
+            unknown = await fields.unknown(kind, ("status", name))
+            if unknown is None:
+                continue
+            missing = ".".join(unknown.steps)
+            message = f"{handler.name} writes status.{name}, and a {kind.kind} has no field {missing}"
+            similar = closest(unknown.steps[-1], unknown.names)
+            advice = f'did you mean "{similar}"? ' if similar else ""
+            advice += "The server drops it: add it to the schema of the CustomResourceDefinition"
+            fault = loaded.fault(
+                UNKNOWN_OBJECT_FIELD, (*handler.path, "entryPoint"), message, suggestion=advice
+            )
+            yield replace(fault, severity="warning")
 
 
 def _readers(loaded: LoadedManifest) -> Iterator[HandlerSpec | SecondaryWatchSpec]:

@@ -183,7 +183,9 @@ class Api:
     async def _watch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
         options = self._as_supported(_options(call, watch=True))
         form = self._form(request, call.params, several=False)
-        stream = WatchStream(request, call.kind.plural, self._faults)
+        said = call.kind.deprecation
+        headers = {"Warning": _warning(said)} if said else {}
+        stream = WatchStream(request, call.kind.plural, self._faults, headers)
         subscription = Subscription(call.kind, options.selection, form)
         watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.orders.wake)
         try:
@@ -310,8 +312,13 @@ def _refused(refusal: Refusal) -> web.Response:
 
 def _warn(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
     for warning in filter(None, warnings):
-        text = warning.replace("\\", "\\\\").replace('"', '\\"')
-        answer.headers.add("Warning", f'299 - "{text}"')
+        answer.headers.add("Warning", _warning(warning))
+
+
+def _warning(text: str) -> str:
+    """The value of a header."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
 
 
 def _media_type(request: web.Request) -> str:

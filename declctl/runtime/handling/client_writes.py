@@ -105,7 +105,7 @@ class ClientWrites:
                 uid="",
                 resource_version="",
                 manager=manager,
-                origin=_origin(),
+                origin=current_origin() or _UNKNOWN,
                 result=_result(write),
                 seconds=self._clock.monotonic() - began,
                 error=failure,
@@ -113,9 +113,10 @@ class ClientWrites:
         )
 
 
-def _origin() -> WriteOrigin:
+def current_origin() -> WriteOrigin | None:
+    """The call that this thread or task is part of; None without one, or if its hook takes no `ctx`."""
     context: Any = (current_arguments() or {}).get("ctx")
-    return context.origin if isinstance(context, HandlerContext) else _UNKNOWN
+    return context.origin if isinstance(context, HandlerContext) else None
 
 
 def _name_in(write: ClientWrite) -> str:

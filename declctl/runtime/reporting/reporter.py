@@ -24,6 +24,7 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.reloading.attempts import ReloadRetries
@@ -228,6 +229,7 @@ class StatusReporter:
         loops: HandlerLoops,
         recorder: EventRecorder,
         writes: WriteLedger,
+        warnings: ServerWarnings,
         server: Callable[[], ServerStatus],
         requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
@@ -249,6 +251,7 @@ class StatusReporter:
         self._loops = loops
         self._recorder = recorder
         self._writes = writes
+        self._warnings = warnings
         self._server = server
         self._requests = requests
         self._retries = retries
@@ -440,6 +443,8 @@ class StatusReporter:
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
             write_retries=self._writes.retries(),
+            warnings=self._warnings.newest(),
+            warning_totals=self._warnings.totals(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),

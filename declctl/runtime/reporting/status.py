@@ -20,6 +20,7 @@ from declctl.objects.refusals import granting_command
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
+from declctl.runtime.handling.server_warnings import ServerWarning, WarningTotal
 from declctl.runtime.log import LogLevelStatus
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
@@ -448,6 +449,16 @@ WRITE_FIGURES = (
 )
 
 
+# Each row has the labels handler and kind.
+WARNING_FIGURES = (
+    Figure(
+        "count",
+        "declctl_server_warnings",
+        "Warnings of the API server, by the handler whose call has sent the request, and by kind.",
+    ),
+)
+
+
 # Under client-go's name and labels (rest/request.go): code, method and host.
 REQUEST_FIGURES = (
     Figure("count", "rest_client_requests", "Requests to the API server, by code of the answer and method."),
@@ -716,6 +727,8 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     recorded_events: RecordedEvents = msgspec.field(default_factory=RecordedEvents)  # by ctx.record_event
     writes: Sequence[WriteTotal] = ()  # by handler, verb and result
     write_retries: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])  # by reason
+    warnings: Sequence[ServerWarning] = ()  # of the API server, the newest first
+    warning_totals: Sequence[WarningTotal] = ()  # by handler and kind
     machinery: MachineryStatus = msgspec.field(default_factory=MachineryStatus)
     abandoned_calls: Sequence[
         AbandonedCall
@@ -748,6 +761,7 @@ _METRICS_ALONE = (
     "last_reload_seconds",
     "reload_retries",
     "client_requests",
+    "warning_totals",
     "files_followed",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.

@@ -96,11 +96,13 @@ class Server:
         return {"status": {"allowed": asked not in self._refuses}}
 
 
-def faults(server: Server, text: str = MANIFEST, *methods: str) -> list[Diagnostic]:
+def faults(
+    server: Server, text: str = MANIFEST, *methods: str, code: HandlerCode | None = None
+) -> list[Diagnostic]:
     """What the server has against a manifest whose handler `h` uses these methods of ctx."""
     loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
-    code = {"h": HandlerCode(frozenset(methods))}
-    return list(asyncio.run(ask_cluster(loaded, server, code=code)).faults)
+    used = {"h": code or HandlerCode(frozenset(methods))}
+    return list(asyncio.run(ask_cluster(loaded, server, code=used)).faults)
 
 
 def rule(group: str, resource: str, verbs: str) -> str:
@@ -246,6 +248,15 @@ def test_a_field_that_the_kind_of_a_watch_lacks_is_shown_in_its_expression():
     (fault,) = faults(Server(schemas=POD_SCHEMAS), manifest)
     assert (fault.code, fault.message) == ("DCL054", "a Pod has no field phaze in obj.status")
     assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
+
+
+def test_a_field_that_code_writes_to_a_status_and_the_kind_lacks_is_a_warning_at_the_code():
+    """The server would drop it in silence: the condition Ready would never be there."""
+    server, code = Server(schemas=POD_SCHEMAS), HandlerCode(status_fields=frozenset({"phase", "phaze"}))
+    (fault,) = faults(server, MANIFEST, code=code)
+    assert (fault.code, fault.severity, fault.line) == ("DCL054", "warning", 14)
+    assert fault.message == "h writes status.phaze, and a Pod has no field status.phaze"
+    assert (fault.suggestion or "").startswith('did you mean "phase"? The server drops it')
 
 
 @pytest.mark.parametrize(

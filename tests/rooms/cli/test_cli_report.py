@@ -175,6 +175,8 @@ schedules:
 writes:
 - {handler: web, verb: apply, result: succeeded, count: 12}
 - {handler: web, verb: patch_status, result: skipped, count: 4}
+warnings:
+- {handler: web, kind: v1 Pod, text: a is gone, count: 7, last: "2026-01-01T11:59:55Z"}
 """)
 WATCH = {"resource": "pods", "mapTo": "annotation (example.dev/app)", "led": 3, "keys": 5}
 WATCH |= {"ledNowhere": 1234, "noKeys": 2}
@@ -188,6 +190,7 @@ def test_what_not_each_controller_has_is_a_table_of_its_own(shown):
         "ABANDONED CALL FOR AT\nthe index byNode of pods 61s /app/handlers.py:12 in by_node\n",
         "\nweb pods annotation (example.dev/app) 3 5 1,234 2\n",
         "WRITES OF VERB RESULT COUNT\nweb apply succeeded 12\nweb patch_status skipped 4\n",
+        "WARNING OF THE SERVER FOR HANDLER COUNT LAST TEXT\nv1 Pod web 7 5s ago a is gone\n",
         "LOG LEVEL START SET BACK\ndebug info in 10m\n",
     ):
         assert table in f"{text}\n"

@@ -366,13 +366,22 @@ async def test_each_write_passes_the_gate_once(connected):
 
 @pytest.mark.client_go("Probes & metrics")
 async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
-    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients."""
+    """`rest_client_requests_total` has the requests of the machinery, and of handlers by both clients.
+
+    So have the observers of warnings: an answer may be a success, and the server may have dropped a field.
+    """
+    warned = []
 
     async def answer(request):
-        return web.json_response({}, status=404 if request.path == "/none" else 200)
+        response = web.json_response({}, status=404 if request.path == "/none" else 200)
+        if request.method == "PATCH" or request.path == "/version":
+            response.headers.add("Warning", '299 - "one", 299 - "two"')
+            response.headers.add("Warning", '299 - "three"')
+        return response
 
     async with serving(answer) as url:
         client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own"}))
+        client.warnings.observer = lambda *seen: warned.append(seen)
         await client.version()
         headers = {"Content-Type": "application/json"}
         for method, path in (("GET", "/"), ("PATCH", "/"), ("GET", "/none")):
@@ -394,3 +403,5 @@ async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
     await client.close()
     assert counted == {("GET", "200"): 3, ("GET", "404"): 2, ("PATCH", "200"): 2}
     assert after == {**counted, ("GET", "<error>"): 1}
+    texts = ["one", "two", "three"]
+    assert warned == [("GET", "/version", texts), ("PATCH", "/", texts), ("PATCH", "/", texts)]
