@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from declctl.errors import ApiError, GroupUnavailable, NotFound, NotLeader
+from declctl.errors import ApiError, NotFound, NotLeader
 from declctl.informer.freshness import present_version, provable_reflectors, prove_fresh
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.source import Source, has_selector
@@ -345,12 +345,12 @@ class Candidate:
         return sum(await asyncio.gather(*proofs))
 
     async def _present_version(self, source: Source) -> str | None:
-        """The present version of a kind; None if the server does not serve it any more, or not now."""
+        """The present version of a kind; None if the server does not serve it any more."""
         delay = _FIRST_RETRY
         while True:  # until the lease is lost: without an answer, nothing may begin
             try:
                 return await present_version(source, clock=self._clock)
-            except (NotFound, GroupUnavailable) as gone:
+            except NotFound as gone:
                 self._log.warning(f"handlers begin without {source.description}: {gone}")
                 return None
             except ApiError as error:

@@ -51,9 +51,5 @@ def test_whatever_a_server_sends_is_read_within_bounds(others, texts) -> None:
     for much in ('299 - "' + "\\" * (1 << 20), " " * (1 << 20), '299 - "a", ' * (1 << 17)):
         assert len(parse_warnings([much] * 200)) <= 100
     assert time.process_time() - began < 5.0
-
-
-def test_a_header_that_is_far_too_long_has_a_beginning() -> None:
-    """What is behind it is not read, so that a megabyte costs no more than what a server may send."""
-    assert parse_warnings([f'299 - "{"a" * 70_000}"']) == []
-    assert parse_warnings([f'299 - "short", 299 - "{"a" * 70_000}"']) == ["short"]
+    # What is behind the first 64 KiB of a header is not read.
+    assert parse_warnings([f'299 - "short", 299 - "{"a" * 70_000}"', f'299 - "{"a" * 70_000}"']) == ["short"]
