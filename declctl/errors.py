@@ -40,6 +40,7 @@ DeclctlError
         ├── TooManyRequests (429): carries `retry_after`
         ├── InvalidRequest (400, 405, 406, 415, 422)
         └── ServerError (5xx)
+            └── GroupUnavailable: the API service of a group does not answer (503), and the server does
 """
 
 from collections.abc import Sequence
@@ -321,6 +322,10 @@ class InvalidRequest(StatusError):
 
 class ServerError(StatusError):
     """5xx: a fault of the server."""
+
+
+class GroupUnavailable(ServerError):
+    """503: the API service of a group, such as that of an aggregated API, is away; the server answers."""
 
 
 _BY_CODE: dict[int, type[StatusError]] = {

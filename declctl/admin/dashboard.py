@@ -159,6 +159,7 @@ _ROWS = (
         (
             _Panel("Writes", [_rate("declctl_writes_total", "handler", "verb", "result")], "ops"),
             _Panel("Repeated writes", [_rate("declctl_write_retries_total", "reason")], "ops"),
+            _Panel("Warnings", [_rate("declctl_server_warnings_total", "handler", "kind")], "ops"),
             _Panel("Requests", [_rate("rest_client_requests_total", "method", "code")], "reqps"),
         ),
     ),

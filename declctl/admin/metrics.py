@@ -43,6 +43,7 @@ from declctl.runtime.reporting.status import (
     RESOURCE_FIGURES,
     SCHEDULE_FIGURES,
     WAITING_WRITE_FIGURES,
+    WARNING_FIGURES,
     WORKQUEUE_FIGURES,
     WRITE_FIGURES,
     ControllerStatus,
@@ -99,6 +100,7 @@ _WORKQUEUES = _FigureGroup(WORKQUEUE_FIGURES, ("name",), "of `mode: Reconcile`")
 _SCHEDULES = _FigureGroup(SCHEDULE_FIGURES, ("schedule",), "with `schedules`")
 _WRITES = _FigureGroup(WRITE_FIGURES, ("handler", "verb", "result"))
 _WAITING_WRITES = _FigureGroup(WAITING_WRITE_FIGURES, ("handler",))
+_WARNINGS = _FigureGroup(WARNING_FIGURES, ("handler", "kind"))
 _ELECTION = _FigureGroup(ELECTION_FIGURES, ("name",), "with `leaderElection`")
 _PLUGINS = _FigureGroup(PLUGIN_FIGURES, ("plugin",))
 _BREAKERS = _FigureGroup(BREAKER_FIGURES, ("plugin",), "of plugins with `onError: Disable`")
@@ -107,7 +109,8 @@ _SCRAPES = _FigureGroup(_LEFT_OUT, ("plugin",), "with `declctl_metrics`")
 _ADMIN = _FigureGroup(_REFUSED)
 _GROUPS = (
     *(_PROCESS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
-    *(_SCHEDULES, _WRITES, _WAITING_WRITES, _ELECTION, _PLUGINS, _BREAKERS, _SCRAPES, _REQUESTS, _ADMIN),
+    *(_SCHEDULES, _WRITES, _WAITING_WRITES, _WARNINGS, _ELECTION, _PLUGINS, _BREAKERS, _SCRAPES),
+    *(_REQUESTS, _ADMIN),
 )
 _BUILD = MetricInfo(
     "declctl_build_info", "info", ("version", "python"), "1, with the versions of declctl and of Python."
@@ -191,6 +194,8 @@ class StatusCollector(Collector):
         yield from _families(_WRITES, writes)
         waiting = [((each.handler,), each) for each in status.waiting_writes]
         yield from _families(_WAITING_WRITES, waiting)
+        warnings = [((total.handler, total.kind), total) for total in status.warning_totals]
+        yield from _families(_WARNINGS, warnings)
         election = status.leader_election
         elections = [] if election is None else [((election.lease.partition("/")[2],), election)]
         yield from _families(_ELECTION, elections)

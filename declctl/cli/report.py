@@ -33,6 +33,7 @@ _QUEUE_COUNTS = (
     ("backingOff", "backing off"),
     ("unmapped", "changes that lead to no key yet"),
 )
+_WARNINGS = 10  # of the newest ones of the server, in the table; the document has all
 _DISABLED = "disabled: its plugin could not be loaded"
 _UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
 
@@ -103,6 +104,12 @@ def print_status(document: Document, *, now: datetime) -> None:
         for w in document.get("waitingWrites") or ()
     ]
     _section("WAITS FOR THE RATE LIMIT", ("WRITES", "FOR"), waiting)
+    warnings: Sequence[Document] = document.get("warnings") or ()
+    rows = [
+        (w["kind"], w["handler"], w["count"], f"{age(w['last'], now=now)} ago", w["text"])
+        for w in warnings[:_WARNINGS]
+    ]
+    _section("WARNING OF THE SERVER FOR", ("HANDLER", "COUNT", "LAST", "TEXT"), rows)
     watches = [
         (h["name"], w["resource"], w["mapTo"], w["led"], w["keys"], w["ledNowhere"], w["noKeys"])
         for h in document["handlers"]

@@ -4,13 +4,13 @@
 imported: a use that only a computed name shows is not found. The code of plugins is not read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from declctl.hooks.bundle import Bundle
-from declctl.hooks.usage import methods_used, names_of_module
+from declctl.hooks.usage import keywords_used, methods_used, names_of_module
 from declctl.manifest import Diagnostic
 from declctl.manifest.codes import UNDECLARED_WRITE
 from declctl.manifest.rights import METHODS, WRITES, HandlerCode
@@ -118,10 +118,15 @@ def _has_rules(bundle: Bundle, entry_point: EntryPoint) -> bool:
     return _RIGHTS_HOOK in names_of_module(bundle, entry_point.module)
 
 
-def _code(entry_points: Iterable[EntryPoint | None], bundle: Bundle, hooks: Sequence[str]) -> HandlerCode:
+def _code(entry_points: Sequence[EntryPoint | None], bundle: Bundle, hooks: Sequence[str]) -> HandlerCode:
     used = [
         None if each is None else methods_used(bundle, str(each), METHODS, hooks=hooks)
         for each in entry_points
     ]
     methods = frozenset[str]().union(*(each for each in used if each is not None))
-    return HandlerCode(methods, is_known=None not in used)
+    fields = [
+        keywords_used(bundle, str(each), _STATUS, first="conditions", hooks=hooks)
+        for each in entry_points
+        if each is not None
+    ]
+    return HandlerCode(methods, None not in used, frozenset[str]().union(*fields))

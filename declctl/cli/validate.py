@@ -19,7 +19,7 @@ from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
-from declctl.errors import ApiError, Forbidden, NotFound
+from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.codes import (
     CLUSTER_UNREACHABLE,
@@ -34,7 +34,7 @@ from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
-from declctl.runtime.checking.check import CheckResult, check
+from declctl.runtime.checking.check import CheckResult, check, refused_request
 from declctl.runtime.checking.config_secrets import SecretReader, UnreadSecretKey
 from declctl.runtime.checking.declaration import SecretKey
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -186,8 +186,11 @@ async def ask_cluster(
             for fault in await rights.faults(right, _spaces(right.scope, selected), kinds)
         ]
         found += _without_status(loaded, planned, kinds)
+        found += [fault async for fault in _refused_selectors(loaded, planned, server, kinds, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
-        found += [fault async for fault in _unknown_fields(loaded, server)]
+        fields = KindFields(server)
+        found += [fault async for fault in _unknown_fields(loaded, fields)]
+        found += [fault async for fault in _unknown_status(loaded, planned, fields, code or {})]
         found += [fault async for fault in _missing_namespaces(loaded, server)]
         found += [fault async for fault in _missing_secrets(loaded, server, namespace)]
     except ApiError as error:
@@ -263,6 +266,10 @@ async def _served(
                 continue
         except NotFound:
             missing.add(kind)
+        except GroupUnavailable as away:
+            advice = "see `kubectl get apiservices`; what needs the kind could not be checked"
+            found.append(loaded.fault(CLUSTER_UNREACHABLE, path, away.message, suggestion=advice))
+            continue
         message = f"the cluster does not serve {kind.kind} in {kind.api_version}"
         other = await _other_version(kind.kind, server)
         advice = (
@@ -282,18 +289,40 @@ async def _other_version(kind: str, server: Server) -> str | None:
     for version in ("v1", *filter(None, served[:_MOST_GROUPS])):
         try:
             await server.discover(GroupVersionKind.of(version, kind))
-        except NotFound:
+        except (NotFound, GroupUnavailable):
             continue
         return version
     return None
 
 
-async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+async def _refused_selectors(
+    loaded: LoadedManifest,
+    planned: Plan,
+    server: Server,
+    kinds: Mapping[GroupVersionKind, Resource],
+    selected: _Selected,
+) -> AsyncIterator[Diagnostic]:
+    """A fault for each field selector that the server can't apply to objects of its kind."""
+    for resource in planned.resources:
+        watch = resource.watches[0]
+        kind = kinds.get(GroupVersionKind.of(watch.api_version, watch.kind))
+        if kind is None or not watch.field_selector:
+            continue
+        namespace = next(iter(_spaces(Scope(watch.namespace, watch.namespace_selector), selected)), None)
+        path = f"{kind.path(namespace)}?limit=1&fieldSelector={quote(watch.field_selector)}"
+        try:
+            await server.request_json("GET", path)
+        except InvalidRequest as fault:
+            yield refused_request(loaded, resource.name, fault)
+        except (Forbidden, NotFound):
+            continue  # reported by the checks of rights and namespaces
+
+
+async def _unknown_fields(loaded: LoadedManifest, fields: KindFields) -> AsyncIterator[Diagnostic]:
     """The fields that expressions read and that their kinds do not have, the first one of each expression."""
     kinds = {
         spec.name: GroupVersionKind.of(spec.api_version, spec.kind) for spec in loaded.controller.resources
     }
-    fields = KindFields(server)
     for reader in _readers(loaded):
         if reader.filter is None or not reader.filter.expression:
             continue
@@ -308,6 +337,32 @@ async def _unknown_fields(loaded: LoadedManifest, server: Server) -> AsyncIterat
             advice = f'did you mean "{similar}"?' if similar else f"it has {listed(unknown.names)}"
             yield loaded.fault(UNKNOWN_OBJECT_FIELD, path, message, suggestion=advice, offset=read.offset)
             break
+
+
+async def _unknown_status(
+    loaded: LoadedManifest, planned: Plan, fields: KindFields, code: Mapping[str, HandlerCode]
+) -> AsyncIterator[Diagnostic]:
+    """A warning for each field of a status that code writes and that its kind does not have.
+
+    The server would drop it. It is no error, as the code may be shared with handlers of other kinds.
+    """
+    watched = {each.name: each.watches[0] for each in planned.resources}
+    for handler in planned.handlers:
+        first = watched[handler.resource]
+        kind = GroupVersionKind.of(first.api_version, first.kind)
+        for name in sorted(code.get(handler.name, HandlerCode()).status_fields):
+            unknown = await fields.unknown(kind, ("status", name))
+            if unknown is None:
+                continue
+            missing = ".".join(unknown.steps)
+            message = f"{handler.name} writes status.{name}, and a {kind.kind} has no field {missing}"
+            similar = closest(unknown.steps[-1], unknown.names)
+            advice = f'did you mean "{similar}"? ' if similar else ""
+            advice += "The server drops it: add it to the schema of the CustomResourceDefinition"
+            fault = loaded.fault(
+                UNKNOWN_OBJECT_FIELD, (*handler.path, "entryPoint"), message, suggestion=advice
+            )
+            yield replace(fault, severity="warning")
 
 
 def _readers(loaded: LoadedManifest) -> Iterator[HandlerSpec | SecondaryWatchSpec]:

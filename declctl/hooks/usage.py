@@ -27,20 +27,50 @@ def methods_used(
 
     `hooks` are functions of its module that are called, too, such as `declctl_finalize`.
     """
+    statements = _statements(bundle, entry_point, methods, hooks)
+    if statements is None:
+        return None
+    return frozenset(name for node in statements for name in _names(node) if name in methods)
+
+
+def keywords_used(
+    bundle: Bundle, entry_point: str, method: str, *, first: str, hooks: Iterable[str] = ()
+) -> frozenset[str]:
+    """The names of arguments with which the code of an entry point calls a method, as `methods_used`.
+
+    `first` is the name of the first argument, which may come without it. Keys of a `**` are not found.
+    """
+    found = set[str]()
+    for statement in _statements(bundle, entry_point, [method], hooks) or ():
+        for node in ast.walk(statement):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=called)) if called == method:
+                    found |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+                    found |= {first} if node.args else set()
+                case _:
+                    pass
+    return frozenset(found)
+
+
+def _statements(
+    bundle: Bundle, entry_point: str, names: Collection[str], hooks: Iterable[str]
+) -> list[ast.stmt] | None:
+    """The statements that an entry point reaches; of other files, those of files with one of the names.
+
+    None if it is not in the bundle.
+    """
     module, _, attribute = entry_point.partition(":")
     own = bundle.path_of(module)
     if own is None:
         return None
-    files = reached(bundle, module)
     body = _parsed(bundle.files[own])
     roots = [attribute.partition(".")[0], *hooks] if attribute else []
     nodes, imports = _reached_nodes(body, roots) if roots else (body, True)
-    found = {name for node in nodes for name in _names(node) if name in methods}
     if imports:
-        for path, source in files.items():
-            if path != own and any(name.encode() in source for name in methods):
-                found |= {name for node in _parsed(source) for name in _names(node) if name in methods}
-    return frozenset(found)
+        for path, source in reached(bundle, module).items():
+            if path != own and any(name.encode() in source for name in names):
+                nodes = [*nodes, *_parsed(source)]
+    return nodes
 
 
 def names_of_module(bundle: Bundle, module: str) -> frozenset[str]:

@@ -125,7 +125,10 @@ CLUSTER_UNREACHABLE: Final = _code(
 UNKNOWN_NAMESPACE: Final = _code(
     "DCL053", "A namespace of the manifest is not in the cluster, or a selector matches none (a warning)."
 )
-UNKNOWN_OBJECT_FIELD: Final = _code("DCL054", "An expression reads a field that the kind doesn't have.")
+UNKNOWN_OBJECT_FIELD: Final = _code(
+    "DCL054",
+    "An expression reads a field that the kind doesn't have, or code writes one to a status (a warning).",
+)
 NO_STATUS: Final = _code("DCL055", "A handler writes a status, and its kind has no status subresource.")
 FINALIZER_LEFT: Final = _code(
     "DCL056", "A finalizer is not in the manifest any more, and objects of the cluster have it."

@@ -64,7 +64,7 @@ class Right(msgspec.Struct, frozen=True):
 
 
 class HandlerCode(msgspec.Struct, frozen=True):
-    """The names of METHODS that the code of a handler uses.
+    """The names of METHODS that the code of a handler uses, and the fields of the status that it writes.
 
     `is_known` is False for a plugin, whose source is not read: it applies sets if it declares `applies`, and
     the rest is what its hook `declctl_rbac` says.
@@ -72,6 +72,7 @@ class HandlerCode(msgspec.Struct, frozen=True):
 
     methods: frozenset[str] = frozenset()
     is_known: bool = True
+    status_fields: frozenset[str] = frozenset()  # as far as calls of `patch_status` name them
 
     def calls(self, method: str) -> bool:
         """Whether the code uses a method."""

@@ -111,7 +111,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _refused(
         "Invalid",
-        "The manifest, an entry point, a parameter of a hook or a plugin's config is wrong.",
+        "The manifest, an entry point, a parameter of a hook or a plugin's config is wrong, or the server "
+        "refuses to list a resource as the manifest asks for.",
         f"mend the place that the message names; `declctl validate` shows all faults; {AGAIN}",
     ),
     _refused(
@@ -174,9 +175,10 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _refused(
         "NotServed",
-        "The server does not have the kind that replaces another one.",
-        "mend apiVersion and kind, or install the definition of the kind (only a resource of a new name "
-        f"waits for its kind); {BY_ITSELF}",
+        "The server does not have the kind that replaces another one, or the API service of its group is "
+        "away.",
+        "mend apiVersion and kind, or install the definition of the kind or mend its API service (only a "
+        f"resource of a new name waits for its kind); {BY_ITSELF}",
     ),
     _refused(
         "NotSynced",

@@ -41,6 +41,7 @@ from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.queue_listing import QueueListing
+from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.log import Log, LogLevelControl
@@ -272,6 +273,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
             clock=clock,
         ),
     )
+    warnings = ServerWarnings(known_plural=client.known_plural, clock=clock, log=log)
+    client.warnings.observer = warnings.add
     # Two processes of one controller differ by their pods, or on one machine by their ids.
     process = socket.gethostname()
     if not client.identity.in_cluster:
@@ -337,6 +340,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         recorder=recorder,
         writes=ledger,
         waiting_writes=writers.budget.waiting,
+        warnings=warnings,
         server=server,
         requests=lambda: client.statistics().totals,
         retries=retries,

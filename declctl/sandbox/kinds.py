@@ -45,7 +45,8 @@ class ServedKind:
 
     `status` says whether it has /status; `generations` whether a changed spec counts metadata.generation up;
     `returned` whether a delete answers with the object instead of a Status; `deprecation` is the warning of a
-    deprecated version; `columns` are additionalPrinterColumns and `schema` the OpenAPI schema.
+    deprecated version; `columns` are additionalPrinterColumns and `schema` the OpenAPI schema; `selectable`
+    has the fields that a field selector may name besides those of metadata.
     """
 
     group: str
@@ -62,6 +63,7 @@ class ServedKind:
     scale: ScalePaths | None = None
     custom: bool = False
     deprecation: str = ""
+    selectable: tuple[str, ...] = ()
     columns: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
     schema: KubeObject | None = field(default=None, compare=False)
 
@@ -84,6 +86,16 @@ class ServedKind:
     def is_review(self) -> bool:
         """Whether its objects are questions: they are answered, and not stored."""
         return self.group == "authorization.k8s.io"
+
+    def why_not_selectable(self, path: str) -> str:
+        """What the server says to a field selector with a path; empty if it may have it."""
+        has_labels = self.custom or bool(self.selectable)
+        own = ("metadata.name", *(("metadata.namespace",) if self.namespaced or not has_labels else ()))
+        if path in own or path in self.selectable:
+            return ""
+        if has_labels:
+            return f"field label not supported: {path}"
+        return f'"{path}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
     @property
     def conditional(self) -> bool:
@@ -116,7 +128,30 @@ def _kind(api_version: str, kind: str, plural: str, traits: str = "", short: str
         generations="generations" in words,
         returned="returned" in words,
         scale=ScalePaths() if "scale" in words else None,
+        selectable=_SELECTABLE.get((group, kind), ()),
     )
+
+
+_POD = "status.phase status.podIP status.podIPs status.nominatedNodeName spec.nodeName spec.hostNetwork"
+_INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+# Only the fields of metadata may be selected of all other built-in kinds.
+_SELECTABLE: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "Pod"): (*_POD.split(), "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+    ("", "Node"): ("spec.unschedulable",),
+    ("", "Namespace"): ("status.phase",),
+    ("", "Secret"): ("type",),
+    ("", "Service"): ("spec.clusterIP", "spec.type"),
+    ("", "ReplicationController"): ("status.replicas",),
+    ("batch", "Job"): ("status.successful",),
+    ("", "Event"): (
+        *(f"involvedObject.{name}" for name in _INVOLVED),
+        *("reason", "reportingComponent", "source", "type"),
+    ),
+    ("events.k8s.io", "Event"): (
+        *(f"regarding.{name}" for name in _INVOLVED),
+        *("reason", "reportingController", "type"),
+    ),
+}
 
 
 _RBAC = "rbac.authorization.k8s.io/v1"
@@ -312,6 +347,9 @@ def _custom_kind(spec: KubeObject, version: KubeObject) -> ServedKind:
         scale=_scale(subresources.get("scale")),
         custom=True,
         deprecation=_deprecation(spec, version),
+        selectable=tuple(
+            field["jsonPath"].removeprefix(".") for field in version.get("selectableFields") or ()
+        ),
         columns=tuple(version.get("additionalPrinterColumns") or ()),
         schema=(version.get("schema") or {}).get("openAPIV3Schema"),
     )

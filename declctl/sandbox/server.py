@@ -161,7 +161,7 @@ class Api:
         return _bytes(self._form(request, call.params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = read_options(call.params, call.namespace, watch=False)
+        options = _options(call, watch=False)
         form = self._form(request, call.params, several=True)
         page = list_page(self._store.history, call.kind.resource, options)
         body = form.page(call.kind, page)
@@ -181,9 +181,11 @@ class Api:
         return response
 
     async def _watch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = self._as_supported(read_options(call.params, call.namespace, watch=True))
+        options = self._as_supported(_options(call, watch=True))
         form = self._form(request, call.params, several=False)
-        stream = WatchStream(request, call.kind.plural, self._faults)
+        said = call.kind.deprecation
+        headers = {"Warning": _warning(said)} if said else {}
+        stream = WatchStream(request, call.kind.plural, self._faults, headers)
         subscription = Subscription(call.kind, options.selection, form)
         watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.orders.wake)
         try:
@@ -252,7 +254,7 @@ class Api:
         return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
 
     async def _delete_collection(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = read_options(call.params, call.namespace, watch=False)
+        options = _options(call, watch=False)
         deletion = requests.read_deletion(call, _media_type(request), await request.read())
         page = list_page(self._store.history, call.kind.resource, options)
         for stored in page.items:
@@ -294,6 +296,15 @@ class Api:
                 raise status.no_such_resource()
 
 
+def _options(call: RequestInfo, *, watch: bool) -> ListQuery:
+    """The options of a LIST or WATCH; refused also for a field that the kind does not select by."""
+    options = read_options(call.params, call.namespace, watch=watch)
+    for path, _, _ in options.selection.fields.conditions:
+        if why := call.kind.why_not_selectable(path):
+            raise status.bad_request(why)
+    return options
+
+
 def _refused(refusal: Refusal) -> web.Response:
     headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after is not None else {}
     return _json(refusal.document(), code=refusal.code, headers=headers)
@@ -301,8 +312,13 @@ def _refused(refusal: Refusal) -> web.Response:
 
 def _warn(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
     for warning in filter(None, warnings):
-        text = warning.replace("\\", "\\\\").replace('"', '\\"')
-        answer.headers.add("Warning", f'299 - "{text}"')
+        answer.headers.add("Warning", _warning(warning))
+
+
+def _warning(text: str) -> str:
+    """The value of a header."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
 
 
 def _media_type(request: web.Request) -> str:

@@ -7,7 +7,7 @@ to the connection, and obeys the orders of `Faults`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
@@ -237,7 +237,10 @@ _HALF_A_LINE: Final = b'{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"
 class WatchStream:
     """One open watch. `run` ends with the watch."""
 
-    def __init__(self, request: web.Request, resource: str, faults: Faults) -> None:
+    def __init__(
+        self, request: web.Request, resource: str, faults: Faults, headers: Mapping[str, str]
+    ) -> None:
+        self._headers = headers
         self.orders = WatchOrders(resource)
         self._request = request
         self._faults = faults  # asked before each write whether the resource is silent
@@ -250,7 +253,11 @@ class WatchStream:
         `bookmark` is called two seconds before the timeout, as kube-apiserver sends one then.
         """
         response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+            headers={
+                "Content-Type": "application/json",
+                "Cache-Control": "no-cache, private",
+                **self._headers,
+            }
         )
         response.enable_chunked_encoding()
         self._faults.streams.append(self.orders)

@@ -32,6 +32,7 @@ from declctl.transport.messages import (
 )
 from declctl.transport.official import ClientGate, OfficialClients
 from declctl.transport.source import ResourceSource
+from declctl.transport.warnings import WarningHeaders
 
 _NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 
@@ -57,18 +58,24 @@ class Client:
         user_agent = f"{CLIENT_MANAGER}/{_version()}"
         headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
         self._counters = TransportCounters()
+        self.warnings = WarningHeaders()  # of all requests, also of those of the official clients
         self._credentials = Credentials(cluster.configuration, login=cluster.login, clock=clock)
         self._wire = HttpWire(
             self._credentials,
             headers=headers,
             clock=clock,
             counters=self._counters,
+            warnings=self.warnings,
             compresses=cluster.compresses,
         )
         self._discovery = Discovery(self._get, server=cluster.identity.server)
         self._health = ServerHealth(self.version, url=cluster.identity.server, clock=clock)
         self._official = OfficialClients(
-            self._credentials, given=given, user_agent=user_agent, count=self._counters.sent
+            self._credentials,
+            given=given,
+            user_agent=user_agent,
+            count=self._counters.sent,
+            warned=self.warnings.read,
         )
 
     @classmethod

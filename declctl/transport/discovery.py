@@ -10,7 +10,15 @@ from typing import TypeVar
 
 import msgspec
 
-from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
+from declctl.errors import (
+    ApiError,
+    GroupUnavailable,
+    MalformedAnswer,
+    NotFound,
+    ServerError,
+    Unreachable,
+    UsageError,
+)
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 
 Get = Callable[[str], Awaitable[KubeObject]]
@@ -18,6 +26,7 @@ Get = Callable[[str], Awaitable[KubeObject]]
 
 _Document = TypeVar("_Document", bound="_ApiResourceList | _ApiGroup | _ApiGroupList")
 _MOST_CANDIDATES, _LONGEST_NAME = 1000, 63  # of the names that are compared for a suggestion
+_UNAVAILABLE = 503
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 
 
@@ -97,6 +106,7 @@ class Discovery:
     async def find(self, gvk: GroupVersionKind) -> Resource:
         """The resource of a kind. Raises NotFound, with a sentence, while the server does not serve it.
 
+        Raises GroupUnavailable while the API service of its group does not answer, and the server does.
         An empty version stands for the newest one that the server prefers and that has the kind.
         """
         known = self._known.get(gvk)
@@ -231,10 +241,28 @@ class Discovery:
                     yield version
 
     async def _entries(self, group: str, version: str) -> Sequence[_ApiResource]:
-        listed = await self._document(
-            f"/apis/{group}/{version}" if group else f"/api/{version}", _ApiResourceList
-        )
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        try:
+            listed = await self._document(path, _ApiResourceList)
+        except ServerError as fault:
+            if group and fault.code == _UNAVAILABLE and await self._answers():
+                raise GroupUnavailable(
+                    fault.code,
+                    fault.reason,
+                    f"the API service of {group}/{version} does not answer {self._server}: {fault.message}",
+                ) from fault
+            raise
         return listed.resources or ()
+
+    async def _answers(self) -> bool:
+        """Whether the server itself answers."""
+        try:
+            await self._get("/version")
+        except (Unreachable, ServerError, MalformedAnswer):
+            return False
+        except ApiError:
+            pass  # a refusal is an answer
+        return True
 
     async def _document(self, path: str, kind: type[_Document]) -> _Document:
         found = await self._get(path)

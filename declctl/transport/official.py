@@ -28,6 +28,7 @@ from declctl.transport.messages import redirect_error
 
 _CLOSE_SECONDS = 2.0  # for a client of another loop
 _GUARD = "declctl_guard"  # the attribute of a synchronous Configuration that has its `SyncGuard`
+_WARNING = "Warning"
 _READS = ("GET", "HEAD", "OPTIONS")
 _installing = threading.Lock()
 # The attributes that the synchronous Configuration has in common with the asyncio one.
@@ -88,7 +89,8 @@ class OfficialClients:
 
     `given` is a client of the caller: handlers get it as it is, and it is never closed here. There is one
     asyncio client for each loop, made on that loop; the synchronous client is for any thread. `count` takes
-    the method and the status of each request, 0 for no answer, in the thread or task that has sent it.
+    the method and the status of each request, 0 for no answer, in the thread or task that has sent it;
+    `warned` takes method, path and `Warning` headers of an answer that has such headers.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class OfficialClients:
         given: Any,
         user_agent: str,
         count: Callable[[str, int], None] = lambda _method, _status: None,
+        warned: Callable[[str, str, Sequence[str]], None] = lambda _method, _path, _headers: None,
     ) -> None:
         self._credentials = credentials
         self._given = given
@@ -105,7 +108,7 @@ class OfficialClients:
         self._by_loop: dict[asyncio.AbstractEventLoop, Any] = {}
         self._synchronous: Any = None
         self._home: asyncio.AbstractEventLoop | None = None  # the loop on which credentials are renewed
-        self.guard = WriteGuard(count)
+        self.guard = WriteGuard(count, warned)
         if given is None:
             # In the configuration, so that it also holds for clients that a handler makes from it.
             ours = credentials.configuration
@@ -289,7 +292,7 @@ def _let_watches_remember(watch: Any) -> None:
 class WriteGuard:
     """A middleware of aiohttp for the requests of handlers, and the same for urllib3. From any thread.
 
-    It counts all requests by `count`, and guards writes:
+    It counts all requests by `count`, gives warnings of answers to `warned`, and guards writes:
 
     - `may_write`: False while this process does not lead; writes raise NotLeader then.
     - `dry_run`: writes have `dryRun=All`.
@@ -298,8 +301,11 @@ class WriteGuard:
     Websockets (`kubernetes.stream`), which open with a GET, are not guarded.
     """
 
-    def __init__(self, count: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, count: Callable[[str, int], None], warned: Callable[[str, str, Sequence[str]], None]
+    ) -> None:
         self._count = count
+        self._warned = warned
         self.may_write: Callable[[], bool] = _always
         self.dry_run = False
         self.gate: ClientGate | None = None
@@ -334,7 +340,7 @@ class WriteGuard:
         """Send a request of urllib3, with all its attempts. `options` are those of `PoolManager.urlopen`."""
         gate = self.gate
         if method in _READS or gate is None:
-            return self._counted_sync(method, send)
+            return self._counted_sync(method, url, send)
         began, headers = gate.begin(), options.get("headers") or {}
         write = ClientWrite(
             method,
@@ -347,7 +353,7 @@ class WriteGuard:
         try:
             if self.may_write():
                 gate.wait()
-            response = self._counted_sync(method, send)
+            response = self._counted_sync(method, url, send)
         except BaseException as error:
             gate.add(replace(write, error=error), began)
             raise
@@ -374,9 +380,11 @@ class WriteGuard:
             self._count(request.method, 0)
             raise
         self._count(request.method, response.status)
+        if _WARNING in response.headers:
+            self._warned(request.method, request.url.path, response.headers.getall(_WARNING))
         return response
 
-    def _counted_sync(self, method: str, send: Callable[[], Any]) -> Any:
+    def _counted_sync(self, method: str, url: str, send: Callable[[], Any]) -> Any:
         try:
             response = send()
         except NotLeader:
@@ -385,6 +393,8 @@ class WriteGuard:
             self._count(method, 0)
             raise
         self._count(method, response.status)
+        if _WARNING in response.headers:
+            self._warned(method, urlsplit(url).path, response.headers.getlist(_WARNING))
         return response
 
     def dry(self, method: str, url: str, body: Any) -> tuple[str, Any]:

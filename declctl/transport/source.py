@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from declctl.decoding.envelopes import ItemCutter
 from declctl.decoding.projection import Known, Projection, nothing_known
-from declctl.errors import InvalidRequest, MalformedAnswer, NotFound
+from declctl.errors import InvalidRequest, MalformedAnswer, NotFound, ServerError
 from declctl.objects import (
     GroupVersionKind,
     ListOptions,
@@ -25,6 +25,7 @@ from declctl.transport.health import ServerHealth
 from declctl.transport.messages import ApiRequest, Channel, Sink, Wire
 
 _NEWLINE = ord("\n")
+_UNAVAILABLE = 503
 MOST_EVENTS = 256  # decoded together, until other tasks of the loop may run
 _WHOLE = "application/json"
 # Without an alternative, because a server would answer with whole objects.
@@ -260,9 +261,11 @@ class ResourceSource:
     async def _opened(self, request: ApiRequest, sink: Sink) -> Channel:
         try:
             return await self._client.wire.open(request, sink)
-        except NotFound:
-            # The CRD may have been deleted, or may serve another version now.
-            self._client.forget(self._gvk)
+        except (NotFound, ServerError) as fault:
+            # The CRD may have been deleted, or may serve another version now. After a 503, the discovery
+            # says whether the API service of the group is away.
+            if isinstance(fault, NotFound) or (fault.code == _UNAVAILABLE and self._gvk.group):
+                self._client.forget(self._gvk)
             raise
 
     def _selected(self, options: ListOptions | WatchOptions) -> dict[str, str]:

@@ -41,6 +41,7 @@ from declctl.transport.messages import (
     answer_error,
     redirect_error,
 )
+from declctl.transport.warnings import WarningHeaders
 
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 30  # without a byte, before and within an answer
@@ -54,6 +55,7 @@ CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 # aiohttp's only timeout; the others are in this module.
 _CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 _RETIRED_SECONDS = 900.0  # longer than a server lets a watch run
+_WARNING = "Warning"
 _PLAIN = "identity"
 _GZIP = "gzip"
 _WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
@@ -76,6 +78,7 @@ class HttpWire:
         headers: Mapping[str, str],
         clock: Clock,
         counters: TransportCounters,
+        warnings: WarningHeaders,
         compresses: bool,
     ) -> None:
         self._credentials = credentials
@@ -84,6 +87,7 @@ class HttpWire:
         self._headers = headers  # of every request
         self._clock = clock
         self._counters = counters
+        self._warnings = warnings
         self._list_encoding = _GZIP if compresses else _PLAIN
         self._pool: ConnectionPool | None = None  # made by the first request
         self._files: object = None  # the state of the certificate files when the pool loaded them
@@ -209,6 +213,8 @@ class HttpWire:
             raise self._failed(request, fault) from fault
         self._counters.sent(request.method, response.status)
         self._counters.answered(request.verb, response.status)
+        if _WARNING in response.headers:
+            self._warnings.read(request.method, request.path, response.headers.getall(_WARNING))
         return response
 
     async def _connections(self, proof: Proof) -> ConnectionPool:

@@ -9,6 +9,7 @@ from tests.behaviour.conftest import TELLING, gadgets, planned_against, secret
 MAPS = "- {name: maps, apiVersion: v1, kind: ConfigMap}"
 SECRETS = "- {name: maps, apiVersion: v1, kind: Secret}"
 TYPO = "- {name: maps, apiVersion: v1, kind: ConfigMapp}"
+ODD = "- {name: maps, apiVersion: v1, kind: ConfigMap, fieldSelector: data.a=1}"
 GADGETS = "- {name: gadgets, apiVersion: example.dev/v1, kind: Gadget}"
 
 
@@ -56,10 +57,17 @@ def _is_as_before(rig, runs, config_map, sandbox) -> None:
     [
         ([TYPO], "maps", None, "NotServed", "ConfigMapp"),
         ([MAPS, TYPO.replace("maps", "mapps")], "mapps", None, "NotServed", "ConfigMapp"),
+        ([ODD], "maps", None, "Invalid", "manifest.yaml:6: the server refuses the field selector data.a=1"),
         ([SECRETS], "maps", 403, "Forbidden", "Secret"),
         pytest.param([SECRETS], "maps", 503, "NotSynced", "503", marks=pytest.mark.thorough),
     ],
-    ids=["a typo in kind", "a handler that goes there", "a right is missing", "it never answers"],
+    ids=[
+        "a typo in kind",
+        "a handler that goes there",
+        "a field that is none",
+        "a right is missing",
+        "it never answers",
+    ],
 )
 def test_a_kind_that_can_not_be_read_is_refused_and_nobody_is_told_of_a_delete(
     rig, runs, config_map, sandbox, resources, handler, fault, reason, message
@@ -70,6 +78,7 @@ def test_a_kind_that_can_not_be_read_is_refused_and_nobody_is_told_of_a_delete(
     rig.only(resource=handler)
     outcome = rig.reload(None, *resources)
     assert (outcome.result, outcome.reason) == ("Refused", reason), outcome.line
+    assert (outcome.seconds > 2.0) is (reason == "NotSynced")  # only a slow server costs `warmTimeout`
     assert message in outcome.message
     assert ("mend apiVersion and kind" in (outcome.advice or "")) is (reason == "NotServed")
     condition = runs.condition("Reloaded")

@@ -15,9 +15,13 @@ def _planned(runs, rig):
 NARROWER = {  # how a resource or a filter is edited, and how many of the objects are told to be gone
     "labels": (", labelSelector: {matchLabels: {team: red}}", "", 3),
     "names": (", names: [m0, m3, gone]", "", 3),
-    "a field": (", fieldSelector: data.size=1", "", 4),
-    "another field": (", fieldSelector: data.size!=1", "", 1),
-    "a field and labels": (", labelSelector: {matchLabels: {team: red}}, fieldSelector: data.size=1", "", 4),
+    "a field": (", fieldSelector: metadata.name=m1", "", 4),
+    "another field": (", fieldSelector: metadata.name!=m1", "", 1),
+    "a field and labels": (
+        ", labelSelector: {matchLabels: {team: red}}, fieldSelector: metadata.name=m1",
+        "",
+        4,
+    ),
     "a filter of labels": ("", "filter: {labelSelector: {matchLabels: {team: red}}}", 3),
     "labels and a filter": (", labelSelector: 'team!=red'", "filter: {labelSelector: 'size!=big'}", 3),
     "no deletes are heard": (", labelSelector: {matchLabels: {team: red}}", "events: [Added]", 0),

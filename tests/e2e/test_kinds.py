@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bundles import telling
-from clusters import Cluster
+from clusters import Cluster, SandboxCluster
 from processes import Declctl
 from rest import documents, pod
 from waiting import until
@@ -20,6 +20,8 @@ spec:
   resources:
     - {{name: backups, apiVersion: example.com/v1, kind: Backup}}
     - {{name: pods, apiVersion: v1, kind: Pod}}
+    - {{name: odd, apiVersion: v1, kind: Pod, fieldSelector: spec.size=1}}
+    - {{name: gauges, apiVersion: metrics.dev/v1, kind: Gauge}}
   handlers:
     - {{name: backups, resourceRef: {{name: backups}}, entryPoint: "handlers:tell"}}
     - {{name: pods, resourceRef: {{name: pods}}, entryPoint: "handlers:tell"}}
@@ -36,11 +38,39 @@ def definition(cluster: Cluster) -> Iterator[dict[str, object]]:
         cluster.rest.delete("customresourcedefinitions", name)
 
 
+@pytest.fixture
+def aggregated(cluster: Cluster) -> Iterator[bool]:
+    """An API service without a backend, which the sandbox does not have: there the group is not served."""
+    url = "/apis/apiregistration.k8s.io/v1/apiservices"
+    service = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1.metrics.dev"},
+        "spec": {
+            "group": "metrics.dev",
+            "version": "v1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 10,
+            "insecureSkipTLSVerify": True,
+            "service": {"name": "nowhere", "namespace": "default"},
+        },
+    }
+    if isinstance(cluster, SandboxCluster):
+        yield False
+        return
+    cluster.rest.request("POST", url, service)
+    yield True
+    cluster.rest.request("DELETE", f"{url}/v1.metrics.dev")
+
+
 @pytest.mark.scenario
 def test_a_kind_that_appears_later_starts_then(
-    cluster: Cluster, definition: dict[str, object], tmp_path: Path, namespace: str
+    cluster: Cluster, definition: dict[str, object], aggregated: bool, tmp_path: Path, namespace: str
 ) -> None:
-    """The rest runs at once, the status says what is missing, and it starts when its kind appears."""
+    """The rest runs at once, the status says what is missing, and it starts when its kind appears.
+
+    Neither a group whose API service is away nor a selector that the server refuses is waited for.
+    """
     bundle = telling(tmp_path / "bundle", MANIFEST, namespace=namespace)
     cluster.rest.create(pod("there", namespace))
     with Declctl(bundle.path, kubeconfig=cluster.kubeconfig) as declctl:
@@ -48,6 +78,15 @@ def test_a_kind_that_appears_later_starts_then(
         error = until("the status names it", lambda: declctl.resource("backups")["error"])
         assert "Backup" in error
         assert "example.com/v1" in error
+        shown = {each["name"]: (each["state"], each["errorType"]) for each in declctl.status()["resources"]}
+        away = ("Unavailable", "GroupUnavailable") if aggregated else ("Missing", "NotFound")
+        assert (shown["odd"], shown["gauges"]) == (("Refused", "InvalidRequest"), away)
+        [line] = [line for line in declctl.err if "handlers begin without odd" in line]
+        assert "manifest.yaml:9:61" in line
+        assert "field label not supported: spec.size" in line
+        conditions = {each["type"]: each for each in declctl.status()["conditions"]}
+        assert conditions["Ready"]["message"] == "not synced: odd"
+        assert "gauges: " in conditions["Degraded"]["message"]
         cluster.rest.create(definition)
         for document in documents(EXAMPLE / "objects.yaml"):
             cluster.rest.create_first(document, namespace)

@@ -20,6 +20,7 @@ ApiError.
     404                     wait, list                            wait, list
     410                     list                                  list the most recent state, without a wait
     version too large       wait, list the most recent state      list the most recent state, without a wait
+    503 of a group alone    wait, watch                           wait, list
     5xx                     wait, watch; at the sixth time from   wait, list; after a streaming list, LIST
                             one version: wait, list
     malformed, other        wait, watch; at the second time from  wait, list; after a streaming list, LIST
@@ -51,6 +52,7 @@ from declctl.errors import (
     ApiError,
     Expired,
     Forbidden,
+    GroupUnavailable,
     InvalidRequest,
     NotFound,
     ServerError,
@@ -191,13 +193,20 @@ def _after_watching(fault: Exception, about: Circumstances) -> Transition:
         case NotFound() | ServerError(reason="StoreReadError"):
             # The server can't read an object from its storage: a list skips it (client-go 142).
             return Transition(Starting())
+        case (
+            Unreachable()
+            | ShortWatch()
+            | TooManyRequests()
+            | Forbidden()
+            | Unauthorized()
+            | GroupUnavailable()
+        ):
+            return Transition(again)
         case ServerError():
             # Some servers answer like this for a lost version, such as an aggregated API whose etcd has
             # compacted it. Then only a list helps. Not at the first time: all watches of a failing server
             # would list at once.
             return Transition(Starting() if about.repeated >= _FAILING else again)
-        case Unreachable() | ShortWatch() | TooManyRequests() | Forbidden() | Unauthorized():
-            return Transition(again)
         case _:
             # One broken line may be an accident. A second one at the same version comes back for ever.
             lost = not unreadable(fault) or about.repeated >= _UNREADABLE
@@ -217,7 +226,9 @@ def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) ->
             # bookmark.
             for_good = about.unfinished >= _UNFINISHED
             return Transition(Listing(quorum), waits=False, gives_up_streaming=for_good)
-        case Unreachable() | TooManyRequests() | Forbidden() | Unauthorized() | NotFound():
+        case (
+            Unreachable() | TooManyRequests() | Forbidden() | Unauthorized() | NotFound() | GroupUnavailable()
+        ):
             # A LIST would fail in the same way.
             return Transition(Starting(quorum))
         case _:
@@ -226,7 +237,17 @@ def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) ->
 
 def doubts_server(fault: Exception) -> bool:
     """Whether the server or the network may be down, so that other requests fail, too."""
-    return isinstance(fault, Unreachable | ServerError | WatchSilent)
+    away = isinstance(fault, Unreachable | ServerError | WatchSilent)
+    return away and not isinstance(fault, GroupUnavailable)
+
+
+def is_waited_for(fault: Exception | None) -> bool:
+    """Whether a cache whose LIST has this fault is worth waiting for.
+
+    Not while the server does not serve the kind or its group, which may last for years, and not if it refuses
+    the request itself: only another manifest, or another definition of the kind, changes that.
+    """
+    return not isinstance(fault, NotFound | GroupUnavailable | InvalidRequest)
 
 
 def unreadable(fault: Exception) -> bool:

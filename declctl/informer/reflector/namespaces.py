@@ -320,7 +320,9 @@ class NamespaceReflectors:
             error_type=error_type if fault is None else type(fault).__name__,
             error_since=min((at for one in each if (at := one.error_since) is not None), default=None),
             missing=bool(each) and all(one.missing for one in each),
+            unavailable=any(one.unavailable for one in each),
             forbidden=isinstance(fault, Forbidden | Unauthorized) or any(one.forbidden for one in each),
+            refused=any(one.refused for one in each),
             items_listed=sum(one.items_listed for one in each),
         )
 
@@ -378,7 +380,7 @@ class NamespaceReflectors:
 _OF_A_MOMENT = frozenset(
     (
         "state", "resource_version", "last_event_at", "error", "error_type", "error_since", "missing",
-        "forbidden", "items_listed", "events", "last_decode_warning",
+        "unavailable", "forbidden", "refused", "items_listed", "events", "last_decode_warning",
     )
 )  # fmt: skip
 _SUMMED = tuple(each.name for each in fields(ReflectorStatistics) if each.name not in _OF_A_MOMENT)

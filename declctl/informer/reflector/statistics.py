@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from declctl.errors import Forbidden, NotFound, Unauthorized
+from declctl.errors import Forbidden, GroupUnavailable, InvalidRequest, NotFound, Unauthorized
 from declctl.kit.text import exception_text
 from declctl.objects import EventType, ListPage, WatchEvent
 
@@ -31,7 +31,9 @@ class ReflectorStatistics:
     error_type: str | None = None  # the class of the fault
     error_since: float | None = None  # when the fault began
     missing: bool = False  # the fault: the server does not have the kind
+    unavailable: bool = False  # the fault: the API service of its group does not answer
     forbidden: bool = False  # the fault: the server does not allow the request
+    refused: bool = False  # the fault: the server can't do what is requested, such as for a field selector
 
     # Requests and their answers.
     rounds: int = 0  # decisions to list all objects, by LIST or by a stream
@@ -169,7 +171,9 @@ class ReflectorMetrics:
             error=None if error is None else self.sentence(error),
             error_type=None if error is None else type(error).__name__,
             missing=isinstance(error, NotFound),
+            unavailable=isinstance(error, GroupUnavailable),
             forbidden=isinstance(error, Forbidden | Unauthorized),
+            refused=isinstance(error, InvalidRequest),
             relists=max(0, self.replaced - 1),  # the first list is no relist
             events={kind.value: count for kind, count in self._events.items()},
         )

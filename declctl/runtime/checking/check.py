@@ -9,16 +9,18 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from declctl.errors import ManifestErrors
+from declctl.errors import InvalidRequest, ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
 from declctl.kit.files import is_exhausted, shown
-from declctl.manifest import Diagnostic
+from declctl.manifest import Diagnostic, LoadedManifest
+from declctl.manifest.codes import BAD_FIELD_SELECTOR, UNKNOWN_KIND
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
 from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec
@@ -388,3 +390,18 @@ def _source_line(bundle: Bundle, file: str, line: int) -> str | None:
             lines = data.decode("utf-8", "replace").splitlines()
             return lines[line - 1] if line <= len(lines) else None
     return None
+
+
+def refused_request(loaded: LoadedManifest, resource: str, fault: InvalidRequest) -> Diagnostic:
+    """The fault of a manifest whose resource the server refuses to list: as a rule, a field selector."""
+    spec = next(each for each in loaded.controller.resources if each.name == resource)
+    if spec.field_selector and fault.code == HTTPStatus.BAD_REQUEST:
+        return loaded.fault(
+            BAD_FIELD_SELECTOR,
+            (*spec.path, "fieldSelector"),
+            f"the server refuses the field selector {spec.field_selector} of a {spec.kind}: {fault.message}",
+            suggestion="all kinds have metadata.name and metadata.namespace, and a custom one the "
+            "`selectableFields` of its definition; a labelSelector, or the filter of a handler, may do",
+        )
+    message = f"the server can't list {spec.kind} as it is asked to: {fault.message}"
+    return loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message)

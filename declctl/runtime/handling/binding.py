@@ -32,6 +32,7 @@ from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
+from declctl.runtime.handling.failure_log import ClientRefusal
 from declctl.workqueue import Backoff, QueueStatistics
 from declctl.writes import CallScope
 
@@ -151,7 +152,7 @@ class HandlerCounts:
     expression_errors: int = 0  # evaluations of the filter's expression that failed
     timeouts: int = 0  # calls that took longer than the timeout of the handler
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
-    gone: int = 0  # calls that ended as their object was gone, whose status they would write
+    gone: int = 0  # calls that ended as their object was gone, which they would read or write
     conflicts: int = 0  # calls that are made again as others have written meanwhile; part of `retried`
     zombies: int = 0  # calls under way that are not waited for any longer
     last_error: str | None = None  # with the key of its object
@@ -382,6 +383,10 @@ class CallBinding:
     def object_kind(self) -> tuple[str, str] | None:
         """The group and the kind of the handler's objects; None if they are not known."""
         return None
+
+    def lacks(self, key: str, uid: str, refusal: ClientRefusal) -> bool:  # noqa: ARG002 - for other bindings
+        """Whether a refusal is about the object of a call, which no cache has any more. From any thread."""
+        return False
 
     def __post_init__(self) -> None:
         """Derive the policy and the back-off from the plan."""

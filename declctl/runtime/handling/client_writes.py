@@ -86,7 +86,7 @@ class ClientWrites:
             await asyncio.wrap_future(self._take())
 
     def _take(self) -> Future[None]:
-        taking = self._budget.take(_origin().handler)
+        taking = self._budget.take((current_origin() or _UNKNOWN).handler)
         try:
             return asyncio.run_coroutine_threadsafe(taking, self._loop)
         except RuntimeError as error:  # the loop is closed
@@ -114,7 +114,7 @@ class ClientWrites:
                 uid="",
                 resource_version="",
                 manager=manager,
-                origin=_origin(),
+                origin=current_origin() or _UNKNOWN,
                 result=_result(write),
                 seconds=self._clock.monotonic() - began,
                 error=failure,
@@ -122,9 +122,10 @@ class ClientWrites:
         )
 
 
-def _origin() -> WriteOrigin:
+def current_origin() -> WriteOrigin | None:
+    """The call that this thread or task is part of; None without one, or if its hook takes no `ctx`."""
     context: Any = (current_arguments() or {}).get("ctx")
-    return context.origin if isinstance(context, HandlerContext) else _UNKNOWN
+    return context.origin if isinstance(context, HandlerContext) else None
 
 
 def _name_in(write: ClientWrite) -> str:

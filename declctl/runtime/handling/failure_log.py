@@ -11,8 +11,8 @@ text for that case, and raises nothing.
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from declctl.kit.text import exception_text
 from declctl.runtime.log import Log
 
 E = TypeVar("E", bound=BaseException)
+F = TypeVar("F")
 
 SILENCE = 60.0  # seconds between two lines about a handler that waits for a cache, and of a count of lines
 # In characters: the text of an exception may contain a whole object.
@@ -270,13 +271,56 @@ def _is_outdated(failure: BaseException) -> bool:
     error = cause_of(failure, Conflict)
     if error is not None:
         return error.is_outdated
+    return is_refused(failure, lambda refusal: refusal.is_outdated)
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    name: str = ""
+    group: str = ""
+    kind: str = ""  # the name of the resource, or for some refusals the kind
+    causes: list[_Cause] = []
+
+
+class ClientRefusal(msgspec.Struct):
+    """The Status with which an API server has refused a request of an official client, as far as needed."""
+
+    reason: Literal["NotFound", "Conflict"]
+    details: _Details = msgspec.field(default_factory=_Details)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the write was based on a state that is not the newest, as in `Conflict`."""
+        return self.reason == "Conflict" and all(
+            cause.reason != "FieldManagerConflict" for cause in self.details.causes
+        )
+
+
+def is_refused(failure: BaseException, such: Callable[[ClientRefusal], bool]) -> bool:
+    """Whether `such` a 404 or 409 of an official client has made a call fail, as `cause_of` finds it."""
+
+    def find(error: BaseException) -> ClientRefusal | None:
+        refusal = _refusal(error)
+        return refusal if refusal is not None and such(refusal) else None
+
     try:
-        error = _raised(failure)
-        # Of an official client, which takes half a second to import.
-        body = str(getattr(error, "body", "")) if type(error).__name__ == "ConflictException" else ""
-        return '"reason":"Conflict"' in body and "FieldManagerConflict" not in body
+        return _first_in(failure, find) is not None
     except BaseException:  # noqa: BLE001 - user code: an exception may raise where it is read
         return False
+
+
+def _refusal(error: BaseException) -> ClientRefusal | None:
+    # By its attribute: the exceptions of three official clients have it, and take half a second to import.
+    body = getattr(error, "body", None)
+    if not isinstance(body, str | bytes):
+        return None
+    try:
+        return msgspec.json.decode(body, type=ClientRefusal)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # another refusal, or the page of a proxy
+        return None
 
 
 def describe_failure(failure: BaseException) -> str:
@@ -317,21 +361,24 @@ def cause_of(failure: BaseException, kind: type[E]) -> E | None:
     error that is raised in an `except` of the class without `from` is another failure.
     """
     try:
-        return _cause_of(failure, kind)
+        return _first_in(failure, lambda error: error if isinstance(error, kind) else None)
     except BaseException:  # noqa: BLE001 - user code: its cause may raise anything
         return None
 
 
-def _cause_of(failure: BaseException, kind: type[E]) -> E | None:
+def _first_in(failure: BaseException, find: Callable[[BaseException], F | None]) -> F | None:
+    """What `find` finds in a failure or one of its causes; of a group, every member has to have it."""
     error: BaseException | None = failure
     # Not `__context__`: an error that is raised while another one is handled is another failure.
     for _ in range(_LONGEST_CHAIN):
-        if error is None or isinstance(error, kind):
-            return error
+        if error is None:
+            return None
+        if (found := find(error)) is not None:
+            return found
         if isinstance(error, BaseExceptionGroup):
             several: tuple[BaseException, ...] = error.exceptions
-            found = [_cause_of(each, kind) for each in several]
-            return None if None in found else found[0]
+            of_each = [_first_in(each, find) for each in several]
+            return None if None in of_each else of_each[0]
         error = error.__cause__
     return None
 

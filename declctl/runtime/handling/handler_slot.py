@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
@@ -23,10 +23,12 @@ from declctl.kit.pending import PendingItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
+from declctl.objects.resource import name_of
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.failure_log import ClientRefusal
 from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,
@@ -51,11 +53,33 @@ class HandlerBinding(CallBinding):
     """The binding of a handler's slot to one generation."""
 
     informers: Sequence[ManagedInformer] = ()  # to which the handler listens
+    plural: Callable[[], str] = field(default=str, compare=False)  # of the handler's objects; "" if not known
+
+    @property
+    def own_informers(self) -> Sequence[ManagedInformer]:
+        """The caches of the handler's objects."""
+        return self.informers
 
     @property
     def object_kind(self) -> tuple[str, str] | None:
         """The group and the kind of the handler's objects."""
-        return self.informers[0].identity.group_kind if self.informers else None
+        own = self.own_informers
+        return own[0].identity.group_kind if own else None
+
+    def lacks(self, key: str, uid: str, refusal: ClientRefusal) -> bool:
+        """Whether a refusal is about the object of a call, which the caches do not have any more.
+
+        With a 409, another object has to have its key: without one, the object may just be out of scope.
+        """
+        group, kind = self.object_kind or ("", "")
+        details = refusal.details
+        if (details.name, details.group) != (name_of(key), group) or not uid:
+            return False
+        if details.kind not in (kind, self.plural()):
+            return False
+        found = [managed.informer.indexer.get_by_key(key) for managed in self.own_informers]
+        uids = [record.uid for record in found if record is not None]
+        return uid not in uids and (bool(uids) or refusal.reason == "NotFound")
 
     @property
     def reconciles(self) -> bool:

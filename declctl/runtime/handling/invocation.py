@@ -101,6 +101,11 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """The id of what the handler is called for, which its log lines and its writes have, too."""
         raise NotImplementedError
 
+    @property
+    def uid(self) -> str:
+        """The uid of the object of the call; empty if there is none."""
+        raise NotImplementedError
+
     def traced(self) -> TracedCall:
         """What the span of the call says."""
         raise NotImplementedError

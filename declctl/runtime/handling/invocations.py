@@ -77,6 +77,7 @@ from declctl.runtime.handling.failure_log import (
     failure_type,
     internal_fault,
     is_quiet_conflict,
+    is_refused,
 )
 from declctl.runtime.handling.invocation import (
     Invocation,
@@ -521,7 +522,7 @@ class Invocations(ABC, Generic[T]):
                 longest = WAIT_FOR_LIST if fault.is_relisted else LONGEST_WAIT_FOR_SYNC
                 delay = min(invocation.binding.backoff.delay(waits_of(item) + 1), longest)
             return Unsynced(error=describe_failure(fault), fault=fault, retry_in=delay)
-        if all(cause_of(failure, ObjectGone) is not None for failure in failures):
+        if all(self._is_gone(invocation, failure) for failure in failures):
             return Gone(error=describe_failure(failures[0]), fault=failures[0])
         attempt, most = item.attempts + 1 - waits_of(item), invocation.most_attempts
         is_terminal = self._is_terminal(failures)
@@ -535,6 +536,13 @@ class Invocations(ABC, Generic[T]):
             is_terminal=is_terminal,
             is_conflict=again and is_quiet_conflict(failures, attempt),
             becomes_letter=not again and plan.on_failure is OnFailure.DEAD_LETTER and not self._closed,
+        )
+
+    def _is_gone(self, invocation: Invocation[T], failure: BaseException) -> bool:
+        """Whether a call has failed because its object is gone: by a write of `ctx`, or by its clients."""
+        lacks, key, uid = invocation.binding.lacks, invocation.item.key, invocation.uid
+        return cause_of(failure, ObjectGone) is not None or is_refused(
+            failure, lambda refusal: lacks(key, uid, refusal)
         )
 
     def _loop_ended(self, fault: BaseException) -> LoopEnded:
@@ -1022,6 +1030,11 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def event_id(self) -> str:
         """That of the change."""
         return self.change.id
+
+    @property
+    def uid(self) -> str:
+        """That of the object of the change."""
+        return self.change.obj.uid
 
     def traced(self) -> TracedCall:
         """What the span of the call says."""

@@ -5,7 +5,7 @@
 
     hooks are called ───┬── Succeeded      all have returned                     ── the item leaves the queue
                         ├── Failed         one has raised, or took too long      ── back, or given up
-                        ├── Gone           the object is gone that they write    ── the item leaves the queue
+                        ├── Gone           the object is gone that they need     ── the item leaves the queue
                         └── Unsynced       a cache that they read is not filled  ── back, no attempt
 
     cut off ────────────┬── Interrupted    by a fault of declctl itself          ── back, no limit
@@ -96,7 +96,7 @@ class Unsynced(InvocationOutcome, frozen=True, kw_only=True):
 
 
 class Gone(InvocationOutcome, frozen=True, kw_only=True):
-    """The hooks have written the status of their object, which is gone: no attempt can succeed."""
+    """The hooks have read or written their object, which is gone: no attempt can succeed."""
 
     is_timed: ClassVar[bool] = True
 

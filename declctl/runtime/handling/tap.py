@@ -39,7 +39,7 @@ class TapOutcome(StrEnum):
     RETRIED = "retried"  # it failed, and is tried again
     FAILED = "failed"  # it failed, and is given up
     DEAD_LETTER = "deadLetter"  # the same, and `declctl get deadletters` has it
-    GONE = "gone"  # its object is gone, so that its status can't be written; it is not called again
+    GONE = "gone"  # its object is gone, so that it can't be written; it is not called again
     FILTERED = "filtered"  # no hook was called: a filter, or nothing to do
     WAITING = "waiting"  # for a cache that has not synced, or a suspended plugin; it is called again
     OVERDUE = "overdue"  # it is not waited for any longer; another line comes if it returns

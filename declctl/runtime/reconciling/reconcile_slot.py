@@ -85,9 +85,9 @@ class ReconcileBinding(HandlerBinding):
     finalizer: HandlerFinalizer | None = None
 
     @property
-    def object_kind(self) -> tuple[str, str] | None:
-        """The group and the kind of the objects that it reconciles."""
-        return self.sources[0].informers[0].identity.group_kind
+    def own_informers(self) -> Sequence[ManagedInformer]:
+        """The caches of the objects that it reconciles."""
+        return self.sources[0].informers
 
     @property
     def reconciles(self) -> bool:
@@ -574,6 +574,11 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         """That of the request."""
         return self.request.id
 
+    @property
+    def uid(self) -> str:
+        """That of the object that the call has received."""
+        return "" if self.request.obj is None else self.request.obj.uid
+
     def traced(self) -> TracedCall:
         """What the span of the call says."""
         request, binding = self.request, self.binding
@@ -586,7 +591,7 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
             binding.object_kind,
             request.namespace,
             request.name,
-            "" if request.obj is None else request.obj.uid,
+            self.uid,
             causes=tuple(map(str, request.causes)),
             waited=self.lag or 0.0,
         )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from declctl.errors import NotFound, ReloadRefused
+from declctl.errors import InvalidRequest, ReloadRefused
+from declctl.informer.reflector.faults import is_waited_for
 from declctl.kit import Clock, set_within
 from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
@@ -21,7 +22,13 @@ from declctl.manifest.model import DrainPolicy
 from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.checking.allowed_digests import require_reviewed
-from declctl.runtime.checking.check import CheckResult, check_inputs, import_in_child, read_files
+from declctl.runtime.checking.check import (
+    CheckResult,
+    check_inputs,
+    import_in_child,
+    read_files,
+    refused_request,
+)
 from declctl.runtime.checking.config_secrets import has_other_secrets
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -145,15 +152,16 @@ class Reloader:
     async def wait_for_caches(self) -> None:
         """Wait until every cache has synced, for `warmTimeout` at most.
 
-        A kind that the server does not serve is not waited for. If a reload was committed meanwhile, its
-        caches count. The caches of later generations have synced before their commit (`Stage`).
+        What the server does not serve, or refuses, is not waited for (`is_waited_for`). If a reload was
+        committed meanwhile, its caches count. The caches of later generations have synced before their commit
+        (`Stage`).
         """
         began, changed = self._clock.monotonic(), self._changed
-        # A fault may say that the server does not serve a kind.
+        # A fault may say that a cache is not to be waited for.
         calls = self.on_synced, self._services.caches.on_fault
         for each in calls:
             each.append(changed.set)
-        while self._unsynced(missing=False):
+        while self._unsynced(awaited=True):
             assert self.active is not None
             left = began + self.active.plan.reload.warm_timeout - self._clock.monotonic()
             if left <= 0:
@@ -162,7 +170,7 @@ class Reloader:
             changed.clear()
         for each in calls:
             each.remove(changed.set)
-        for name, why in self._unsynced(missing=True).items():
+        for name, why in self._unsynced(awaited=False).items():
             self._log.warning(
                 f"handlers begin without {name}, which has not synced ({why}); a handler that reads it "
                 "before its sync gets NotSynced, and is called again",
@@ -187,15 +195,19 @@ class Reloader:
         found = dict.fromkeys(cached for each in self.active.requirements for cached in caches.of(each))
         return [cached for cached in found if cached.informer.has_synced]
 
-    def _unsynced(self, *, missing: bool) -> Mapping[str, str]:
-        """The resources that have not synced, and why; with `missing`, also kinds that are not served."""
+    def _unsynced(self, *, awaited: bool) -> Mapping[str, str]:
+        """The resources that have not synced, and why; with `awaited`, only those worth waiting for."""
         assert self.active is not None
-        return {
-            requirement.plan.name: cached.informer.why_not_synced()
-            for requirement in self.active.requirements
-            for cached in self._services.caches.of(requirement)
-            if not cached.informer.has_synced and (missing or not isinstance(cached.informer.fault, NotFound))
-        }
+        loaded, found = self.active.inputs.loaded, dict[str, str]()
+        for requirement in self.active.requirements:
+            for cached in self._services.caches.of(requirement):
+                fault = cached.informer.fault
+                if cached.informer.has_synced or (awaited and not is_waited_for(fault)):
+                    continue
+                refused = isinstance(fault, InvalidRequest)
+                why = refused_request(loaded, requirement.plan.name, fault) if refused else None
+                found[requirement.plan.name] = str(why or cached.informer.why_not_synced())
+        return found
 
     async def reload(
         self,

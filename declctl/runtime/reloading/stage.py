@@ -23,6 +23,8 @@ from declctl.errors import (
     ApiError,
     EntryPointError,
     Forbidden,
+    GroupUnavailable,
+    InvalidRequest,
     ManifestErrors,
     NotFound,
     ReloadRefused,
@@ -32,7 +34,7 @@ from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Clock, LoopThread, set_within, to_its_end
-from declctl.manifest import Diagnostic, Plan, plan
+from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan
 from declctl.manifest.model import (
     ALL_EVENTS,
     CacheMode,
@@ -49,7 +51,7 @@ from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_o
 from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
-from declctl.runtime.checking.check import CheckResult, diagnose
+from declctl.runtime.checking.check import CheckResult, diagnose, refused_request
 from declctl.runtime.checking.declaration import Declaration, Fault
 from declctl.runtime.checking.inputs import Inputs, digest_of
 from declctl.runtime.checking.loaded_code import (
@@ -430,6 +432,12 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         raise
 
 
+def _plural(services: RuntimeServices, gvk: GroupVersionKind) -> str:
+    """The name of the resource of a kind, as it was discovered last; empty while it is not known."""
+    known = services.known(gvk)
+    return "" if known is None else known.plural
+
+
 class _Bindings(msgspec.Struct, frozen=True):
     """Makes the bindings of a generation."""
 
@@ -449,6 +457,9 @@ class _Bindings(msgspec.Struct, frozen=True):
 
     def _of_events(self, handler: HandlerPlan) -> HandlerBinding:
         environment = self._environment(handler)
+        informers = self.informers[handler.resource]
+        watch = informers[0].identity.watch
+        gvk = GroupVersionKind.of(watch.api_version, watch.kind)
         return HandlerBinding(
             self.number,
             handler,
@@ -459,7 +470,8 @@ class _Bindings(msgspec.Struct, frozen=True):
             _snapshots(handler.include_snapshots_from, self.listers),
             self._breaker(handler),
             self.digests.of_handler(handler),
-            informers=self.informers[handler.resource],
+            informers=informers,
+            plural=partial(_plural, self.services, gvk),
         )
 
     def _breaker(self, handler: HandlerPlan) -> CircuitBreaker | None:
@@ -504,6 +516,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             breaker=binding.breaker,
             code=binding.code,
             informers=tuple(listened),
+            plural=binding.plural,
             sources=tuple(sources),
             lister=kind.lister,
             finalizer=self._finalizer(handler, gvk, binding.informers),
@@ -861,18 +874,30 @@ class Stage:
             for cached in self._services.caches.of(requirement):
                 if cached not in known:
                     may_be_missing = before is None and name not in moved
-                    await self._until_synced(cached, deadline, timeout, may_be_missing=may_be_missing)
+                    await self._until_synced(
+                        cached, new.inputs.loaded, name, deadline, timeout, may_be_missing=may_be_missing
+                    )
 
     async def _until_synced(
-        self, cached: ManagedInformer, deadline: float, timeout: float, *, may_be_missing: bool
+        self,
+        cached: ManagedInformer,
+        loaded: LoadedManifest,
+        name: str,
+        deadline: float,
+        timeout: float,
+        *,
+        may_be_missing: bool,
     ) -> None:
         informer, changed = cached.informer, asyncio.Event()
         informer.synced.on_open(changed.set)  # a released informer never calls it
         self._services.caches.on_fault.append(changed.set)
         try:
             while not informer.has_synced:
-                if may_be_missing and isinstance(informer.fault, NotFound):
-                    return  # the kind may appear later: a reload accepts that, as a start does
+                fault = informer.fault
+                if may_be_missing and isinstance(fault, NotFound | GroupUnavailable):
+                    return  # the kind may be served later: a reload accepts that, as a start does
+                if isinstance(fault, InvalidRequest):
+                    raise refusal(CheckResult((refused_request(loaded, name, fault),)))
                 left = deadline - self._clock.monotonic()
                 self._refuse_unsynced(cached, timeout, is_late=left <= 0)
                 await set_within(changed, left, clock=self._clock)
@@ -886,7 +911,7 @@ class Stage:
         # A transform that does not return keeps the cache from its sync: the refusal names it.
         if is_late and cached.staged is not None and cached.staged.is_running:
             raise cached.staged.refusal(f"took longer than {timeout:g} s")
-        if isinstance(fault, NotFound):
+        if isinstance(fault, NotFound | GroupUnavailable):
             reason = "NotServed"
         elif isinstance(fault, Forbidden | Unauthorized):
             reason = "Forbidden"

@@ -24,6 +24,7 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.binding import FailureStreak
 from declctl.runtime.handling.handler_loops import HandlerLoops
+from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.reloading.attempts import ReloadRetries
@@ -130,6 +131,21 @@ class ResourceWarnings:
         return True
 
 
+_MISSING, _UNAVAILABLE, _REFUSED = "Missing", "Unavailable", "Refused"
+_NOT_SERVED = (_MISSING, _UNAVAILABLE)  # states of resources that are not waited for
+
+
+def _state_of(parts: Sequence[InformerStatistics]) -> str:
+    """The state of a resource: that of its first watch, unless requests can't succeed as things are."""
+    if all(part.missing for part in parts):
+        return _MISSING
+    if any(part.reflector.unavailable for part in parts):
+        return _UNAVAILABLE
+    if any(part.reflector.refused for part in parts):
+        return _REFUSED
+    return str(parts[0].state)
+
+
 def not_synced(resource: ResourceStatus) -> str:
     """The sentence about a resource that has not synced: the reason, and what to do."""
     why = resource.error or f"{resource.items_listed:,} objects so far"
@@ -214,6 +230,7 @@ class StatusReporter:
         recorder: EventRecorder,
         writes: WriteLedger,
         waiting_writes: Callable[[], Sequence[WaitingWrites]],
+        warnings: ServerWarnings,
         server: Callable[[], ServerStatus],
         requests: Callable[[], Sequence[RequestTotal]],
         retries: ReloadRetries,
@@ -236,6 +253,7 @@ class StatusReporter:
         self._recorder = recorder
         self._writes = writes
         self._waiting_writes = waiting_writes
+        self._warnings = warnings
         self._server = server
         self._requests = requests
         self._retries = retries
@@ -290,10 +308,11 @@ class StatusReporter:
         if not self._caches.defers_starts:
             for resource in resources:
                 self._log_changes(resource)
-        # A kind that the server does not serve is not waited for: it may come years later.
+        # A kind that the server does not serve is not waited for: it may come years later. Nor is a group
+        # whose API service is away: it holds up no rolling update.
         # A cold follower fills no cache. It is ready: a rolling update waits for that.
         is_cold = self._candidate is not None and self._candidate.is_cold
-        waiting = [r.name for r in resources if not r.synced and r.state != "Missing" and not is_cold]
+        waiting = [r.name for r in resources if not r.synced and r.state not in _NOT_SERVED and not is_cold]
         broken = [f"{r.name}: {r.error}" for r in resources if r.error]
         if waiting:
             self._conditions.set(
@@ -427,6 +446,8 @@ class StatusReporter:
             writes=self._writes.totals(),
             write_retries=self._writes.retries(),
             waiting_writes=self._waiting_writes(),
+            warnings=self._warnings.newest(),
+            warning_totals=self._warnings.totals(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),
@@ -625,7 +646,6 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
     for part in parts:
         for kind, count in part.events.items():
             events[str(kind)] = events.get(str(kind), 0) + count
-    states = [str(part.state) for part in parts]
     return ResourceStatus(
         name=name,
         synced=all(part.synced for part in parts),
@@ -639,7 +659,7 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
         last_event_age=round(min(ages), 3) if ages else None,
         error=next((part.error for part in parts if part.error), None),
         error_type=next((part.reflector.error_type for part in parts if part.error), None),
-        state="Missing" if all(part.missing for part in parts) else states[0] if states else "",
+        state=_state_of(parts),
         items_listed=sum(part.items_listed for part in parts),
         events=events,
         queued=sum(part.controller.queued for part in parts),

@@ -20,6 +20,7 @@ from declctl.objects.refusals import granting_command
 from declctl.runtime.checking.loaded_code import READY, LoadedPlugin
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
+from declctl.runtime.handling.server_warnings import ServerWarning, WarningTotal
 from declctl.runtime.log import LogLevelStatus
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
@@ -314,7 +315,7 @@ HANDLER_FIGURES = (
     Figure(
         "gone",
         "declctl_handler_gone",
-        "Calls that ended because the object was gone whose status they would have written.",
+        "Calls that ended because the object was gone that they would have read or written.",
     ),
     Figure(
         "conflicts",
@@ -454,6 +455,16 @@ WAITING_WRITE_FIGURES = (
         "declctl_writes_waiting",
         "Writes of a handler that wait for the rate limit of `spec.writes`; absent if none waits.",
         counts=False,
+    ),
+)
+
+
+# Each row has the labels handler and kind.
+WARNING_FIGURES = (
+    Figure(
+        "count",
+        "declctl_server_warnings",
+        "Warnings of the API server, by the handler whose call has sent the request, and by kind.",
     ),
 )
 
@@ -637,6 +648,10 @@ class ResourceStatus(msgspec.Struct, frozen=True):
             return f"grant list and watch on it ({how}), and it goes on by itself"
         if any(part.missing for part in waiting):
             return "mend its apiVersion and kind, or install its definition, and it goes on by itself"
+        if any(part.reflector.unavailable for part in self.informers):
+            return "mend the API service of its group (`kubectl get apiservices`), and it goes on by itself"
+        if any(part.reflector.refused for part in self.informers):
+            return "mend its entry in the manifest, such as its fieldSelector: the server refuses the request"
         return "it goes on by itself"
 
     def document(self) -> dict[str, Any]:
@@ -724,6 +739,8 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     write_retries: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])  # by reason
     # By handler whose writes wait for the rate limit; the one that has waited longest comes first.
     waiting_writes: Sequence[WaitingWrites] = ()
+    warnings: Sequence[ServerWarning] = ()  # of the API server, the newest first
+    warning_totals: Sequence[WarningTotal] = ()  # by handler and kind
     machinery: MachineryStatus = msgspec.field(default_factory=MachineryStatus)
     abandoned_calls: Sequence[
         AbandonedCall
@@ -756,6 +773,7 @@ _METRICS_ALONE = (
     "last_reload_seconds",
     "reload_retries",
     "client_requests",
+    "warning_totals",
     "files_followed",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.

@@ -25,6 +25,7 @@ from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.queue_listing import QueueListing
+from declctl.runtime.handling.server_warnings import WarningTotal
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.log import LogLevelControl
 from declctl.runtime.reloading.attempts import RetryStatus
@@ -146,6 +147,7 @@ STATUS = ControllerStatus(
         WriteTotal("notify", "apply", "succeeded", 12),
         WriteTotal("notify", "patch_status", "skipped", 4),
     ),
+    warning_totals=(WarningTotal("web", "v1 Pod", 7),),
     write_retries={"too_many_requests": 2, "conflict": 1},
     waiting_writes=(WaitingWrites("notify", 300, 6.2),),
     client_requests=(RequestTotal("GET", "200", 31), RequestTotal("PATCH", "<error>", 2)),

@@ -86,6 +86,7 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_recorded_events_total": ("counter", {"posted": 20, "repeated": 7, "failed": 3, "dropped": 500}),
     "declctl_writes_total": ("counter", {"notify succeeded apply": 12, "notify skipped patch_status": 4}),
     "declctl_writes_waiting": ("gauge", {"notify": 300}),
+    "declctl_server_warnings_total": ("counter", {"web v1 Pod": 7}),
     "declctl_write_retries_total": ("counter", {"too_many_requests": 2, "conflict": 1}),
     "declctl_leader": ("gauge", {"": 1}),
     "declctl_plugin_ready": ("gauge", {"slack": 1, "pager": 0}),

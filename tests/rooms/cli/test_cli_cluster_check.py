@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.cli.validate import ask_cluster
-from declctl.errors import ApiError, Forbidden, NotFound, Unreachable
+from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound, Unreachable
 from declctl.manifest import Diagnostic, ManifestSource, load
 from declctl.manifest.rights import HandlerCode
 from declctl.objects import GroupVersionKind, KubeObject, Resource
@@ -47,10 +47,15 @@ class Server:
         missing: str = "",
         selected: Sequence[str] = (),  # the namespaces that every selector matches
         schemas: Mapping[str, Any] | None = None,
+        selects: ApiError | None = None,  # what it says to every field selector
     ) -> None:
+        self._selects = selects or Forbidden(403, "Forbidden", "no")
         self._refuses, self._error, self._forbidden, self._missing = refuses, error, forbidden, missing
         self._selected, self._schemas = selected, schemas
-        self.kinds = {"Pod": kind_of("v1", "Pod"), "Node": kind_of("v1", "Node", namespaced=False)}
+        self.kinds: dict[str, Resource | ApiError] = {
+            "Pod": kind_of("v1", "Pod"),
+            "Node": kind_of("v1", "Node", namespaced=False),
+        }
         self.asked: list[tuple[str, str, str]] = []
         self.names: dict[tuple[str, str, str], list[str]] = {}  # of the objects that were asked about
         self.selectors: list[str] = []
@@ -58,9 +63,11 @@ class Server:
     async def discover(self, gvk: GroupVersionKind) -> Resource:
         if self._error:
             raise self._error
-        if gvk.kind not in self.kinds or gvk.api_version != self.kinds[gvk.kind].gvk.api_version:
+        if isinstance(known := self.kinds.get(gvk.kind), ApiError):
+            raise known
+        if known is None or gvk.api_version != known.gvk.api_version:
             raise NotFound(404, "NotFound", f"the server does not serve {gvk}")
-        return self.kinds[gvk.kind]
+        return known
 
     async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
         if path == "/apis":
@@ -69,6 +76,9 @@ class Server:
             if path == "/openapi/v3/api/v1":
                 self.asked.append(("get", "schemas", ""))
                 return {"components": {"schemas": self._schemas or {}}}
+            if "?limit=1&fieldSelector=" in path:
+                self.selectors.append(unquote(path))
+                raise self._selects
             if path.startswith("/api/v1/namespaces?labelSelector="):
                 self.selectors.append(unquote(path.partition("=")[2]))
                 return {"items": [{"metadata": {"name": name}} for name in self._selected]}
@@ -86,11 +96,13 @@ class Server:
         return {"status": {"allowed": asked not in self._refuses}}
 
 
-def faults(server: Server, text: str = MANIFEST, *methods: str) -> list[Diagnostic]:
+def faults(
+    server: Server, text: str = MANIFEST, *methods: str, code: HandlerCode | None = None
+) -> list[Diagnostic]:
     """What the server has against a manifest whose handler `h` uses these methods of ctx."""
     loaded = load(ManifestSource("manifest.yaml", text.encode()), environ={})
-    code = {"h": HandlerCode(frozenset(methods))}
-    return list(asyncio.run(ask_cluster(loaded, server, code=code)).faults)
+    used = {"h": code or HandlerCode(frozenset(methods))}
+    return list(asyncio.run(ask_cluster(loaded, server, code=used)).faults)
 
 
 def rule(group: str, resource: str, verbs: str) -> str:
@@ -120,6 +132,30 @@ def test_a_kind_that_the_server_lacks_is_shown_at_its_line():
     server.kinds["Node"] = kind_of("apps/v1", "Node", namespaced=False)
     (fault,) = faults(server)
     assert fault.suggestion == 'did you mean "apiVersion: apps/v1"? The cluster serves Node there'
+
+
+def test_a_field_selector_that_the_server_refuses_is_shown_at_its_line():
+    """It would never sync, and no other place of the manifest shows that; a missing right is told alone."""
+    text = MANIFEST.replace("kind: Pod\n", 'kind: Pod\n      fieldSelector: "spec.size=1"\n')
+    server = Server(selects=InvalidRequest(400, "BadRequest", "field label not supported: spec.size"))
+    (fault,) = faults(server, text)
+    assert (fault.code, fault.line, fault.column) == ("DCL033", 10, 22)
+    refused = (
+        "the server refuses the field selector spec.size=1 of a Pod: field label not supported: spec.size"
+    )
+    assert fault.message == refused
+    assert server.selectors == ["/api/v1/namespaces/team-a/pods?limit=1&fieldSelector=spec.size=1"]
+    assert faults(Server(), text) == []
+
+
+def test_a_group_that_does_not_answer_is_shown_at_its_kind_and_the_rest_is_checked():
+    """A metrics API without a backend does not keep the mistake in another line from being found."""
+    away = GroupUnavailable(503, "ServiceUnavailable", "the API service of x does not answer")
+    server = Server(("list", "pods", "team-a"))
+    server.kinds["Node"] = away
+    found = faults(server)
+    assert [(fault.code, fault.line) for fault in found] == [("DCL052", 12), ("DCL051", 7)]
+    assert found[0].message == away.message
 
 
 def test_a_missing_permission_names_verb_and_namespace():
@@ -212,6 +248,15 @@ def test_a_field_that_the_kind_of_a_watch_lacks_is_shown_in_its_expression():
     (fault,) = faults(Server(schemas=POD_SCHEMAS), manifest)
     assert (fault.code, fault.message) == ("DCL054", "a Pod has no field phaze in obj.status")
     assert fault.source_line[fault.column - 1 :].startswith("phaze == 'x'")
+
+
+def test_a_field_that_code_writes_to_a_status_and_the_kind_lacks_is_a_warning_at_the_code():
+    """The server would drop it in silence: the condition Ready would never be there."""
+    server, code = Server(schemas=POD_SCHEMAS), HandlerCode(status_fields=frozenset({"phase", "phaze"}))
+    (fault,) = faults(server, MANIFEST, code=code)
+    assert (fault.code, fault.severity, fault.line) == ("DCL054", "warning", 14)
+    assert fault.message == "h writes status.phaze, and a Pod has no field status.phaze"
+    assert (fault.suggestion or "").startswith('did you mean "phase"? The server drops it')
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ writes:
 - {handler: web, verb: patch_status, result: skipped, count: 4}
 waitingWrites:
 - {handler: web, waiting: 1300, oldestSeconds: 26.4}
+warnings:
+- {handler: web, kind: v1 Pod, text: a is gone, count: 7, last: "2026-01-01T11:59:55Z"}
 """)
 WATCH = {"resource": "pods", "mapTo": "annotation (example.dev/app)", "led": 3, "keys": 5}
 WATCH |= {"ledNowhere": 1234, "noKeys": 2}
@@ -191,6 +193,7 @@ def test_what_not_each_controller_has_is_a_table_of_its_own(shown):
         "\nweb pods annotation (example.dev/app) 3 5 1,234 2\n",
         "WRITES OF VERB RESULT COUNT\nweb apply succeeded 12\nweb patch_status skipped 4\n",
         "WAITS FOR THE RATE LIMIT WRITES FOR\nweb 1,300 26s\n",
+        "WARNING OF THE SERVER FOR HANDLER COUNT LAST TEXT\nv1 Pod web 7 5s ago a is gone\n",
         "LOG LEVEL START SET BACK\ndebug info in 10m\n",
     ):
         assert table in f"{text}\n"

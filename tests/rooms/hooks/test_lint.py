@@ -7,7 +7,7 @@ import pytest
 from declctl.hooks.bundle import Bundle, closure
 from declctl.hooks.lint import lint, ordinary_modules
 from declctl.hooks.loader import GenerationNamespace
-from declctl.hooks.usage import methods_used
+from declctl.hooks.usage import keywords_used, methods_used
 from declctl.testing import BundleDir
 from tests.rooms.hooks.conftest import bundle_of, without_mark
 
@@ -203,6 +203,23 @@ def used(source: str, entry_point: str = "handlers", *, hooks: tuple[str, ...] =
 )
 def test_a_method_is_found_where_code_uses_it(source: str, found: set[str]) -> None:
     assert used(source) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("async def f(ctx): await ctx.patch_status(conditions=[], files=1)", {"conditions", "files"}),
+        ("def f(ctx): ctx.sync.patch_status([], **more)", {"conditions"}),
+        ("def f(c): g(c)\ndef g(c): c.patch_status(files=1)\ndef h(c): c.patch_status(no=1)", {"files"}),
+        ("from helpers import tell\ndef f(ctx): tell(ctx)", {"told"}),
+        ("def f(ctx): ctx.patch(files=1)", set()),
+    ],
+)
+def test_the_fields_of_a_status_are_those_that_calls_name(source: str, found: set[str]) -> None:
+    """Where the function leads to them, in its module or another one."""
+    files = {"handlers.py": source.encode(), "helpers.py": b"def tell(ctx): ctx.patch_status(told=1)"}
+    fields = keywords_used(Bundle("", files), "handlers:f", "patch_status", first="conditions")
+    assert fields == found
 
 
 TWO = """

@@ -6,6 +6,7 @@ from declctl.errors import (
     Conflict,
     Expired,
     Forbidden,
+    GroupUnavailable,
     InvalidRequest,
     MalformedAnswer,
     NotFound,
@@ -43,6 +44,7 @@ def status(kind, code=0, reason="", **more):
 EXPIRED, TOO_LARGE = status(Expired, 410), status(TooLargeResourceVersion, 504)
 BUSY, REFUSED, MISSING = status(TooManyRequests, 429), status(Forbidden, 403), status(NotFound, 404)
 FAILS, GONE, BROKEN, BUG = status(ServerError, 500), Unreachable("x"), MalformedAnswer("x"), RuntimeError("x")
+AWAY = status(GroupUnavailable, 503)
 SILENT, ENDLESS = WatchSilent("x"), NoInitialEventsEnd("x")
 COMPACTED = ServerError(500, "InternalError", "required revision has been compacted")
 
@@ -58,6 +60,7 @@ def at_once(then, **more):
         *((fault, Transition(AGAIN)) for fault in (GONE, ShortWatch("x"), BUSY, REFUSED, BROKEN, BUG)),
         (status(Unauthorized, 401), Transition(AGAIN)),
         (status(ServerError, 503), Transition(AGAIN)),
+        (AWAY, Transition(AGAIN)),
         (EXPIRED, at_once(Starting())),
         (TOO_LARGE, Transition(MOST_RECENT)),
         (status(InvalidRequest, 400), Transition(MOST_RECENT)),
@@ -80,6 +83,7 @@ def test_a_watch_is_resumed_wherever_that_can_help(fault, transition):
         (BUG, Circumstances("10", repeated=1), Starting()),
         (COMPACTED, Circumstances("10", repeated=4), AGAIN),
         (COMPACTED, Circumstances("10", repeated=5), Starting()),
+        (AWAY, Circumstances("10", repeated=5), AGAIN),
         (EXPIRED, Circumstances("10", fruitless=True), Starting()),
     ],
     ids=[
@@ -88,6 +92,7 @@ def test_a_watch_is_resumed_wherever_that_can_help(fault, transition):
         "so is a bug",
         "a server that fails four times at a version",
         "one that says 500 instead of 410 does not keep the cache old for ever",
+        "a group whose API service is away would answer no list either",
         "410 right after a list is waited out",
     ],
 )
@@ -104,7 +109,7 @@ def test_what_happens_again_at_a_version_leads_to_a_list(fault, at, then):
         (status(InvalidRequest, 422), at_once(Listing(), gives_up_streaming=True)),
         (ENDLESS, at_once(Listing())),
         (SILENT, at_once(Listing())),
-        *((fault, Transition(Starting())) for fault in (GONE, BUSY, REFUSED, MISSING)),
+        *((fault, Transition(Starting())) for fault in (GONE, BUSY, REFUSED, MISSING, AWAY)),
         *((fault, Transition(Listing())) for fault in (FAILS, BROKEN, BUG)),
     ],
 )

@@ -1,9 +1,12 @@
 """A slot: what is delivered, what waits, what a new binding changes, and how long changes and calls take."""
 
 import asyncio
+import json
 import threading
 import timeit
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +16,7 @@ from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification
 from declctl.runtime.handling.binding import HANDLER_BOUNDS, Filter
-from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, fails, rebind
+from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, fails, make_record, rebind
 
 A, M, D, R = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED, ChangeType.RESYNC
 
@@ -68,29 +71,61 @@ def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added
     assert (figures.queued, figures.merged, figures.dropped) == (0, 0, 3)
 
 
-def test_a_call_whose_object_is_gone_is_not_repeated_and_the_next_change_comes(bench, added) -> None:
-    """Its status can never be written: the Deleted does not wait behind it for ever."""
+def official(reason: str, name: str = "a", kind: str = "pods") -> Exception:
+    """The exception of an official client for a refusal; none of its classes are imported here."""
+    details = {"name": name, "kind": kind}
+    return _Official(json.dumps({"kind": "Status", "reason": reason, "details": details}))
+
+
+class _Official(Exception):
+    @property
+    def body(self) -> str:
+        return str(self)
+
+
+@pytest.mark.parametrize(
+    ("error", "cached", "is_gone"),
+    [
+        (ObjectGone(404, "NotFound", "a is gone"), "uid-default-a", True),  # of a write of ctx
+        (official("NotFound"), None, True),
+        (official("NotFound", kind="Pod"), "another", True),
+        (official("Conflict"), "another", True),
+        (ExceptionGroup("both", [official("NotFound"), official("Conflict")]), "another", True),
+        (official("NotFound"), "uid-default-a", False),  # the cache lags
+        (official("Conflict"), None, False),  # it may be out of scope alone
+        (official("AlreadyExists"), "another", False),
+        (official("NotFound", name="child"), None, False),
+        (official("NotFound", kind="secrets"), None, False),  # a child of its name
+        (ExceptionGroup("both", [official("NotFound"), official("NotFound", "child")]), None, False),
+    ],
+)
+def test_a_call_whose_object_is_gone_is_not_repeated_and_the_next_change_comes(
+    bench, added, error, cached, is_gone
+) -> None:
+    """It can never succeed: the Deleted does not wait behind it for ever. Another object may still come."""
     heard = []
 
     def writes(change) -> None:
         heard.append(change.type)
         if change.type == "Added":
-            raise ObjectGone(404, "NotFound", "a is gone")
+            raise error
 
-    slot = bench.slot(writes, adds="a", retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
+    binding = bench.binding(writes, retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
+    record = None if cached is None else make_record("a", uid=cached)
+    cache = SimpleNamespace(indexer=SimpleNamespace(get_by_key={"default/a": record}.get))
+    managed = SimpleNamespace(identity=SimpleNamespace(group_kind=("", "Pod")), informer=cache)
+    slot = bench.bound(replace(binding, informers=(managed,), plural=lambda: "pods"))
+    slot.add_all([added("a")])
     item = slot.queue.take()
     slot.add_all([added("a", D)])
     slot.work(item)
     bench.work()
-    assert heard == [A, D]
+    assert heard == ([A, D] if is_gone else [A])
     figures = slot.statistics()
-    assert (figures.gone, figures.succeeded, figures.retried, figures.failed) == (1, 1, 0, 0)
+    assert (figures.gone, figures.succeeded, figures.retried) == ((1, 1, 0) if is_gone else (0, 0, 1))
 
 
-OFFICIAL = type("ConflictException", (Exception,), {"body": '{"reason":"Conflict"}'})()
-
-
-@pytest.mark.parametrize("error", [Conflict(409, "Conflict", "modified"), OFFICIAL])
+@pytest.mark.parametrize("error", [Conflict(409, "Conflict", "modified"), official("Conflict")])
 def test_a_conflict_that_is_retried_is_a_line_for_a_search_and_a_count(bench, error) -> None:
     """Others have written meanwhile, and the next call reads it; what stays in conflict is an error."""
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import ApiError, NotFound, UsageError
+from declctl.errors import ApiError, GroupUnavailable, NotFound, ServerError, UsageError
 from declctl.objects import GroupVersionKind
 from declctl.transport.discovery import Discovery, ResourceName
 
@@ -24,6 +24,8 @@ class Server:
             raise NotFound(404, "NotFound", "404 page not found")
         if "broken" in path:
             raise ApiError("503")
+        if isinstance(self.groups[path], ApiError):
+            raise self.groups[path]
         return self.groups[path]
 
 
@@ -45,6 +47,16 @@ def test_a_kind_has_its_own_subresources_only(core):
         found(Server(**served), GroupVersionKind.of("v1", kind)).subresources for kind in ("Pod", "Node")
     )
     assert (pods, nodes) == ({"log"}, {"status"})
+
+
+@pytest.mark.parametrize("server_answers", [True, False])
+def test_a_group_that_does_not_answer_is_told_from_a_server_that_does_not(server_answers):
+    """A metrics API without a backend is no outage: other watches go on, and nothing waits for it."""
+    away = ServerError(503, "ServiceUnavailable", "service unavailable")
+    server = Server(**{"/apis/ex.io/v1": away, "/version": {} if server_answers else away})
+    with pytest.raises(ServerError, match="service unavailable") as raised:
+        found(server, GroupVersionKind.of("ex.io/v1", "Foo"))
+    assert isinstance(raised.value, GroupUnavailable) is server_answers
 
 
 def test_a_custom_kind_is_asked_for_in_its_group():
