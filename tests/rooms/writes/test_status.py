@@ -4,6 +4,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.objects import GroupVersionKind
@@ -176,10 +177,22 @@ def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> 
     assert len(scene.server.sent("PATCH")) == 1
 
 
-def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
-    scene.server.errors = [NotFound(404, "NotFound", "gone")]
-    with pytest.raises(ObjectGone):
+@pytest.mark.parametrize(
+    ("lives", "below", "fault"),
+    [(False, ["status"], ObjectGone), (True, [], NoStatusSubresource), (True, ["status"], NotFound)],
+)
+def test_only_an_object_that_is_gone_ends_its_call(scene, patch, view, lives, below, fault) -> None:
+    """A 404 may also mean that its definition has lost the subresource, or that the server is not ready."""
+
+    async def change() -> None:
+        scene.resources["WebApp"] = replace(scene.resources["WebApp"], subresources=frozenset(below))
+
+    scene.server.during, scene.server.errors = change, [NotFound(404, "NotFound", "gone")]
+    if lives:
+        scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "51"}}
+    with pytest.raises((NotFound, NoStatusSubresource)) as raised:
         patch(view(), [READY])
+    assert type(raised.value) is fault
 
 
 def test_fields_are_merged_and_removed(scene, patch, view) -> None:
