@@ -261,7 +261,8 @@ async def _find_in(
             found[key] = _Found(stray, [])
         found[key].carriers.append(each.carrier)
     if alone:
-        missed.append(f"{scope.kind} outside of {', '.join(alone)} (no right to list it in the whole cluster)")
+        there = ", ".join(alone)
+        missed.append(f"{scope.kind} outside of {there} (no right to list it in the whole cluster)")
 
 
 async def _release(client: Client, search: FinalizerSearch, *, yes: bool) -> int:

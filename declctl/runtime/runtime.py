@@ -795,7 +795,7 @@ class Runtime:
             return parts.slots.cancel() + parts.schedules.cancel()
 
         def lost(_: str) -> None:
-            # Also of a process that ends already: no call of it goes on for long beside those of a new leader.
+            # Also of a process that ends already: its calls must not go on beside those of a new leader.
             seconds = min(self.seconds_left, candidate.seconds_to_end)
             self._grace = GracePeriod(seconds, clock=self._clock)
             self._stopping.set()
@@ -833,10 +833,8 @@ class Runtime:
         """End the process although its end has not come to its end."""
         if self._watchdog.seconds:
             return self._left_blocked()
-        return self._left(
-            f"what runs has not ended within {grace.seconds:g} s (lifecycle.gracePeriod, or what a lost lease "
-            "leaves)"
-        )
+        time = f"{grace.seconds:g} s (lifecycle.gracePeriod, or what a lost lease leaves)"
+        return self._left(f"what runs has not ended within {time}")
 
     def _left(self, why: str) -> int:
         self._log.error(f"{why}: ending without it")

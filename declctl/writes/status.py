@@ -226,7 +226,7 @@ class StatusWriter:
                 raise
             except NotFound:
                 await self._read(resource, obj)
-                # The object lives. Its definition may have lost the subresource; else, another call may succeed.
+                # The object lives: its definition may have lost the subresource.
                 self._forget(resource.gvk)
                 await self._with_status(resource.gvk)
                 raise
