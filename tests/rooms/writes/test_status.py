@@ -168,31 +168,29 @@ def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) 
     assert len(state["status"]["conditions"]) == 50
 
 
-def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
-    """The status of the old one says nothing about the new one."""
-    scene.server.errors = [Conflict(409, "Conflict", "modified")]
-    scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
-    with pytest.raises(ObjectGone, match="WebApp team-a/shop has been deleted and created again"):
-        patch(view(), [READY], seconds=1.0)
-    assert len(scene.server.sent("PATCH")) == 1
-
-
 @pytest.mark.parametrize(
-    ("lives", "below", "fault"),
-    [(False, ["status"], ObjectGone), (True, [], NoStatusSubresource), (True, ["status"], NotFound)],
+    ("code", "uid", "below", "fault", "said"),
+    [
+        (409, "uid-2", ["status"], ObjectGone, "WebApp team-a/shop has been deleted and created again"),
+        (404, None, ["status"], ObjectGone, "not found"),
+        (404, "uid-shop", [], NoStatusSubresource, "have no status subresource"),
+        (404, "uid-shop", ["status"], NotFound, "refused"),
+    ],
 )
-def test_only_an_object_that_is_gone_ends_its_call(scene, patch, view, lives, below, fault) -> None:
+def test_only_an_object_that_is_gone_ends_its_call(scene, patch, view, code, uid, below, fault, said) -> None:
     """A 404 may also mean that its definition has lost the subresource, or that the server is not ready."""
 
     async def change() -> None:
         scene.resources["WebApp"] = replace(scene.resources["WebApp"], subresources=frozenset(below))
 
-    scene.server.during, scene.server.errors = change, [NotFound(404, "NotFound", "gone")]
-    if lives:
-        scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-shop", "resourceVersion": "51"}}
-    with pytest.raises((NotFound, NoStatusSubresource)) as raised:
-        patch(view(), [READY])
+    scene.server.during = change
+    scene.server.errors = [Conflict(409, "Conflict", "") if code == 409 else NotFound(404, "", "refused")]
+    if uid is not None:
+        scene.server.answers["GET", PATH] = {"metadata": {"uid": uid, "resourceVersion": "77"}}
+    with pytest.raises((NotFound, NoStatusSubresource), match=said) as raised:
+        patch(view(), [READY], seconds=1.0)
     assert type(raised.value) is fault
+    assert len(scene.server.sent("PATCH")) == 1
 
 
 def test_fields_are_merged_and_removed(scene, patch, view) -> None:
