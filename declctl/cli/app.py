@@ -1125,8 +1125,8 @@ def release_finalizers(
     """Remove the finalizers of a manifest, or of its running process, from all objects that have them.
 
     declctl_finalize is not called: what it would clean up stays. It is for the end of a controller, and for
-    an edit that removes a finalizer. It exits 0 if no object has it any more, 1 if the answer was no, 2 if
-    nothing could be done.
+    an edit that removes a finalizer. It exits 0 if no object that was looked at has it any more, 1 if the
+    answer was no, 2 if nothing could be done.
     """
     from declctl.cli.finalizers import release_finalizers as release
 

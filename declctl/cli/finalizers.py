@@ -240,8 +240,11 @@ async def _find_in(
     """Add the objects of one kind to `found`, and what was not looked at to `missed`. Raises ApiError."""
     of_kind = scope.kind.group, scope.kind.kind
     names = {name for *kind, name in found if tuple(kind) == of_kind}
+    alone: list[str] = []  # the namespaces that are looked at, without the right to the whole cluster
 
     async def find(namespace: str | None) -> list[AddedFinalizer]:
+        if namespace is not None:
+            alone.append(namespace)
         added, is_whole = await find_added(
             client, scope.kind, search.controller, names=names, namespace=namespace, most_pages=most_pages
         )
@@ -257,6 +260,9 @@ async def _find_in(
             stray = NamedFinalizer(each.handler, each.finalizer, scope.kind, in_manifest=False)
             found[key] = _Found(stray, [])
         found[key].carriers.append(each.carrier)
+    if alone:
+        there = ", ".join(alone)
+        missed.append(f"{scope.kind} outside of {there} (no right to list it in the whole cluster)")
 
 
 async def _release(client: Client, search: FinalizerSearch, *, yes: bool) -> int:

@@ -191,7 +191,10 @@ class Candidate:
 
     @property
     def seconds_to_end(self) -> float:
-        """The seconds after a missed `renewDeadline` for which no other process can lead, by equal clocks."""
+        """The seconds after a missed `renewDeadline` for which no other process can lead, by equal clocks.
+
+        A process that has lost its lease has them for its end.
+        """
         return self.spec.lease_duration - self.spec.renew_deadline
 
     @property

@@ -709,7 +709,7 @@ class Runtime:
                     task.cancel()
             if parts.candidate is not None:
                 parts.candidate.stop_taking()
-            grace = self._grace_period(parts.candidate)
+            grace = self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
             # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()
             await end_calls(
@@ -803,6 +803,12 @@ class Runtime:
         def end() -> int:
             return parts.slots.cancel() + parts.schedules.cancel()
 
+        def lost(_: str) -> None:
+            # Also of a process that ends already: its calls must not go on beside those of a new leader.
+            seconds = min(self.seconds_left, candidate.seconds_to_end)
+            self._grace = GracePeriod(seconds, clock=self._clock)
+            self._stopping.set()
+
         await candidate.run(
             TakeoverSteps(
                 fill_caches=parts.caches.start_deferred,
@@ -812,21 +818,9 @@ class Runtime:
                 synced_caches=parts.reloader.synced_caches,
                 begin=begin,
                 end=end,
-                lost=lambda _: self._stopping.set(),
+                lost=lost,
             )
         )
-
-    def _grace_period(self, candidate: "Candidate | None") -> GracePeriod:
-        """The time for the end, which began with the request to stop.
-
-        After a lost lease, it ends before another process can lead.
-        """
-        if candidate is not None and candidate.is_lost:
-            seconds = min(self._grace_seconds, candidate.seconds_to_end)
-            self._grace = GracePeriod(seconds, clock=self._clock)
-        elif self._grace is None:
-            self._grace = GracePeriod(self._grace_seconds, clock=self._clock)
-        return self._grace
 
     @property
     def _grace_seconds(self) -> float:
@@ -848,7 +842,8 @@ class Runtime:
         """End the process although its end has not come to its end."""
         if self._watchdog.seconds:
             return self._left_blocked()
-        return self._left(f"what runs has not ended within the {grace.seconds:g} s of lifecycle.gracePeriod")
+        time = f"{grace.seconds:g} s (lifecycle.gracePeriod, or what a lost lease leaves)"
+        return self._left(f"what runs has not ended within {time}")
 
     def _left(self, why: str) -> int:
         self._log.error(f"{why}: ending without it")

@@ -120,7 +120,10 @@ class FinalizerWriter:
             try:
                 return await self._gate.send(write, target.origin)
             except NotFound:
-                return None
+                found = await self._read(target)
+                if found is None or found["metadata"].get("uid") != target.uid:
+                    return None
+                raise  # a proxy has answered, or a server that is not ready
             except Conflict as error:
                 await self._gate.wait_after(error, conflicts)
                 conflicts += 1

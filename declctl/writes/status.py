@@ -239,8 +239,14 @@ class StatusWriter:
                 return await self._patch(
                     change, resource, manager, origin, is_own=is_own, reads_first=reads_first
                 )
-            except NotFound as error:
-                raise ObjectGone(error.code, error.reason, error.message) from error
+            except ObjectGone:
+                raise
+            except NotFound:
+                await self._read(resource, obj)
+                # The object lives: its definition may have lost the subresource.
+                self._forget(resource.gvk)
+                await self._with_status(resource.gvk)
+                raise
 
     async def _patch(
         self,
@@ -300,10 +306,14 @@ class StatusWriter:
         return resource
 
     async def _read(self, resource: Resource, obj: ObjectView) -> "_KnownStatus":
-        found = await self._gate.read(resource, obj.namespace, obj.name)
+        """The present status. Raises ObjectGone if the object has gone, also if it was made again."""
+        try:
+            found = await self._gate.read(resource, obj.namespace, obj.name)
+        except NotFound as error:
+            raise ObjectGone(error.code, error.reason, error.message) from error
         metadata = found.get("metadata") or {}
         if metadata.get("uid") != obj.uid:
-            raise NotFound(404, "NotFound", f"{obj['kind']} {obj.key} has been deleted and created again")
+            raise ObjectGone(404, "NotFound", f"{obj['kind']} {obj.key} has been deleted and created again")
         return _KnownStatus(str(metadata.get("resourceVersion")), _fields(found), {})
 
     def _remember(self, uid: str, written: Written, patch: KubeObject) -> None:

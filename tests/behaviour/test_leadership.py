@@ -521,6 +521,21 @@ def test_a_process_that_stops_drains_and_then_releases(
     assert process.log.find("the lease default/web is released") is not None
 
 
+def test_a_process_that_loses_the_lease_while_it_ends_leaves_its_calls(
+    bundle, controller, rival, board, config_map
+) -> None:
+    """A call that takes its time after SIGTERM does not go on for 25 s beside those of a new leader."""
+    bundle.write("manifest.yaml", SPEC % ", leaseDuration: 4s, renewDeadline: 3s")
+    bundle.write("code.py", LONG_CALLS.replace("async def seen", "async def unused") + "\ndef seen(): pass\n")
+    process: ControllerUnderTest = controller(bundle.path, objects=[config_map("a", v="1")])
+    until("the call runs", lambda: ("sync begins",) in board.told, timeout=30)
+    process.runtime.stop()
+    until("it has heard of it", lambda: _stops(process), timeout=30)
+    rival.takes()
+    assert process.stop(timeout=20) == 1
+    assert process.log.find("what runs has not ended within 1 s") is not None
+
+
 def _stops(process: ControllerUnderTest) -> bool:
     election = process.status().leader_election
     return election is not None and election.state == "Stopping"

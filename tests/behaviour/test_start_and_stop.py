@@ -148,7 +148,7 @@ def test_an_end_that_hangs_is_left_a_second_after_the_grace_period(rig, sandbox)
         log=log,
     )
     assert runtime.run() == 1
-    assert log.find("what runs has not ended within the 0.5 s of lifecycle.gracePeriod: ending without it")
+    assert log.find("what runs has not ended within 0.5 s (lifecycle.gracePeriod, or what a lost lease")
     assert runtime.machinery.stop(), "its thread has ended"
 
 

@@ -68,10 +68,11 @@ def test_objects_are_listed_wherever_they_are(declctl, cluster):
     found = declctl("finalizers", "list", *OF_CLUSTER, "-o", "json").document["objects"]
     assert [row["key"] for row in found] == ["default/a", "team-b/b"]
     assert found[0]["deletionTimestamp"] is None
-    # A Role of a namespace is enough for its objects.
+    # A Role of a namespace is enough for its objects, and it is told that others were not looked at.
     cluster.faults.refuse(403, Match("list", "configmaps"), times=1)
     ended = declctl("finalizers", "list", *OF_CLUSTER)
-    assert ended.err == f"1 object has {NAME} (ConfigMap)\n"
+    left_out = "not looked at: v1 ConfigMap outside of default (no right to list it in the whole cluster)"
+    assert ended.err == f"{left_out}\n1 object has {NAME} (ConfigMap)\n"
 
 
 def test_a_release_takes_only_ours(declctl, cluster):

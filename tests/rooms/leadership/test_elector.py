@@ -204,15 +204,6 @@ def test_a_late_answer_does_not_continue_a_term():
     assert [event.name for event, _ in election.take_events()][-2:] == ["STOPPED_LEADING", "STARTED_LEADING"]
 
 
-async def test_the_leader_stops_at_once_when_another_name_is_in_the_lease():
-    """Written by hand, or by a process that has seen no older lease: the next renewal finds it."""
-    async with Scene() as s:
-        s.leases.put(**OTHER)
-        await s.clock.advance(2)
-        assert not s.leads
-        assert "the lease belongs to other" in await s.task
-
-
 async def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it():
     """Its holder may still act: a follower waits for the rest of the time, and creates it then."""
     leases = Leases(OTHER)

@@ -100,9 +100,13 @@ def test_conflicts_have_an_end(scene, scope, view):
     assert scene.ledger.retries()["conflict"] == 5
 
 
-def test_a_gone_object_needs_nothing(scene, scope, view):
+def test_only_a_gone_object_needs_nothing(scene, scope, view):
+    """A proxy answers 404 for an object that lives, which would keep its finalizer for ever."""
     scene.server.answers["PATCH", PATH] = NotFound(404, "NotFound", "gone")
     assert _change(scene, scope, view(), adds=True) is None
+    scene.server.answers["GET", PATH] = _stored(NAME)
+    with pytest.raises(NotFound):
+        _change(scene, scope, view(metadata={"finalizers": [NAME]}), adds=False)
 
 
 def test_what_a_transform_may_have_dropped_is_read(scene, scope, view):

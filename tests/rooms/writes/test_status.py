@@ -4,6 +4,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.kit.secret_values import secret_values
@@ -168,19 +169,29 @@ def test_calls_for_one_object_wait_for_each_other(scene, scope, view, handlers) 
     assert len(state["status"]["conditions"]) == 50
 
 
-def test_an_object_that_was_created_again_is_another_one(scene, patch, view) -> None:
-    """The status of the old one says nothing about the new one."""
-    scene.server.errors = [Conflict(409, "Conflict", "modified")]
-    scene.server.answers["GET", PATH] = {"metadata": {"uid": "uid-2", "resourceVersion": "77"}, "status": {}}
-    with pytest.raises(ObjectGone, match="WebApp team-a/shop has been deleted and created again"):
+@pytest.mark.parametrize(
+    ("code", "uid", "below", "fault", "said"),
+    [
+        (409, "uid-2", ["status"], ObjectGone, "WebApp team-a/shop has been deleted and created again"),
+        (404, None, ["status"], ObjectGone, "not found"),
+        (404, "uid-shop", [], NoStatusSubresource, "have no status subresource"),
+        (404, "uid-shop", ["status"], NotFound, "refused"),
+    ],
+)
+def test_only_an_object_that_is_gone_ends_its_call(scene, patch, view, code, uid, below, fault, said) -> None:
+    """A 404 may also mean that its definition has lost the subresource, or that the server is not ready."""
+
+    async def change() -> None:
+        scene.resources["WebApp"] = replace(scene.resources["WebApp"], subresources=frozenset(below))
+
+    scene.server.during = change
+    scene.server.errors = [Conflict(409, "Conflict", "") if code == 409 else NotFound(404, "", "refused")]
+    if uid is not None:
+        scene.server.answers["GET", PATH] = {"metadata": {"uid": uid, "resourceVersion": "77"}}
+    with pytest.raises((NotFound, NoStatusSubresource), match=said) as raised:
         patch(view(), [READY], seconds=1.0)
+    assert type(raised.value) is fault
     assert len(scene.server.sent("PATCH")) == 1
-
-
-def test_an_object_that_is_gone_has_no_status(scene, patch, view) -> None:
-    scene.server.errors = [NotFound(404, "NotFound", "gone")]
-    with pytest.raises(ObjectGone):
-        patch(view(), [READY])
 
 
 def test_fields_are_merged_and_removed(scene, patch, view) -> None:
