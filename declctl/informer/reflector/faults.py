@@ -391,9 +391,9 @@ class Deadline:
         # A `touch` only stores the time, so the deadline is computed again after each sleep.
         while (left := self._left()) > 0:
             if self._on_wait is None:
-                await self._clock.sleep(left)
+                await self._clock.pause(left)
                 continue
-            await self._clock.sleep(min(left, _WAIT_SECONDS))
+            await self._clock.pause(min(left, _WAIT_SECONDS))
             now = self._clock.monotonic()
             if self._left() > 0:
                 self._on_wait(now - self._began, now - self._heard)
