@@ -38,7 +38,10 @@ class Clock(Protocol):
         ...
 
     async def pause(self, seconds: float) -> None:
-        """As `sleep`, between two looks at what others change: an `AdvancingClock` makes no stop for it."""
+        """As `sleep`, for upkeep, and between two looks at what others change.
+
+        An `AdvancingClock` makes no stop for its end: it goes on, and wakes it at the next stop.
+        """
         ...
 
 
@@ -114,7 +117,7 @@ class AdvancingClock(SystemClock):
         await self._sleep(seconds, stops=True)
 
     async def pause(self, seconds: float) -> None:
-        """As `sleep`, but an advance goes on beyond its end, and wakes it at the next stop."""
+        """As `sleep`, but an advance makes no stop for its end, and wakes it at the next one."""
         await self._sleep(seconds, stops=False)
 
     def attach(self, rest: Callable[[], Rest]) -> None:

@@ -184,7 +184,7 @@ class Sandbox:
 
     async def _send_bookmarks(self) -> None:
         while True:
-            await self.clock.sleep(self._interval)
+            await self.clock.pause(self._interval)
             self._hub.bookmark()
 
     def _changed(self, resource: ResourceId, change: StoreEvent) -> None:
