@@ -499,11 +499,13 @@ class ControllerUnderTest:
         return "; ".join(parts) or "it was busy, and is done now"
 
     def _rest(self) -> Rest:
-        """Wait until calls, and what can be called now, are done; for a second at most."""
+        """Wait until caches have all changes, and what can be called now is done; for a second at most."""
         until, first = time.monotonic() + _PATIENCE_SECONDS, None
         while True:
+            self.sandbox.faults.bookmark()
+            version = self.sandbox.faults.history.version
             try:
-                rest, busy = self.on_machinery(self._work(), LOOK_SECONDS)
+                rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
                 return Rest(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
@@ -516,7 +518,7 @@ class ControllerUnderTest:
             first = first or rest.figures
             time.sleep(_FIRST_PAUSE_SECONDS)
 
-    async def _work(self) -> tuple[Rest, Mapping[object, int]]:
+    async def _work(self, version: int) -> tuple[Rest, Mapping[object, int]]:
         """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
         parts = self.runtime.parts
         for slot in parts.slots.all():
@@ -525,6 +527,8 @@ class ControllerUnderTest:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         busy: dict[object, int] = {parts.attempts: int(parts.attempts.is_busy)}
+        for resource in parts.observer.resources():
+            busy[resource.name] = not _has_seen(resource, version)
         figures: list[object] = []
         for slot in parts.slots.all():
             queue, seconds = slot.queue.statistics(), slot.queue.next_due()
@@ -532,7 +536,7 @@ class ControllerUnderTest:
             due = min(due, seconds or float("inf"))
             figures.append(queue)
         for each in parts.schedules.statistics():
-            busy[each.name] = each.running
+            busy[each.name, "schedule"] = each.running
             figures.append((each.succeeded, each.failed, each.running))
         return Rest(figures, due), busy
 
