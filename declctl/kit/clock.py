@@ -241,7 +241,8 @@ class ManualClock:
         end = self._time + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
-            self._time, _, waiter = heapq.heappop(self._sleepers)
+            moment, _, waiter = heapq.heappop(self._sleepers)
+            self._time = max(self._time, moment)  # `set` may have passed it
             if not waiter.done():
                 waiter.set_result(None)
             await self.settle()

@@ -295,8 +295,8 @@ class ControllerUnderTest:
         """Move the time of the controller and of its sandbox ahead; what becomes due meanwhile runs.
 
         Retries, requeues, schedules, leases, resyncs and watches get their turns at their times, in order,
-        and `ctx.now()` is that time. Returns when the calls that were due have ended. A call that takes more than
-        a second of this machine is not waited for. Its `timeout` goes by the time of this machine, too.
+        and `ctx.now()` is that time. Returns when the calls that were due have ended. A call that takes more
+        than a second of this machine is not waited for. Its `timeout` goes by the time of this machine, too.
 
         Raises UsageError with a clock that the test has given, which the test moves itself. Raises
         AssertionError if there is always something to do, without any time passing.
