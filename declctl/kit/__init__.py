@@ -1,6 +1,6 @@
 """Clocks, latches, loops, the keyed queue and safe reads of files: general tools that know no Kubernetes."""
 
-from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Rest, SystemClock, set_within
+from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Standstill, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
 from declctl.kit.loops import (
     Latch,
@@ -20,7 +20,7 @@ __all__ = [
     "Latch",
     "LoopThread",
     "ManualClock",
-    "Rest",
+    "Standstill",
     "SystemClock",
     "all_open",
     "call_on",

@@ -69,7 +69,7 @@ class SystemClock:
         await self.sleep(seconds)
 
 
-class Rest(NamedTuple):
+class Standstill(NamedTuple):
     """What an attached part of a test says when nothing of it can run before time has passed."""
 
     figures: object  # equal ones before and after: nothing has run in between
@@ -102,7 +102,7 @@ class AdvancingClock(SystemClock):
         self._lock = threading.Lock()  # guards `_sleepers`
         self._sleepers: set[_Sleeper] = set()
         self._begun = 0  # sleeps so far, without pauses
-        self._parts: list[Callable[[], Rest]] = []
+        self._parts: list[Callable[[], Standstill]] = []
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start."""
@@ -120,11 +120,11 @@ class AdvancingClock(SystemClock):
         """As `sleep`, but an advance makes no stop for its end, and wakes it at the next one."""
         await self._sleep(seconds, stops=False)
 
-    def attach(self, rest: Callable[[], Rest]) -> None:
+    def attach(self, rest: Callable[[], Standstill]) -> None:
         """Let an advance wait for a part of the test: `rest` blocks until the part can't go on by itself."""
         self._parts.append(rest)
 
-    def detach(self, rest: Callable[[], Rest]) -> None:
+    def detach(self, rest: Callable[[], Standstill]) -> None:
         """Undo `attach`; no effect for a part that is not attached."""
         if rest in self._parts:
             self._parts.remove(rest)

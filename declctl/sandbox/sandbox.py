@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from aiohttp import web
 
 from declctl.errors import SandboxError
-from declctl.kit import AdvancingClock, Clock, Rest, SystemClock
+from declctl.kit import AdvancingClock, Clock, Standstill, SystemClock
 from declctl.objects import KubeObject
 from declctl.sandbox import kinds
 from declctl.sandbox.faults import Faults, Ledger
@@ -136,11 +136,11 @@ class Sandbox:
             "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
         }
 
-    async def rest(self) -> Rest:
+    async def rest(self) -> Standstill:
         """Answer what has arrived, and send what waits, as far as that needs no time to pass."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        return Rest((self._api.begun, self._api.ended, self.store.history.version))
+        return Standstill((self._api.begun, self._api.ended, self.store.history.version))
 
     async def churn(self, rate: float) -> None:
         """Make `rate` changes a second to demo pods, until cancelled; raises SandboxError for 0 or less."""
@@ -325,7 +325,7 @@ class SandboxThread:
         """All objects of a kind."""
         return self._call(lambda: self._sandbox.store.objects(kind, namespace))
 
-    def _rest(self) -> Rest:
+    def _rest(self) -> Standstill:
         return self._run(self._sandbox.rest())
 
     def _call(self, call: Callable[[], _T]) -> _T:

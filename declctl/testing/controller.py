@@ -22,7 +22,7 @@ import structlog
 
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
-from declctl.kit import AdvancingClock, Clock, Rest
+from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -498,7 +498,7 @@ class ControllerUnderTest:
                 parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
         return "; ".join(parts) or "it was busy, and is done now"
 
-    def _rest(self) -> Rest:
+    def _rest(self) -> Standstill:
         """Wait until caches have all changes, and what can be called now is done; for a second at most."""
         until, first = time.monotonic() + _PATIENCE_SECONDS, None
         while True:
@@ -507,7 +507,7 @@ class ControllerUnderTest:
             try:
                 rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
-                return Rest(None)
+                return Standstill(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
                 return rest
@@ -518,7 +518,7 @@ class ControllerUnderTest:
             first = first or rest.figures
             time.sleep(_FIRST_PAUSE_SECONDS)
 
-    async def _work(self, version: int) -> tuple[Rest, Mapping[object, int]]:
+    async def _work(self, version: int) -> tuple[Standstill, Mapping[object, int]]:
         """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
         parts = self.runtime.parts
         for slot in parts.slots.all():
@@ -538,7 +538,7 @@ class ControllerUnderTest:
         for each in parts.schedules.statistics():
             busy[each.name, "schedule"] = each.running
             figures.append((each.succeeded, each.failed, each.running))
-        return Rest(figures, due), busy
+        return Standstill(figures, due), busy
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):

@@ -142,7 +142,7 @@ def take_lease(process: ControllerUnderTest, rival: Rival) -> None:
     rival.dies()
     process.advance(SHORT / 2)
     assert not process.status().leader
-    process.advance(SHORT)
+    process.advance(SHORT / 2 + 1)
 
 
 def take_over(process: ControllerUnderTest, rival: Rival) -> None:
@@ -246,7 +246,7 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(team, sandbox, rival,
     """A namespace came into the set while the watch of namespaces was held back: it is not overlooked."""
     sandbox.faults.silence("namespaces")
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
-    take_lease(process, rival)
+    take_lease(team, rival)
     until(
         "it asks which namespaces there are, or acts",
         lambda: (

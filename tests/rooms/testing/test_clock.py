@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from declctl.errors import UsageError
-from declctl.kit import AdvancingClock, LoopThread, ManualClock, Rest, SystemClock
+from declctl.kit import AdvancingClock, LoopThread, ManualClock, Standstill, SystemClock
 from declctl.testing import BundleDir, ControllerUnderTest, Logged, running, until
 from declctl.testing.pytest_plugin import bundle_dir, controller, handler_log, manual_clock, sandbox
 
@@ -156,10 +156,10 @@ def test_each_sleep_ends_at_its_time_and_in_order(periods: list[int], steps: lis
             await clock.sleep(began + due - clock.monotonic())
             woken.append((due, clock.monotonic() - began - due))
 
-    async def rest() -> Rest:
+    async def rest() -> Standstill:
         for _ in range(20):
             await asyncio.sleep(0)
-        return Rest(len(woken))
+        return Standstill(len(woken))
 
     clock.attach(lambda: loop.submit(rest()).result())
     for period in periods:
@@ -179,7 +179,7 @@ def test_a_clock_refuses_what_it_can_not_do(manual_clock: ManualClock) -> None:
     with pytest.raises(ValueError, match="time goes ahead only, not by -1 s"):
         AdvancingClock().advance(-1)
     clock, numbers = AdvancingClock(), iter(range(10**9))
-    clock.attach(lambda: Rest(next(numbers)))
+    clock.attach(lambda: Standstill(next(numbers)))
     with pytest.raises(TimeoutError, match="not at rest within 0"):
         clock.advance(1, timeout=0.1)
     assert manual_clock.monotonic() == manual_clock.monotonic()
