@@ -30,6 +30,7 @@ from harness.server import Server
 from harness.text import Table, plain
 
 from declctl.cli.run import SWITCH_SECONDS
+from declctl.kit import SystemClock
 from declctl.testing import BundleDir, ControllerUnderTest, until
 
 _PATIENCE = 600.0  # seconds
@@ -148,6 +149,7 @@ class _ServerAsSandbox:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.clock = SystemClock()
 
     def load(self, objects: Sequence[Any]) -> None:
         """Does nothing, as the server makes its own objects."""

@@ -1,6 +1,6 @@
 """Clocks, latches, loops, the keyed queue and safe reads of files: general tools that know no Kubernetes."""
 
-from declctl.kit.clock import Clock, ManualClock, SystemClock, set_within
+from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Standstill, SystemClock, set_within
 from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
 from declctl.kit.loops import (
     Latch,
@@ -13,12 +13,14 @@ from declctl.kit.loops import (
 )
 
 __all__ = [
+    "AdvancingClock",
     "Clock",
     "KeyedQueue",
     "KeyedQueueStatistics",
     "Latch",
     "LoopThread",
     "ManualClock",
+    "Standstill",
     "SystemClock",
     "all_open",
     "call_on",

@@ -7,9 +7,15 @@ import asyncio
 import heapq
 import itertools
 import random
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+_SHORTEST_STEP = 0.01  # seconds of an advance, so that short sleeps in a row do not make it endless
 
 
 class Clock(Protocol):
@@ -31,6 +37,13 @@ class Clock(Protocol):
         """Return when `seconds` have passed on this clock; zero or less only yields."""
         ...
 
+    async def pause(self, seconds: float) -> None:
+        """As `sleep`, for upkeep, and between two looks at what others change.
+
+        An `AdvancingClock` makes no stop for its end: it goes on, and wakes it at the next stop.
+        """
+        ...
+
 
 class SystemClock:
     """The real time of this machine."""
@@ -50,6 +63,134 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep on the running event loop."""
         await asyncio.sleep(max(0.0, seconds))
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep on the running event loop."""
+        await self.sleep(seconds)
+
+
+class Standstill(NamedTuple):
+    """What an attached part of a test says when nothing of it can run before time has passed."""
+
+    figures: object  # equal ones before and after: nothing has run in between
+    due: float = float("inf")  # seconds until it has something to do, apart from what sleeps on the clock
+
+
+@dataclass(eq=False)
+class _Sleeper:
+    """A task that sleeps on an `AdvancingClock`."""
+
+    due: float  # monotonic seconds
+    stops: bool  # whether an advance stops at `due`
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)  # set when the clock was moved
+
+
+class AdvancingClock(SystemClock):
+    """The time of this machine, plus the seconds of all calls of `advance`. Used by any thread.
+
+    It is the one clock of an API server in memory and of the controllers under test. These run while the
+    test waits, so their clock has to run, too. `ManualClock` stands still, for code that the test calls.
+
+    An advance goes from one due time to the next one, in their order. At each it stops until all that has
+    become due has run: every `attach`ed part is asked to rest, and is asked again until nothing has changed.
+    So each sleep ends at its time, and not at the end of the whole advance.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0.0  # seconds
+        self._lock = threading.Lock()  # guards `_sleepers`
+        self._sleepers: set[_Sleeper] = set()
+        self._begun = 0  # sleeps so far, without pauses
+        self._parts: list[Callable[[], Standstill]] = []
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start."""
+        return time.monotonic() + self._ahead
+
+    def now(self) -> datetime:
+        """The time in UTC."""
+        return datetime.now(UTC) + timedelta(seconds=self._ahead)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep on the running event loop, until the time has passed or was advanced beyond it."""
+        await self._sleep(seconds, stops=True)
+
+    async def pause(self, seconds: float) -> None:
+        """As `sleep`, but an advance makes no stop for its end, and wakes it at the next one."""
+        await self._sleep(seconds, stops=False)
+
+    def attach(self, rest: Callable[[], Standstill]) -> None:
+        """Let an advance wait for a part of the test: `rest` blocks until the part can't go on by itself."""
+        self._parts.append(rest)
+
+    def detach(self, rest: Callable[[], Standstill]) -> None:
+        """Undo `attach`; no effect for a part that is not attached."""
+        if rest in self._parts:
+            self._parts.remove(rest)
+
+    def advance(self, seconds: float, *, timeout: float = 30.0) -> None:
+        """Move the time ahead, and let all that becomes due run at its time. Blocks the calling thread.
+
+        Raises ValueError for a step back, and TimeoutError if at one stop the attached parts do not come to
+        rest within `timeout` seconds of this machine; the time stays where it is then.
+        """
+        if seconds < 0:
+            raise ValueError(f"time goes ahead only, not by {seconds:g} s")
+        end = self.monotonic() + seconds
+        try:
+            while (due := self._at_rest(timeout)) < end:
+                self._move(due)
+            self._move(end)
+            self._at_rest(timeout)
+        finally:
+            self._wake(float("inf"))  # timers of the loops go by the time of this machine: they begin anew
+
+    async def _sleep(self, seconds: float, *, stops: bool) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = _Sleeper(self.monotonic() + seconds, stops)
+        with self._lock:
+            self._sleepers.add(sleeper)
+            self._begun += stops
+        try:
+            while (left := sleeper.due - self.monotonic()) > 0:
+                sleeper.moved.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await sleeper.moved.wait()
+        finally:
+            with self._lock:
+                self._sleepers.remove(sleeper)
+
+    def _at_rest(self, timeout: float) -> float:
+        """Return when nothing can run before time has passed; returns the time at which something is due."""
+        until, before = time.monotonic() + timeout, None
+        while True:
+            now = self.monotonic()
+            self._wake(now)
+            found = [rest() for rest in tuple(self._parts)]
+            with self._lock:
+                after = [self._begun, *(each.figures for each in found)]
+                due = [each.due for each in self._sleepers if each.stops and each.due > now]
+            if after == before:
+                due += (now + each.due for each in found)
+                return max(min(due, default=float("inf")), now + _SHORTEST_STEP)
+            if time.monotonic() >= until:
+                raise TimeoutError(f"not at rest within {timeout:g} s")
+            before = after
+
+    def _move(self, moment: float) -> None:
+        self._ahead += max(0.0, moment - self.monotonic())
+
+    def _wake(self, until: float) -> None:
+        """Wake what is due until a moment, in the order of the due times."""
+        with self._lock:
+            woken = sorted((each for each in self._sleepers if each.due <= until), key=lambda each: each.due)
+        for each in woken:
+            with suppress(RuntimeError):  # the loop is closed
+                each.loop.call_soon_threadsafe(each.moved.set)
 
 
 class ManualClock:
@@ -78,6 +219,10 @@ class ManualClock:
         """Always the `jitter` given at the start."""
         return self._jitter
 
+    async def pause(self, seconds: float) -> None:
+        """As `sleep`."""
+        await self.sleep(seconds)
+
     async def sleep(self, seconds: float) -> None:
         """Wait until `advance` has passed the wake-up time."""
         if seconds <= 0:
@@ -96,7 +241,8 @@ class ManualClock:
         end = self._time + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
-            self._time, _, waiter = heapq.heappop(self._sleepers)
+            moment, _, waiter = heapq.heappop(self._sleepers)
+            self._time = max(self._time, moment)  # `set` may have passed it
             if not waiter.done():
                 waiter.set_result(None)
             await self.settle()
@@ -115,9 +261,13 @@ class ManualClock:
         return min(waiting) - self._time if waiting else None
 
 
-async def set_within(event: asyncio.Event, seconds: float, *, clock: Clock) -> bool:
-    """Wait until `event` is set, for `seconds` of `clock` at most. Returns whether it is set."""
-    waits, timer = asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))
+async def set_within(event: asyncio.Event, seconds: float, *, clock: Clock, looks: bool = False) -> bool:
+    """Wait until `event` is set, for `seconds` of `clock` at most. Returns whether it is set.
+
+    With `looks`, the wait is a `pause` of the clock.
+    """
+    wait = clock.pause if looks else clock.sleep
+    waits, timer = asyncio.ensure_future(event.wait()), asyncio.ensure_future(wait(seconds))
     try:
         await asyncio.wait([waits, timer], return_when=asyncio.FIRST_COMPLETED)
         return event.is_set()

@@ -302,6 +302,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
         breakers=CircuitBreakers(clock=clock, log=log),
         metrics=PluginMetrics(log=log),
+        clock=clock,
         dry_run=options.dry_run,
     )
     lifecycle = Lifecycle(log)
@@ -602,11 +603,6 @@ class Runtime:
     def status(self) -> ControllerStatus:
         """The status of the whole controller at this moment. From any thread."""
         return replace(self.parts.observer.status(), machinery=self._watchdog.status)
-
-    def wake_workers(self) -> None:
-        """Let the workers look for what is due: its clock was moved. On the machinery loop."""
-        for slot in self.parts.slots.all():
-            slot.wake()
 
     def unfinished(self) -> str:
         """What is unfinished, in words; empty if the controller is at rest."""

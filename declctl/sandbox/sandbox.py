@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from aiohttp import web
 
 from declctl.errors import SandboxError
-from declctl.kit import Clock, SystemClock
+from declctl.kit import AdvancingClock, Clock, Standstill, SystemClock
 from declctl.objects import KubeObject
 from declctl.sandbox import kinds
 from declctl.sandbox.faults import Faults, Ledger
@@ -29,6 +29,7 @@ from declctl.sandbox.store import Churn, ObjectStore
 from declctl.sandbox.watches import Hub
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "customresourcedefinitions")
+_TURNS: Final = 20  # of the loop: a request that has arrived is answered within these
 _T = TypeVar("_T")
 
 
@@ -135,6 +136,12 @@ class Sandbox:
             "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "default"}}],
         }
 
+    async def rest(self) -> Standstill:
+        """Answer what has arrived, and send what waits, as far as that needs no time to pass."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        return Standstill((self._api.begun, self._api.ended, self.store.history.version))
+
     async def churn(self, rate: float) -> None:
         """Make `rate` changes a second to demo pods, until cancelled; raises SandboxError for 0 or less."""
         if rate <= 0:
@@ -177,7 +184,7 @@ class Sandbox:
 
     async def _send_bookmarks(self) -> None:
         while True:
-            await self.clock.sleep(self._interval)
+            await self.clock.pause(self._interval)
             self._hub.bookmark()
 
     def _changed(self, resource: ResourceId, change: StoreEvent) -> None:
@@ -204,7 +211,10 @@ class _OnLoop:
 
 
 class SandboxThread:
-    """The same server, from any thread. Every method waits until the loop has done what it asks for."""
+    """The same server, from any thread. Every method waits until the loop has done what it asks for.
+
+    By default its `clock` is one that a test can advance.
+    """
 
     def __init__(
         self,
@@ -215,7 +225,8 @@ class SandboxThread:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        self._sandbox = Sandbox(clock=clock, bookmark_interval=bookmark_interval, seed=seed)
+        self.clock: Clock = AdvancingClock() if clock is None else clock
+        self._sandbox = Sandbox(clock=self.clock, bookmark_interval=bookmark_interval, seed=seed)
         self._listen = (host, port)
         # Both are None outside of `with`.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -236,11 +247,15 @@ class SandboxThread:
         finally:
             if not started:
                 self._end_loop()
+        if isinstance(self.clock, AdvancingClock):
+            self.clock.attach(self._rest)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(self.clock, AdvancingClock):
+            self.clock.detach(self._rest)
         try:
             if self._churning is not None:
                 self._churning.cancel()
@@ -309,6 +324,9 @@ class SandboxThread:
     def objects(self, kind: str, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind."""
         return self._call(lambda: self._sandbox.store.objects(kind, namespace))
+
+    def _rest(self) -> Standstill:
+        return self._run(self._sandbox.rest())
 
     def _call(self, call: Callable[[], _T]) -> _T:
         async def on_loop() -> _T:

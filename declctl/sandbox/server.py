@@ -53,6 +53,7 @@ class Api:
         outage: Callable[[float], None],
     ) -> None:
         self.host = ""
+        self.begun = self.ended = 0  # requests so far
         self._store = store  # the objects; all writes go through its writer and remover
         self._hub = hub  # the open watches; `_watch` opens and closes them
         self._faults = faults  # asked once for each request about a resource
@@ -81,10 +82,13 @@ class Api:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
+        self.begun += 1
         try:
             return await self._answer(request)
         except Refusal as refusal:
             return _refused(refusal)
+        finally:
+            self.ended += 1
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._check_sender(request)

@@ -306,7 +306,7 @@ async def _expire(
 ) -> None:
     ends = clock.monotonic() + seconds
     if seconds >= _LAST_BOOKMARK_SECONDS:
-        await clock.sleep(seconds - _LAST_BOOKMARK_SECONDS)
+        await clock.pause(seconds - _LAST_BOOKMARK_SECONDS)
         bookmark(watcher)
-    await clock.sleep(ends - clock.monotonic())
+    await clock.pause(ends - clock.monotonic())
     watcher.end()

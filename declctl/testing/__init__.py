@@ -11,9 +11,8 @@ The controller is that of `declctl run --sandbox`, in threads of the test's proc
 `declctl.testing.pytest_plugin`. This package is not for production.
 """
 
-from declctl.kit import ManualClock
+from declctl.kit import AdvancingClock, ManualClock
 from declctl.testing.bundle import BundleDir, ConfigMapDir, configmap_dir
-from declctl.testing.clock import AdvancingClock
 from declctl.testing.controller import ControllerUnderTest, Line, Logged, running, until
 
 __all__ = [

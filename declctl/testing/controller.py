@@ -22,7 +22,7 @@ import structlog
 
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
-from declctl.kit import Clock
+from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -32,7 +32,6 @@ from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
-from declctl.testing.clock import AdvancingClock
 from declctl.transport import Client
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
+_PATIENCE_SECONDS = 1.0  # of this machine, in which an advance waits for a call that does nothing to be seen
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -196,7 +196,8 @@ class ControllerUnderTest:
     - `objects`: loaded into the sandbox before the start.
     - `sandbox`: the API server, by default a new one that ends with the controller.
     - `watch`: reload when files change. By default a test calls `reload`.
-    - `clock`: the clock of the runtime, by default one that `advance` can move ahead.
+    - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
+      A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -217,9 +218,12 @@ class ControllerUnderTest:
         self._manifest = manifest
         self._objects = list(objects)
         self._own_sandbox = sandbox is None
-        self.sandbox = SandboxThread() if sandbox is None else sandbox
+        self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
         self._watch = watch
-        self.clock: Clock = AdvancingClock() if clock is None else clock
+        self.clock = self.sandbox.clock
+        if clock not in (None, self.clock):
+            raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
+        self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -239,7 +243,7 @@ class ControllerUnderTest:
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
             RunOptions(self._path(), watch=self._watch, namespace="default", mutation_detector=True),
-            connect=lambda: Client.from_kubeconfig_dict(kubeconfig),
+            connect=lambda: Client.from_kubeconfig_dict(kubeconfig, clock=self.clock),
             fronts=[self._front],
             children=CHILDREN,
             clock=self.clock,
@@ -257,6 +261,8 @@ class ControllerUnderTest:
         except BaseException:
             self.stop()
             raise
+        if isinstance(self.clock, AdvancingClock):
+            self.clock.attach(self._rest)
         return self
 
     def stop(self, timeout: float = 30.0) -> int:
@@ -265,6 +271,8 @@ class ControllerUnderTest:
         Raises AssertionError if the controller has not ended after `timeout` seconds.
         """
         runtime, thread = self._runtime, self._thread
+        if isinstance(self.clock, AdvancingClock):
+            self.clock.detach(self._rest)
         try:
             if runtime is not None and thread is not None and thread.is_alive():
                 runtime.stop()
@@ -284,16 +292,22 @@ class ControllerUnderTest:
         return self.on_machinery(self.runtime.reload(asked=True, force=force), timeout)
 
     def advance(self, seconds: float) -> None:
-        """Move the time of the controller ahead: retries, schedules and resyncs that are due then come now.
+        """Move the time of the controller and of its sandbox ahead; what becomes due meanwhile runs.
 
-        The sandbox and the `timeout` of a call go by the time of this machine. Raises UsageError with a clock
-        that the test has given, which the test moves itself.
+        Retries, requeues, schedules, leases, resyncs and watches get their turns at their times, in order,
+        and `ctx.now()` is that time. Returns when the calls that were due have ended. A call that takes more
+        than a second of this machine is not waited for. Its `timeout` goes by the time of this machine, too.
+
+        Raises UsageError with a clock that the test has given, which the test moves itself. Raises
+        AssertionError if there is always something to do, without any time passing.
         """
+        __tracebackhide__ = True
         if not isinstance(self.clock, AdvancingClock):
             raise UsageError("the controller has a clock of the test: move that one")
-        self.clock.advance(seconds)
-        # Workers wait by the time of this machine for the next change that is due.
-        self.on_machinery(_called(self.runtime.wake_workers), LOOK_SECONDS)
+        try:
+            self.clock.advance(seconds, timeout=WAIT_SECONDS)
+        except TimeoutError as late:
+            raise AssertionError(f"{late} while time was advanced: {self._what_is_left(0)}") from None
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced.
@@ -311,9 +325,12 @@ class ControllerUnderTest:
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
-        version = self._version()
+        version = self.sandbox.faults.history.version
 
         def at_rest() -> bool:
+            # A watch without events gets to the version by a bookmark only. One that has been opened since
+            # the last look has had none.
+            self.sandbox.faults.bookmark()
             try:
                 return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
             except TimeoutError:  # its loop is busy
@@ -457,11 +474,13 @@ class ControllerUnderTest:
         try:
             until(state, condition, timeout=timeout)
         except AssertionError:
-            try:
-                left = self.on_machinery(self._left(version), LOOK_SECONDS)
-            except TimeoutError:
-                left = f"its machinery loop has not answered for {LOOK_SECONDS:g} s"
-            raise AssertionError(f"not {state} within {timeout:g} s: {left}") from None
+            raise AssertionError(f"not {state} within {timeout:g} s: {self._what_is_left(version)}") from None
+
+    def _what_is_left(self, version: int) -> str:
+        try:
+            return self.on_machinery(self._left(version), LOOK_SECONDS)
+        except TimeoutError:
+            return f"its machinery loop has not answered for {LOOK_SECONDS:g} s"
 
     async def _left(self, version: int) -> str:
         """What is not done, in words: caches and handlers with their last errors, and the next keys."""
@@ -479,12 +498,47 @@ class ControllerUnderTest:
                 parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
         return "; ".join(parts) or "it was busy, and is done now"
 
-    def _version(self) -> int:
-        """The newest version of the sandbox. Sends it to all watches as a bookmark."""
-        version = self.sandbox.faults.history.version
-        # After the read: otherwise a watch without events might never get to the version.
-        self.sandbox.faults.bookmark()
-        return version
+    def _rest(self) -> Standstill:
+        """Wait until caches have all changes, and what can be called now is done; for a second at most."""
+        until, first = time.monotonic() + _PATIENCE_SECONDS, None
+        while True:
+            self.sandbox.faults.bookmark()
+            version = self.sandbox.faults.history.version
+            try:
+                rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
+            except RuntimeError:  # it has ended
+                return Standstill(None)
+            self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
+            if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
+                return rest
+            if time.monotonic() >= until:
+                if rest.figures == first:  # user code takes its time, or nothing can be called yet
+                    self._slow = busy
+                return rest
+            first = first or rest.figures
+            time.sleep(_FIRST_PAUSE_SECONDS)
+
+    async def _work(self, version: int) -> tuple[Standstill, Mapping[object, int]]:
+        """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
+        parts = self.runtime.parts
+        for slot in parts.slots.all():
+            slot.wake()  # workers wait by the time of this machine
+        due = parts.schedules.look()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        busy: dict[object, int] = {parts.attempts: int(parts.attempts.is_busy)}
+        for resource in parts.observer.resources():
+            busy[resource.name] = not _has_seen(resource, version)
+        figures: list[object] = []
+        for slot in parts.slots.all():
+            queue, seconds = slot.queue.statistics(), slot.queue.next_due()
+            busy[slot] = queue.running + (seconds == 0)
+            due = min(due, seconds or float("inf"))
+            figures.append(queue)
+        for each in parts.schedules.statistics():
+            busy[each.name, "schedule"] = each.running
+            figures.append((each.succeeded, each.failed, each.running))
+        return Standstill(figures, due), busy
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):

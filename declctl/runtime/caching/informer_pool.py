@@ -316,7 +316,7 @@ class InformerPool:
             self._staged = _StagedChanges()
         for requirement in requirements:
             self._used.pop(requirement, None)
-        until = asyncio.get_running_loop().time() + linger
+        until = self._clock.monotonic() + linger
         for cached in released:
             cached.generation_count -= 1
             if not was_staged:
@@ -390,11 +390,16 @@ class InformerPool:
         return [requirement for requirement, used in self._used.items() if cached in used]
 
     def _close_at(self, time: float, cached: ManagedInformer) -> None:
-        loop = asyncio.get_running_loop()
-        if time > loop.time():
-            cached.closing = loop.call_at(time, self._close, cached)
+        seconds = time - self._clock.monotonic()
+        if seconds > 0:
+            cached.closing = asyncio.create_task(self._close_after(seconds, cached), name="linger")
         else:
             self._close(cached)
+
+    async def _close_after(self, seconds: float, cached: ManagedInformer) -> None:
+        await self._clock.sleep(seconds)
+        cached.closing = None  # `_close` must not cancel its own task
+        self._close(cached)
 
     def _close(self, cached: ManagedInformer) -> None:
         del self._cached[cached.identity]
@@ -424,7 +429,7 @@ class MutationChecks:
     async def run(self) -> None:
         """Check each second, until cancelled."""
         while True:
-            await self._clock.sleep(_CHECK_INTERVAL)
+            await self._clock.pause(_CHECK_INTERVAL)
             await self.look()
 
     async def look(self) -> None:

@@ -218,7 +218,7 @@ class ManagedInformer:
     generation_count: int = 0  # the number of generations that use it, the staged one included
     # Loop time: the end of the linger time that the last released generation has set, if it was committed.
     lingers_until: float = 0.0
-    closing: asyncio.TimerHandle | None = None  # set while it lingers without users
+    closing: asyncio.Task[None] | None = None  # set while it lingers without users
     started_at: float = 0.0  # by the clock, in seconds
     # Runs the transform in threads; set from a reload that made this cache to its commit.
     staged: StagedTransform | None = None

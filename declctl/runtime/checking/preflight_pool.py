@@ -203,7 +203,7 @@ class PreflightPool:
     async def linger(self, clock: Clock) -> None:
         """End the server whenever it was not used for a while, until cancelled."""
         while True:
-            await clock.sleep(_LINGER_SECONDS)
+            await clock.pause(_LINGER_SECONDS)
             if not (self._was_used or self._using):
                 try:
                     await asyncio.to_thread(self.close)

@@ -19,13 +19,14 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
-from declctl.kit import running_loop
+from declctl.kit import Clock, running_loop
 from declctl.kit.callbacks import user_code_place
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind
@@ -161,6 +162,7 @@ class HandlerEnvironment(msgspec.Struct, frozen=True):
     config: Mapping[str, Any]
     cluster: "ClusterAccess"
     log: Any
+    clock: Clock
     dry_run: bool = False
     declared: DeclaredWrites = _NOTHING_DECLARED  # what the manifest says of its writes
     field_manager: str = ""  # empty for `declctl/<controller>/<handler>`
@@ -205,6 +207,10 @@ class HandlerContext:
     def origin(self) -> WriteOrigin:
         """The call, as the ledger of writes has it."""
         return origin_of(self.handler, self.generation, self._scope)
+
+    def now(self) -> datetime:
+        """The present time, as an aware datetime in UTC, by the clock that a test advances."""
+        return self._environment.clock.now()
 
     @property
     def memo(self) -> Memo:

@@ -96,7 +96,7 @@ class StrayFinalizers:
     async def run(self) -> None:
         """Look at intervals, until cancelled."""
         while True:
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.pause(_LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:

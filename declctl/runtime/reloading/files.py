@@ -161,7 +161,7 @@ class FileChanges:
         """Look once: return the digest of a settled change; else wait for a notice, and return None."""
         if self._watch() is WatchFiles.OFF:
             await notices.aclose()
-            await self._clock.sleep(_POLL_SECONDS)  # a reload by a user may turn the watch on
+            await self._clock.pause(_POLL_SECONDS)  # a reload by a user may turn the watch on
             return None
         # Before the wait: files may have changed while the last change was handled.
         digest = await self._read()
@@ -196,7 +196,7 @@ class FileChanges:
         folders = await in_thread(self._identified, name=_THREAD)
         if self._watch() is WatchFiles.POLL or not folders:
             await notices.aclose()
-            await self._clock.sleep(_POLL_SECONDS)
+            await self._clock.pause(_POLL_SECONDS)
             return
         try:
             await notices.next(folders)
@@ -207,7 +207,7 @@ class FileChanges:
             if self._blind is not None and len(again) == len(folders):
                 self._blind(str(fault))
                 self._blind = None
-            await self._clock.sleep(_POLL_SECONDS)
+            await self._clock.pause(_POLL_SECONDS)
 
     def _identified(self) -> tuple[_Folder, ...]:
         """The folders that exist, each with its device and inode."""

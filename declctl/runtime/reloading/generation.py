@@ -16,7 +16,7 @@ import msgspec
 
 from declctl.errors import ReloadRefused
 from declctl.hooks.calls import Implementation, call, call_async, describe_with_place
-from declctl.kit import LoopThread
+from declctl.kit import Clock, LoopThread
 from declctl.manifest import Plan
 from declctl.objects import GroupVersionKind, Resource
 from declctl.runtime.caching.informer_pool import InformerPool
@@ -52,6 +52,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     user_log: Any
     breakers: CircuitBreakers
     metrics: PluginMetrics
+    clock: Clock
     dry_run: bool = False
 
     def environment(
@@ -72,6 +73,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
             config or {},
             self.cluster,
             self.user_log,
+            self.clock,
             self.dry_run,
             declared,
             field_manager,

@@ -265,7 +265,8 @@ class Retirement:
         self._clock = clock
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()  # one for each generation that is being retired
-        self._sweeping: asyncio.TimerHandle | None = None  # the next sweep
+        self._sweeping: asyncio.Task[None] | None = None  # the next sweep, until it begins
+        self._sweep_due = 0.0  # on the clock: that of `_sweeping`
         self._sweeps: set[asyncio.Task[None]] = set()  # under way, or waiting for `_one_sweep`
         self._one_sweep = asyncio.Lock()  # at a time
         self._swept_at = float("-inf")  # on the clock: the last sweep
@@ -289,8 +290,6 @@ class Retirement:
 
     async def cancel(self) -> None:
         """Cancel retirements and sweeps: the process ends."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
         tasks = (*self._tasks, *self._sweeps)
         for task in tasks:
             task.cancel()
@@ -352,19 +351,21 @@ class Retirement:
 
     def _sweep_in(self, delay: float) -> None:
         """Sweep after `delay` seconds, unless an earlier sweep is due."""
-        loop = asyncio.get_running_loop()
+        due = self._clock.monotonic() + delay
         if self._sweeping is not None:
-            if self._sweeping.when() <= loop.time() + delay:
+            if self._sweep_due <= due:
                 return
             self._sweeping.cancel()
-        self._sweeping = loop.call_later(delay, self._sweep)
+        self._sweep_due = due
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_after(delay))
+        self._sweeps.add(self._sweeping)
+        self._sweeping.add_done_callback(self._sweeps.discard)
 
-    def _sweep(self) -> None:
+    async def _sweep_after(self, delay: float) -> None:
+        await self._clock.sleep(delay)
         self._sweeping = None
         self._swept_at = self._clock.monotonic()
-        task = asyncio.get_running_loop().create_task(self._swept())
-        self._sweeps.add(task)
-        task.add_done_callback(self._sweeps.discard)
+        await self._swept()
 
     async def _swept(self) -> None:
         """Free code without references, and find the holders of the rest; repeat that after a minute.

@@ -291,7 +291,7 @@ class StatusReporter:
             settled = ready is not None and ready.status == "True"
             pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
             # A cache that syncs wakes this task. Figures and faults of the parts change without an event.
-            await set_within(self._woken, pause, clock=self._clock)
+            await set_within(self._woken, pause, clock=self._clock, looks=True)
             self._woken.clear()
 
     def wake(self) -> None:

@@ -207,13 +207,13 @@ class Schedules:
     async def run(self) -> None:
         """Call what is due, until cancelled."""
         while True:
-            wait = self.look()
-            await set_within(self._woken, wait, clock=self._clock)
+            wait = min(self.look(), LONGEST_WAIT)
+            await set_within(self._woken, wait, clock=self._clock, looks=True)
             self._woken.clear()
 
     def look(self) -> float:
-        """Call what is due; returns the seconds until the next look, 10 at most."""
-        wait = LONGEST_WAIT
+        """Call what is due; returns the seconds until something is due."""
+        wait = float("inf")
         if self._started and not self._paused and not self._stopped:
             for schedule in tuple(self._schedules.values()):
                 if not schedule.removed:

@@ -186,6 +186,7 @@ def environment(log: Logged, *, handler: str = "notify", generation: int = 1) ->
         config={},
         cluster=SimpleNamespace(),  # type: ignore[arg-type]
         log=log,
+        clock=ManualClock(),
     )
 
 

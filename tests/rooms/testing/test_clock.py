@@ -1,14 +1,17 @@
-"""The clock of a controller under test, and the log of its handlers."""
+"""The one clock of a controller under test and its sandbox, and the log of its handlers."""
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from declctl.errors import UsageError
-from declctl.kit import ManualClock, SystemClock
-from declctl.testing import AdvancingClock, BundleDir, ControllerUnderTest, Logged, running, until
+from declctl.kit import AdvancingClock, LoopThread, ManualClock, Standstill, SystemClock
+from declctl.testing import BundleDir, ControllerUnderTest, Logged, running, until
 from declctl.testing.pytest_plugin import bundle_dir, controller, handler_log, manual_clock, sandbox
 
 __all__ = ["bundle_dir", "controller", "handler_log", "manual_clock", "sandbox"]
@@ -26,9 +29,12 @@ spec:
       retry: {initialBackoff: 1h, maxBackoff: 1h}
     - {name: calm, resourceRef: {name: maps}, entryPoint: "handlers:calm"}
   schedules:
-    - {name: daily, every: 24h, entryPoint: "handlers:daily"}
+    - {name: hourly, cron: "0 * * * *", entryPoint: "handlers:hourly"}
+    - {name: hung, every: 200h, entryPoint: "handlers:hung"}
 """
 HANDLERS = """
+import time
+
 def flaky(change, ctx):
     ctx.log.warning("tried", attempt=len(ctx.memo))
     ctx.memo[str(len(ctx.memo))] = True
@@ -36,12 +42,17 @@ def flaky(change, ctx):
         raise OSError("not yet")
 
 def calm(change, ctx):
-    ctx.log.debug("seen", kind=str(change.type))
+    ctx.log.debug("seen", kind=str(change.type), now=ctx.now())
 
-def daily(ctx):
-    ctx.log.info("good morning")
+def hourly(schedule, ctx):
+    ctx.log.info("hour", due=schedule.time, now=ctx.now())
+
+def hung(ctx):
+    time.sleep(5)
 """
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
+ELSEWHERE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}}
+SOON = timedelta(seconds=5)  # of this machine: what its load may add to a time
 
 
 @pytest.fixture(name="runs")
@@ -51,19 +62,55 @@ def _runs(bundle_dir: BundleDir, controller: Callable) -> ControllerUnderTest:
     return controller(bundle_dir.write("manifest.yaml", MANIFEST), objects=[MAP])
 
 
-def test_hours_pass_at_once(runs: ControllerUnderTest) -> None:
-    """A retry after an hour and a daily schedule come as soon as the test says so, and not before."""
+def test_hours_pass_at_once_and_each_time_has_its_turn(runs: ControllerUnderTest) -> None:
+    """Retries and a cron line come at their times, and not before."""
     until("the first attempt has failed", lambda: runs.handler("flaky").retried == 1)
     runs.advance(1800)
     assert len(runs.log.of("flaky")) == 1
     runs.advance(1801)
-    until("the second attempt has failed", lambda: runs.handler("flaky").retried == 2)
     assert len(runs.log.of("flaky")) == 2
-    runs.advance(3601)
-    until("the third succeeds", lambda: runs.handler("flaky").succeeded == 1)
-    assert runs.log.of("daily") == []
-    runs.advance(24 * 3600)
-    until("a day has passed", lambda: [line.event for line in runs.log.of("daily")] == ["good morning"])
+    runs.advance(5 * 3600)
+    assert [line.event for line in runs.log.of("flaky")] == ["tried"] * 3
+    fired = [line.fields for line in runs.log.of("hourly")]
+    assert len(fired) in (6, 7)
+    assert all(timedelta(0) <= each["now"] - each["due"] < SOON for each in fired)
+
+
+def test_the_sandbox_goes_by_the_clock_of_the_handlers(runs: ControllerUnderTest) -> None:
+    """Times of objects, of owners of fields, of deletions are that of `ctx.now()`, and caches stay current.
+
+    After the advance, a cache gets to the version of a change of another kind at once: its watch is renewed.
+    """
+    runs.advance(100 * 3600)
+    runs.sandbox.create(ELSEWHERE)
+    runs.advance(3600)
+    runs.wait_idle(timeout=10)
+    assert runs.resource("maps").relists == runs.sandbox.ledger.count("list") == 0
+    assert "the watch" not in str(runs.log.events("warning"))
+    kept = {"name": "b", "namespace": "default", "finalizers": ["a.test/keep"]}
+    runs.sandbox.create({**MAP, "metadata": kept})
+    runs.sandbox.delete("ConfigMap", "b", "default")
+    runs.advance(0)
+    (metadata,) = (e["metadata"] for e in runs.sandbox.objects("ConfigMap") if "finalizers" in e["metadata"])
+    now = runs.log.of("calm")[-1].fields["now"]
+    assert now - datetime.now(UTC) > timedelta(hours=100)
+    for field in ("creationTimestamp", "deletionTimestamp"):
+        assert abs(datetime.fromisoformat(metadata[field]) - now) < SOON
+
+
+def test_a_watch_that_is_opened_while_the_test_waits_gets_to_the_version(runs: ControllerUnderTest) -> None:
+    """The bookmark that the wait asks for has gone to the watch before."""
+    runs.advance(3 * 3600)
+    runs.sandbox.create(ELSEWHERE)
+    runs.sandbox.faults.cut_watches()
+    runs.wait_idle(timeout=10)
+
+
+def test_a_call_that_does_not_return_holds_up_no_other_one(runs: ControllerUnderTest) -> None:
+    """Its limit is of this machine. What else is due has its turns."""
+    runs.advance(205 * 3600)
+    assert sum(each.running for each in runs.status().schedules) == 1
+    assert len(runs.log.of("hourly")) in (205, 206)
 
 
 def test_the_lines_of_handlers_are_apart_from_those_of_declctl(runs: ControllerUnderTest) -> None:
@@ -94,36 +141,51 @@ def test_a_handler_that_is_called_by_the_test_has_a_log(handler_log: Logged) -> 
     assert (lost.level, lost.fields["traceback"].splitlines()[-1]) == ("error", "OSError: no disk")
 
 
-async def _sleep(clock: AdvancingClock, seconds: float) -> str:
-    await clock.sleep(seconds)
-    return "awake"
+@settings(max_examples=30, deadline=None)
+@given(
+    periods=some.lists(some.integers(60, 5000), max_size=5),
+    steps=some.lists(some.integers(0, 9000), min_size=1, max_size=3),
+)
+def test_each_sleep_ends_at_its_time_and_in_order(periods: list[int], steps: list[int]) -> None:
+    """However an advance is cut into steps, what comes again and again comes at each of its times."""
+    clock, woken, loop = AdvancingClock(), [], LoopThread("sleepers").start()
+    began = clock.monotonic()
+
+    async def come_again(period: int) -> None:
+        for due in range(period, sum(steps) + 1, period):
+            await clock.sleep(began + due - clock.monotonic())
+            woken.append((due, clock.monotonic() - began - due))
+
+    async def rest() -> Standstill:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return Standstill(len(woken))
+
+    clock.attach(lambda: loop.submit(rest()).result())
+    for period in periods:
+        loop.submit(come_again(period))
+    for step in steps:
+        clock.advance(step)
+    loop.stop()
+    assert [due for due, _ in woken] == sorted(
+        due for period in periods for due in range(period, sum(steps) + 1, period)
+    )
+    assert all(0 <= late < 5 for _, late in woken)
+    assert sum(steps) <= clock.monotonic() - began < sum(steps) + 20
 
 
-async def test_a_step_wakes_who_is_due_and_no_other() -> None:
-    """From any thread; what sleeps longer goes on with what is left."""
-    clock = AdvancingClock()
-    before = clock.monotonic()
-    short, long = (asyncio.create_task(_sleep(clock, seconds)) for seconds in (60.0, 7200.0))
-    await asyncio.sleep(0)
-    await asyncio.to_thread(clock.advance, 61.0)
-    assert await asyncio.wait_for(short, 5) == "awake"
-    assert not long.done()
-    assert 61.0 <= clock.monotonic() - before < 120.0
-    clock.advance(7200.0)
-    assert await asyncio.wait_for(long, 5) == "awake"
-    assert await asyncio.wait_for(_sleep(clock, 0.01), 5) == "awake"  # it runs by itself, too
-
-
-def test_time_never_goes_back() -> None:
-    """A step back would break every deadline."""
+def test_a_clock_refuses_what_it_can_not_do(manual_clock: ManualClock) -> None:
+    """A step back, a part that never rests, a second clock, and a clock that the test moves itself."""
     with pytest.raises(ValueError, match="time goes ahead only, not by -1 s"):
         AdvancingClock().advance(-1)
-
-
-def test_a_clock_of_the_test_is_moved_by_the_test(manual_clock: ManualClock) -> None:
-    """`advance` says so, instead of a wait that never ends; that of the fixture stands still."""
+    clock, numbers = AdvancingClock(), iter(range(10**9))
+    clock.attach(lambda: Standstill(next(numbers)))
+    with pytest.raises(TimeoutError, match="not at rest within 0"):
+        clock.advance(1, timeout=0.1)
     assert manual_clock.monotonic() == manual_clock.monotonic()
     resources, _, _ = MANIFEST.partition("  handlers:")
-    said = pytest.raises(UsageError, match="a clock of the test")
-    with running(resources, clock=SystemClock()) as runs, said:
-        runs.advance(1.0)
+    with running(resources, clock=SystemClock()) as runs:
+        with pytest.raises(UsageError, match="a clock of the test"):
+            runs.advance(1.0)
+        with pytest.raises(UsageError, match="the sandbox has another clock"):
+            running(resources, sandbox=runs.sandbox, clock=manual_clock)
