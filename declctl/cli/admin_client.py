@@ -14,7 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -524,10 +524,9 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
     names = {name for each in documents if isinstance(name := value_at(each, "metadata", "name"), str)}
     addresses = set[Address]()
     for each in documents:
-        try:
-            addresses.add(parse_address(value_at(each, "spec", "admin", "bindAddress")))
-        except (ValueError, TypeError):
-            continue
+        address = value_at(each, "spec", "admin", "bindAddress")
+        with suppress(BadValue):
+            addresses |= {parse_address(address)} if isinstance(address, str) else set()
     return LocalManifest(
         folder,
         names.pop() if len(names) == 1 else None,
