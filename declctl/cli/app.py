@@ -59,7 +59,7 @@ _GET_INSTEAD: Mapping[str, str] = MappingProxyType(
 
 
 class Output(StrEnum):
-    """How a command prints what was asked for."""
+    """How a command prints what was asked for, and how log lines are written."""
 
     TEXT = "text"
     JSON = "json"
@@ -79,13 +79,6 @@ class GraphFormat(StrEnum):
     TEXT = "text"
     MERMAID = "mermaid"
     DOT = "dot"
-    JSON = "json"
-
-
-class LogFormat(StrEnum):
-    """How log lines are written."""
-
-    TEXT = "text"
     JSON = "json"
 
 
@@ -292,9 +285,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
-    log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="How log lines look.")
-    ] = LogFormat.TEXT,
+    log_format: Annotated[Output, typer.Option("--log-format", help="How log lines look.")] = Output.TEXT,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The least that is logged.")
     ] = LogLevel.INFO,
