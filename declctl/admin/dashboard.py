@@ -351,7 +351,7 @@ def _drawn(panel: _Panel, metrics: Mapping[str, MetricInfo]) -> dict[str, Any]:
 
 
 def _selected(expression: str) -> str:
-    return _NAME.sub(lambda found: found[0], expression).replace("{}", _SELECTOR)
+    return expression.replace("{}", _SELECTOR)
 
 
 if __name__ == "__main__":

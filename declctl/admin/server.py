@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -83,29 +84,18 @@ class Transport(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One open connection. Times are those of its table's clock."""
 
-    __slots__ = (
-        "deadline",
-        "received",
-        "requests",
-        "since",
-        "transport",
-        "unsent",
-        "waits_for_head",
-        "whose",
-    )
-
-    def __init__(self, transport: Transport, whose: str, now: float) -> None:
-        self.transport = transport
-        self.whose = whose  # the address of the client
-        self.requests = 0  # requests in progress: 0 or 1
-        self.since = now  # the time at which it began to wait for its client
-        self.deadline = now + HEAD_SECONDS
-        self.waits_for_head = True  # it waits for the rest of the head of a request
-        self.unsent = 0  # bytes that the client had not taken at the last check
-        self.received = 0  # bytes since the head of the last request
+    transport: Transport
+    whose: str  # the address of the client
+    since: float  # the time at which it began to wait for its client
+    deadline: float
+    requests: int = 0  # requests in progress: 0 or 1
+    waits_for_head: bool = True  # it waits for the rest of the head of a request
+    unsent: int = 0  # bytes that the client had not taken at the last check
+    received: int = 0  # bytes since the head of the last request
 
 
 class ConnectionTable:
@@ -133,7 +123,8 @@ class ConnectionTable:
 
     def opened(self, transport: Transport, whose: str) -> None:
         """Add a new connection."""
-        self._open[transport] = Connection(transport, whose, self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._open[transport] = Connection(transport, whose, now, now + HEAD_SECONDS)
         # The client with most connections loses one, so that many connections of one client do not keep a
         # kubelet away.
         if len(self._open) > self._most:

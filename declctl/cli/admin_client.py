@@ -14,7 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,7 +30,7 @@ from declctl.kit.text import one_line
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header, read_token
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import AdminSpec, ControllerSpec
-from declctl.manifest.values import Address, BadValue, parse_address
+from declctl.manifest.values import Address, BadValue, parse_address, value_at
 
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _SECONDS = 10.0
@@ -149,7 +149,7 @@ def admin_address(given: str | None, *, manifest: LocalManifest | None = None) -
             f"user runs. {_those_running(running)} Otherwise, say with --admin which port it is: the log of "
             "`declctl run` names it."
         )
-    return AdminAddress(_reachable(address), controller=manifest.name, encrypted=manifest.encrypted)
+    return AdminAddress(reachable(address), controller=manifest.name, encrypted=manifest.encrypted)
 
 
 def _named(given: str) -> AdminAddress:
@@ -158,10 +158,10 @@ def _named(given: str) -> AdminAddress:
         address = parse_admin(given[len(_HTTPS) :].removesuffix("/") if encrypted else given)
         if not address.port:
             raise UsageError(f"--admin {given}: port 0 is no port that can be asked; write the real one.")
-        reachable = _reachable(address)
-        known = next((each for each in running_processes() if _is_at(each, reachable)), None)
+        there = reachable(address)
+        known = next((each for each in running_processes() if _is_at(each, there)), None)
         encrypted = encrypted or (known is not None and known.cert_file is not None)
-        return AdminAddress(reachable, named=True, process=known, encrypted=encrypted)
+        return AdminAddress(there, named=True, process=known, encrypted=encrypted)
     running = running_processes()
     found = [each for each in running if given in (each.controller, str(each.pid))]
     if len(found) == 1:
@@ -200,7 +200,7 @@ def _is_of(process: RunningProcess, path: Path | None) -> bool:
 
 
 def _at(process: RunningProcess) -> AdminAddress:
-    address = _reachable(parse_address(process.address))
+    address = reachable(parse_address(process.address))
     encrypted = process.cert_file is not None
     return AdminAddress(address, controller=process.controller, process=process, encrypted=encrypted)
 
@@ -213,7 +213,7 @@ def _is_at(process: RunningProcess, address: Address) -> bool:
     return found == address
 
 
-def _reachable(address: Address) -> Address:
+def reachable(address: Address) -> Address:
     """The address for a client: a process that listens everywhere is asked on loopback."""
     return Address(_ANY_HOST.get(address.host, address.host), address.port)
 
@@ -531,19 +531,18 @@ def _as_far_as_it_can_be_read(folder: Path) -> LocalManifest:
     except ManifestErrors:
         return LocalManifest(folder, exists=False)
     documents = [each for file in source.files for each in _controllers(file.data)]
-    names = {name for each in documents if isinstance(name := _value(each, "metadata", "name"), str)}
+    names = {name for each in documents if isinstance(name := value_at(each, "metadata", "name"), str)}
     addresses = set[Address]()
     for each in documents:
-        try:
-            addresses.add(parse_address(_value(each, "spec", "admin", "bindAddress")))
-        except (ValueError, TypeError):
-            continue
+        address = value_at(each, "spec", "admin", "bindAddress")
+        with suppress(BadValue):
+            addresses |= {parse_address(address)} if isinstance(address, str) else set()
     return LocalManifest(
         folder,
         names.pop() if len(names) == 1 else None,
         addresses.pop() if len(addresses) == 1 else None,
         exists=any(_OURS.search(file.data) for file in source.files),
-        encrypted=any(_value(each, "spec", "admin", "tls") is not None for each in documents),
+        encrypted=any(value_at(each, "spec", "admin", "tls") is not None for each in documents),
     )
 
 
@@ -552,17 +551,9 @@ def _controllers(data: bytes) -> list[Any]:
     found: list[Any] = []
     try:
         for document in yaml.safe_load_all(data):
-            version = str(_value(document, "apiVersion"))
-            if _value(document, "kind") == "Controller" and version.startswith("declctl.dev/"):
+            version = str(value_at(document, "apiVersion"))
+            if value_at(document, "kind") == "Controller" and version.startswith("declctl.dev/"):
                 found.append(document)
     except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
         return found
     return found
-
-
-def _value(document: Any, *path: str) -> Any:
-    for step in path:
-        if not isinstance(document, dict):
-            return None
-        document = document.get(step)
-    return document

@@ -59,7 +59,7 @@ _GET_INSTEAD: Mapping[str, str] = MappingProxyType(
 
 
 class Output(StrEnum):
-    """How a command prints what was asked for."""
+    """How a command prints what was asked for, and how log lines are written."""
 
     TEXT = "text"
     JSON = "json"
@@ -79,13 +79,6 @@ class GraphFormat(StrEnum):
     TEXT = "text"
     MERMAID = "mermaid"
     DOT = "dot"
-    JSON = "json"
-
-
-class LogFormat(StrEnum):
-    """How log lines are written."""
-
-    TEXT = "text"
     JSON = "json"
 
 
@@ -292,9 +285,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
-    log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="How log lines look.")
-    ] = LogFormat.TEXT,
+    log_format: Annotated[Output, typer.Option("--log-format", help="How log lines look.")] = Output.TEXT,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="The least that is logged.")
     ] = LogLevel.INFO,
@@ -850,11 +841,6 @@ def schema(
 app.command()(version)
 
 
-@_plugins.callback()
-def _of_plugins() -> None:
-    """Installed plugins."""
-
-
 @_plugins.command("list")
 def list_plugins(*, output: _OutputOption = Output.TEXT) -> None:
     """List installed plugins, their hooks, and what is wrong with those that can't be used.
@@ -864,11 +850,6 @@ def list_plugins(*, output: _OutputOption = Output.TEXT) -> None:
     from declctl.cli.describe import show_plugins
 
     show_plugins(as_json=output is Output.JSON)
-
-
-@_get.callback()
-def _of_get() -> None:
-    """Read a running process."""
 
 
 @_get.command("deadletters")
@@ -906,7 +887,7 @@ def get_queue(
     show_queue(handler, admin, limit=limit, as_json=output is Output.JSON)
 
 
-@_bench.callback()
+@_bench.callback()  # a group of one command would be that command
 def _of_bench() -> None:
     """Measure on this machine."""
 
@@ -962,11 +943,6 @@ def bench_reload(
         samples=samples or [],
         as_json=output is Output.JSON,
     )
-
-
-@_new.callback()
-def _of_new() -> None:
-    """Write files to start from."""
 
 
 @_new.command("manifest")
@@ -1078,11 +1054,6 @@ _AllKindsOption = Annotated[
 ]
 
 
-@_finalizers.callback()
-def _of_finalizers() -> None:
-    """Finalizers of handlers, on the objects of a cluster."""
-
-
 @_finalizers.command("list")
 def list_finalizers(
     manifest: _ManifestArgument,
@@ -1156,11 +1127,6 @@ _ClusterOption = Annotated[
         "--cluster", help="Ask the cluster of the kubeconfig for the names of kinds, instead of --crds."
     ),
 ]
-
-
-@_generate.callback()
-def _of_generate() -> None:
-    """Print what brings a manifest into a cluster."""
 
 
 @_generate.command("rbac")

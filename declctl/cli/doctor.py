@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from declctl.admin.authorization import token_in
-from declctl.cli.admin_client import AdminAddress, ask
+from declctl.cli.admin_client import AdminAddress, ask, reachable
 from declctl.cli.host_checks import (
     Check,
     CheckState,
@@ -45,7 +45,6 @@ from declctl.cli.terminal import has_colour, line, painted, print_json
 from declctl.cli.undeclared import with_undeclared_writes
 from declctl.cli.validate import ask_about, number_of
 from declctl.errors import ApiError, UsageError
-from declctl.hooks.bundle import Bundle
 from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header
@@ -73,7 +72,6 @@ _WAYS_OUT = {
     _ADMIN_ADDRESS: "spec.admin.bindAddress or with --admin",
     _METRICS_ADDRESS: "spec.metrics.bindAddress",
 }
-_ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _COLOURS = {
     CheckState.OK: "\x1b[32m",
     CheckState.WARNING: "\x1b[33m",
@@ -185,10 +183,15 @@ async def _all_checks(
         reading = in_thread(read_it, name="declctl-doctor")
         checked = await limited("manifest", reading, limit)
     read = checked if isinstance(checked, CheckResult) else None
+    inputs = None if read is None else read.inputs
+    controller = None if inputs is None else inputs.loaded.controller
     checks = [
         await here("python", check_python),
         await here("packages", check_packages),
-        await here("descriptors", partial(check_descriptors, _watches(read))),
+        await here(
+            "descriptors",
+            partial(check_descriptors, 0 if controller is None else len(plan(controller).watches)),
+        ),
         await here("memory", lambda: check_memory(memory_limit())),
         await here("inotify", check_inotify),
         await here("notices", check_notices),
@@ -204,45 +207,20 @@ async def _all_checks(
         checks.append(await here("mount", lambda: _mount(named)))
     listing = in_thread(partial(list_plugins, children.begin), name="declctl-doctor")
     plugins = await limited("plugins", listing, max(seconds, _PLUGIN_SECONDS))
-    used = _plugins_of(read)
+    used = frozenset(() if controller is None else (each.name for each in controller.plugins))
     checks += [plugins] if isinstance(plugins, Check) else check_plugins(plugins, used)
-    admin = _admin_of(read)
-    root = Path() if read is None or read.inputs is None else _root(named, read.inputs.bundle)
+    admin = AdminSpec() if controller is None else controller.admin
+    root = Path()  # where relative paths of the manifest begin
+    if inputs is not None:
+        root = inputs.bundle.place if is_config_map(named) else Path(inputs.bundle.root)
     checks.append(await here("token", partial(check_token, admin, root, os.environ)))
-    checks.append(await here(_ADMIN_ADDRESS, partial(check_address, admin, _name_of(read))))
-    controller = None if read is None or read.inputs is None else read.inputs.loaded.controller
+    name = None if controller is None else controller.name
+    checks.append(await here(_ADMIN_ADDRESS, partial(check_address, admin, name)))
     if controller is not None and (metrics := controller.metrics.bind_address) is not None:
         own = partial(check_metrics_address, admin, metrics, controller.name)
         checks.append(await here(_METRICS_ADDRESS, own))
     checks += await check_cluster(read, kubeconfig=kubeconfig, context=context, seconds=seconds)
     return checks
-
-
-def _root(manifest: str, bundle: Bundle) -> Path:
-    """The folder where relative paths of the manifest begin."""
-    return bundle.place if is_config_map(manifest) else Path(bundle.root)
-
-
-def _watches(read: CheckResult | None) -> int:
-    if read is None or read.inputs is None:
-        return 0
-    return len(plan(read.inputs.loaded.controller).watches)
-
-
-def _plugins_of(read: CheckResult | None) -> frozenset[str]:
-    if read is None or read.inputs is None:
-        return frozenset()
-    return frozenset(each.name for each in read.inputs.loaded.controller.plugins)
-
-
-def _admin_of(read: CheckResult | None) -> AdminSpec:
-    if read is None or read.inputs is None:
-        return AdminSpec()
-    return read.inputs.loaded.controller.admin
-
-
-def _name_of(read: CheckResult | None) -> str | None:
-    return None if read is None or read.inputs is None else read.inputs.loaded.controller.name
 
 
 def check_manifest(checked: CheckResult) -> Check:
@@ -382,7 +360,7 @@ def check_address(admin: AdminSpec, name: str | None) -> Check:
         return ok(_ADMIN_ADDRESS, f"{address}: any free port is taken, and the log names it")
     if admin.tls is not None:
         return _with_tls(address)
-    target = AdminAddress(Address(_ANY_HOST.get(address.host, address.host), address.port))
+    target = AdminAddress(reachable(address))
     try:
         answer = ask(target, "GET", "/status", timeout=_ASK_SECONDS)
     except UsageError as nobody:
@@ -414,7 +392,7 @@ def check_metrics_address(admin: AdminSpec, metrics: Address, name: str) -> Chec
         return ok(check, f"{metrics} is served by the admin address {admin.bind_address}")
     if admin.tls is not None:
         return _with_tls(metrics, check)
-    target = AdminAddress(Address(_ANY_HOST.get(metrics.host, metrics.host), metrics.port), controller=name)
+    target = AdminAddress(reachable(metrics), controller=name)
     try:
         # Any path but that of the metrics is refused, with the name of the controller.
         ask(target, "GET", "/", timeout=_ASK_SECONDS)
@@ -427,8 +405,7 @@ def check_metrics_address(admin: AdminSpec, metrics: Address, name: str) -> Chec
 def _with_tls(address: Address, check: str = _ADMIN_ADDRESS) -> Check:
     """Whether something listens at an address with HTTPS, which is not asked who it is."""
     try:
-        host = _ANY_HOST.get(address.host, address.host)
-        socket.create_connection((host, address.port), timeout=_ASK_SECONDS).close()
+        socket.create_connection((reachable(address).host, address.port), timeout=_ASK_SECONDS).close()
     except OSError as error:
         return _free(address, str(error), check)
     who = "; `declctl status` says who" if check == _ADMIN_ADDRESS else ""

@@ -159,13 +159,8 @@ async def call_async(implementation: Implementation, arguments: Mapping[str, obj
     BaseException: they would end the caller's task or the whole loop. A cancellation of the running task is
     raised.
     """
-    before = _CURRENT.get()
-    running = HookCall(arguments)
-    _CURRENT.set(running)
-    try:
-        return await _guarded(implementation, _called(implementation, arguments))
-    finally:
-        _end(running, before)
+    rest, result = begin_async(implementation, arguments)
+    return result if rest is None else await rest
 
 
 def begin_async(
@@ -207,7 +202,9 @@ async def _until_end(
     implementation: Implementation, called: Awaitable[Any], running: HookCall, before: HookCall
 ) -> Any:
     try:
-        return await _guarded(implementation, called)
+        return await called
+    except BaseException as error:  # noqa: BLE001 - as above
+        _raise(implementation, error)
     finally:
         _end(running, before)
 
@@ -215,13 +212,6 @@ async def _until_end(
 def _called(implementation: Implementation, arguments: Mapping[str, object]) -> Awaitable[Any]:
     try:
         return implementation.function(**{name: arguments[name] for name in implementation.parameters})
-    except BaseException as error:  # noqa: BLE001 - as above
-        _raise(implementation, error)
-
-
-async def _guarded(implementation: Implementation, called: Awaitable[Any]) -> Any:
-    try:
-        return await called
     except BaseException as error:  # noqa: BLE001 - as above
         _raise(implementation, error)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.machinery import PathFinder
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -187,7 +188,7 @@ def _source_of(module: str) -> bytes | None:
     """The source of a module that is not imported for that; None if no plain file has it."""
     path: list[str] | None = None
     spec = None
-    for name in _beginnings(module):
+    for name in accumulate(module.split("."), "{}.{}".format):  # a, a.b and a.b.c
         spec = PathFinder.find_spec(name, path)
         if spec is None:
             return None
@@ -198,12 +199,6 @@ def _source_of(module: str) -> bytes | None:
         return Path(spec.origin).read_bytes()
     except OSError:
         return None
-
-
-def _beginnings(module: str) -> list[str]:
-    """`a.b.c` as `a`, `a.b` and `a.b.c`."""
-    parts = module.split(".")
-    return [".".join(parts[: number + 1]) for number in range(len(parts))]
 
 
 def loaded_version(plugin: InstalledPlugin) -> str:

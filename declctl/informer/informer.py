@@ -47,8 +47,7 @@ from declctl.informer.stores.indices import (
 )
 from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
-from declctl.informer.wait import signalled
-from declctl.kit import Clock, Latch, SystemClock, call_on
+from declctl.kit import Clock, Latch, SystemClock, call_on, set_within
 from declctl.kit.callbacks import refuse_async
 
 _notices = logging.getLogger("declctl.informer.notices")
@@ -584,7 +583,11 @@ class SharedIndexInformer:
         processor = self.processor
         while True:
             # Until the next resync is due, or a listener with another period was added.
-            await signalled(processor.retimed, clock=self._clock, seconds=processor.next_due())
+            if (seconds := processor.next_due()) is None:
+                await processor.retimed.wait()
+            else:
+                await set_within(processor.retimed, seconds, clock=self._clock)
+            processor.retimed.clear()
             if processor.due():
                 self.controller.queue.resync()
 

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from declctl.errors import CacheError, NotSynced
-from declctl.kit import Clock, Latch, SystemClock
+from declctl.kit import Clock, Latch, SystemClock, set_within
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
@@ -142,7 +142,8 @@ async def _all_open(
             interval = min(2 * interval, _LONGEST_SILENCE)
             next_word = now + interval
         # Until a latch opens, the timeout, or the next log line.
-        await signalled(changed, clock=clock, seconds=min(next_word, deadline) - clock.monotonic())
+        await set_within(changed, min(next_word, deadline) - clock.monotonic(), clock=clock)
+        changed.clear()
     return None
 
 
@@ -172,23 +173,6 @@ async def wait_for_cache_sync(
         timeout=timeout,
         ended={name: one.ended for name, one in waitables.items()},
     )
-
-
-async def signalled(event: asyncio.Event, *, clock: Clock, seconds: float | None) -> None:
-    """Return when an event is set, or after `seconds`; None for no limit. Clears the event."""
-
-    async def ring() -> None:
-        assert seconds is not None
-        await clock.sleep(seconds)
-        event.set()
-
-    alarm = None if seconds is None else asyncio.create_task(ring())
-    try:
-        await event.wait()
-    finally:
-        if alarm is not None:
-            alarm.cancel()
-    event.clear()
 
 
 def _sentence(name: str, reason: str) -> str:

@@ -245,17 +245,11 @@ async def all_open(latches: Iterable[Latch], *, clock: Clock, timeout: float) ->
     closed = [latch for latch in latches if not latch.is_open]
     if not closed:
         return True
+    opened = asyncio.gather(*(latch.wait() for latch in closed))
     late = asyncio.ensure_future(clock.sleep(timeout))
     try:
-        for latch in closed:
-            if not latch.is_open:
-                opened = asyncio.ensure_future(latch.wait())
-                try:
-                    await asyncio.wait((opened, late), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    opened.cancel()
-                if not latch.is_open:
-                    return False
-        return True
+        await asyncio.wait((opened, late), return_when=asyncio.FIRST_COMPLETED)
+        return all(latch.is_open for latch in closed)
     finally:
+        opened.cancel()
         late.cancel()

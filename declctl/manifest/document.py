@@ -18,7 +18,6 @@ Keys are not replaced. The replaced value stays a text and is not searched again
 that a later version can give them a meaning.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +69,7 @@ _TOO_DEEP = f"the document nests more than {MAX_DEPTH} levels deep"
 _SIMPLIFY = "a manifest is written by hand and small: split or simplify it"
 MAX_NODES = 100_000
 """Values of a document. An alias counts as all values of its anchor: a few aliases can expand to billions."""
+_CONSTRUCTOR = yaml.constructor.SafeConstructor()
 _LOADER: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<scheme>[A-Za-z][A-Za-z0-9]*):(?P<name>[^{}]*)(?P<end>\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -343,36 +343,15 @@ def trap(text: str) -> str | None:
 
 
 def _number(text: str) -> Json:
-    digits = text.replace("_", "")
+    node = yaml.ScalarNode("", text)
     try:
-        if _INTEGER.fullmatch(text):
-            return _integer(digits)
-        if _SEXAGESIMAL.fullmatch(text):
-            return _base_60(digits)
-        if _FLOAT.fullmatch(text):
-            return float(digits)
+        if _INTEGER.fullmatch(text) or (_SEXAGESIMAL.fullmatch(text) and "." not in text):
+            return _CONSTRUCTOR.construct_yaml_int(node)
+        if _FLOAT.fullmatch(text) or _SEXAGESIMAL.fullmatch(text) or _SPECIAL_FLOAT.fullmatch(text):
+            return _CONSTRUCTOR.construct_yaml_float(node)
     except ValueError:
         return text  # only underscores after the prefix, such as "0x_"
-    if _SPECIAL_FLOAT.fullmatch(text):
-        return math.nan if "n" in text.lower().replace("inf", "") else float(text.replace(".", ""))
     return text
-
-
-def _integer(digits: str) -> int:
-    sign = -1 if digits.startswith("-") else 1
-    body = digits.lstrip("+-")
-    if body.startswith(("0b", "0x")):
-        return sign * int(body, 0)
-    return sign * int(body, 8 if body.startswith("0") else 10)
-
-
-def _base_60(digits: str) -> int | float:
-    sign = -1 if digits.startswith("-") else 1
-    whole, _, fraction = digits.lstrip("+-").partition(".")
-    total = 0
-    for part in whole.split(":"):
-        total = total * 60 + int(part)
-    return sign * (total + float(f"0.{fraction}")) if fraction else sign * total
 
 
 class Location(msgspec.Struct, frozen=True):

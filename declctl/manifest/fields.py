@@ -363,9 +363,9 @@ def option(kind: type[Enum], description: str, *, default: Enum) -> Any:
 def nested(kind: type[_Spec], *, optional: bool = False, live: bool = True) -> Any:
     """A field that is a mapping of type `kind`; if it is absent, its fields have their defaults.
 
-    All fields of `kind` have defaults; for a mapping with required fields, use `record`. With `optional`, the
-    value is None in the model if all fields have their defaults. Without `live`, a change of the mapping
-    takes effect when the process starts again.
+    All fields of `kind` have defaults; for a mapping with required fields, use `nested_record`. With
+    `optional`, the value is None in the model if all fields have their defaults. Without `live`, a change of
+    the mapping takes effect when the process starts again.
     """
     # A spec is frozen, so that all documents without the mapping can share one value.
     usual = kind()
@@ -378,16 +378,11 @@ def nested(kind: type[_Spec], *, optional: bool = False, live: bool = True) -> A
     return _declared(piece if live else restart(piece), read, default=None if optional else usual)
 
 
-def nested_required(kind: type[_Spec]) -> Any:
-    """A field that is a mapping of type `kind` and must be present."""
-    return _declared(
-        schema_of(kind), lambda value, path: build(kind, value, path), default=None, required=True
-    )
-
-
-def nested_optional(kind: type[_Spec]) -> Any:
+def nested_record(kind: type[_Spec], *, required: bool = False) -> Any:
     """A field that is a mapping of type `kind`, which may have required fields; None if it is absent."""
-    return _declared(schema_of(kind), lambda value, path: build(kind, value, path), default=None)
+    return _declared(
+        schema_of(kind), lambda value, path: build(kind, value, path), default=None, required=required
+    )
 
 
 def nested_list(

@@ -30,8 +30,7 @@ from declctl.manifest.fields import (
     namespaces,
     nested,
     nested_list,
-    nested_optional,
-    nested_required,
+    nested_record,
     option,
     quantity,
     read_label_selector,
@@ -379,7 +378,7 @@ class ConfigSource(LocatedSpec):
             examples=["secrets/token"],
         )
     )
-    secret_key_ref: SecretKeyRef | None = nested_optional(SecretKeyRef)
+    secret_key_ref: SecretKeyRef | None = nested_record(SecretKeyRef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,7 +646,7 @@ class SecondaryWatchSpec(LocatedSpec):
         read=_name,
         required=True,
     )
-    map_to: MappingSpec = nested_required(MappingSpec)
+    map_to: MappingSpec = nested_record(MappingSpec, required=True)
     filter: FilterSpec | None = nested(FilterSpec, optional=True)
 
     @property

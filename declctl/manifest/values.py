@@ -8,7 +8,7 @@ meant.
 import json
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from difflib import get_close_matches
@@ -75,14 +75,14 @@ _SPECIFIER = re.compile(
 # The forms of names. ASCII only, as in the API server.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]*[A-Za-z0-9])?", re.ASCII)
+_OBJECT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:]{0,251}[A-Za-z0-9])?", re.ASCII)
 _INDEX = re.compile(r"[A-Za-z]([-A-Za-z0-9_]{0,61}[A-Za-z0-9])?", re.ASCII)
 _QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PLUGIN = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?", re.ASCII)
 _FIELDS_WITH_SECONDS = 6  # of a cron line in other systems
-_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
+_DATA_KEY = re.compile(r"(?!\.{1,2}\Z)[-._a-zA-Z0-9]{1,253}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -336,10 +336,11 @@ def check_finalizer(text: str) -> str:
     domain, slash, name = text.rpartition("/")
     if not slash or len(domain) > 253 or not _SUBDOMAIN.fullmatch(domain):
         rule = "begin with a domain of yours and a slash, as in example.dev/webapp"
-        raise _bad(text, rule, fixed=None)
+        raise _bad(text, rule)
     if not _QUALIFIED_NAME.fullmatch(name):
         raise _bad(
-            text, "after the slash, use at most 63 letters, digits, dashes, dots and underscores", fixed=None
+            text,
+            "after the slash, use at most 63 letters, digits, dashes, dots and underscores",
         )
     return text
 
@@ -348,58 +349,53 @@ def check_label_key(text: str) -> str:
     """Checks the key of a label or an annotation: a name, or a DNS-1123 subdomain, a slash and a name."""
     domain, slash, name = text.rpartition("/")
     if slash and (len(domain) > 253 or not _SUBDOMAIN.fullmatch(domain)):
-        raise _bad(text, "before the slash, write a domain, as in example.dev/app", fixed=None)
+        raise _bad(text, "before the slash, write a domain, as in example.dev/app")
     if not _QUALIFIED_NAME.fullmatch(name):
-        raise _bad(text, "write the key of a label or an annotation, as in example.dev/app", fixed=None)
+        raise _bad(text, "write the key of a label or an annotation, as in example.dev/app")
     return text
 
 
-def check_object_name(text: str) -> str:
-    """Checks the name of any object; names of roles may also have colons and capitals (`system:node`)."""
-    if len(text) > 253 or not _OBJECT.fullmatch(text):
-        raise _bad(text, "use the name that kubectl shows", fixed=None)
-    return text
+def _name_check(form: re.Pattern[str], rule: str) -> Callable[[str], str]:
+    """The check of names of one form; `rule` is the advice for any other text."""
+
+    def check(text: str) -> str:
+        if not form.fullmatch(text):
+            raise _bad(text, rule)
+        return text
+
+    return check
+
+
+check_object_name = _name_check(_OBJECT, "use the name that kubectl shows")
+"""Checks the name of any object; names of roles may also have colons and capitals (`system:node`)."""
+check_index_name = _name_check(_INDEX, "use letters and digits, as in byNode")
+"""Checks the name of an index: letters, digits, dashes and underscores, with a letter first."""
+check_data_key = _name_check(_DATA_KEY, "use letters, digits, dashes, dots and underscores")
+"""Checks a key of the data of a Secret or a ConfigMap."""
+check_plugin_name = _name_check(_PLUGIN, "use the name that `declctl plugins list` shows")
+"""Checks the name of an entry point in the group `declctl`."""
+check_variable = _name_check(_VARIABLE, "use letters, digits and underscores, without $ and braces")
+"""Checks the name of an environment variable."""
 
 
 def check_file_name(text: str) -> str:
     """Checks the path of a file: it must not contain a zero byte."""
     if "\0" in text:
-        raise _bad(text.replace("\0", "\N{REPLACEMENT CHARACTER}"), "remove the zero byte", fixed=None)
+        raise _bad(text.replace("\0", "\N{REPLACEMENT CHARACTER}"), "remove the zero byte")
     return text
 
 
 def check_absolute_file(text: str) -> str:
     """Checks the path of a file that is not beside the manifest."""
     if not check_file_name(text).startswith("/"):
-        raise _bad(text, "write a path that begins with /, outside of the folder of the manifest", fixed=None)
-    return text
-
-
-def check_index_name(text: str) -> str:
-    """Checks the name of an index: letters, digits, dashes and underscores, with a letter first."""
-    if not _INDEX.fullmatch(text):
-        raise _bad(text, "use letters and digits, as in byNode", fixed=None)
-    return text
-
-
-def check_data_key(text: str) -> str:
-    """Checks a key of the data of a Secret or a ConfigMap."""
-    if not _DATA_KEY.fullmatch(text) or text in (".", ".."):
-        raise _bad(text, "use letters, digits, dashes, dots and underscores", fixed=None)
-    return text
-
-
-def check_plugin_name(text: str) -> str:
-    """Checks the name of an entry point in the group `declctl`."""
-    if not _PLUGIN.fullmatch(text):
-        raise _bad(text, "use the name that `declctl plugins list` shows", fixed=None)
+        raise _bad(text, "write a path that begins with /, outside of the folder of the manifest")
     return text
 
 
 def check_field_manager(text: str) -> str:
     """Checks a field manager as an API server does: at most 128 printable characters."""
     if len(text) > MOST_FIELD_MANAGER or not text.isprintable():
-        raise _bad(text, f"use at most {MOST_FIELD_MANAGER} printable characters", fixed=None)
+        raise _bad(text, f"use at most {MOST_FIELD_MANAGER} printable characters")
     return text
 
 
@@ -474,19 +470,12 @@ def _cron_advice(text: str, reason: str) -> str:
     return 'write minute, hour, day of the month, month and day of the week, as in "0 2 * * *"'
 
 
-def check_variable(text: str) -> str:
-    """Checks the name of an environment variable."""
-    if not _VARIABLE.fullmatch(text):
-        raise _bad(text, "use letters, digits and underscores, without $ and braces", fixed=None)
-    return text
-
-
 def _as_label(text: str) -> str | None:
     fixed = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text).lower()).strip("-")
     return fixed if _LABEL.fullmatch(fixed) else None
 
 
-def _bad(text: str, rule: str, *, fixed: str | None) -> BadValue:
+def _bad(text: str, rule: str, *, fixed: str | None = None) -> BadValue:
     if "${" in text:
         rule = "for an environment variable write ${env:NAME}"
         fixed = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from declctl.manifest import codes
-from declctl.manifest.diagnostics import did_you_mean, listed
+from declctl.manifest.diagnostics import Severity, did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of
 from declctl.manifest.model import DROPPED_BY_DEFAULT, AdminAuthorization
@@ -92,7 +92,7 @@ def _check_mode(findings: Findings, path: Path, handler: Mapping[str, Json]) -> 
         if field in handler:
             place = (*path, field)
             message = f"{dotted(place)} has no meaning with mode: {mode}"
-            findings.add(codes.CONTRADICTION, Location(place, key=True), message, suggestion=advice)
+            _contradict(findings, Location(place, key=True), message, advice)
 
 
 def _check_field_managers(findings: Findings, handlers: Sequence[tuple[Path, dict[str, Json]]]) -> None:
@@ -114,7 +114,7 @@ def _check_field_managers(findings: Findings, handlers: Sequence[tuple[Path, dic
                 f"(line {other[0]}): each apply of one would remove the fields of the other"
             )
             advice = "give each handler a field manager of its own"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+            _contradict(findings, Location(place), message, advice)
         else:
             owners[manager] = path
 
@@ -136,7 +136,7 @@ def _check_shared_queues(findings: Findings, handlers: Iterable[tuple[Path, dict
                 f"{findings.quoted((*path, 'queue', 'name'), name)}: line {line}, column {column}"
             )
             advice = "write the same number, or name it for one of the handlers"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+            _contradict(findings, Location(place), message, advice)
 
 
 def _check_resource(findings: Findings, path: Path) -> None:
@@ -247,12 +247,7 @@ def _check_config_sources(findings: Findings, path: Path, config: dict[str, Json
         if isinstance(name, str) and name in config:
             shown = findings.quoted((*where, "name"), name)
             message = f"{dotted(where)} sets {shown}, which config sets too"
-            findings.add(
-                codes.CONTRADICTION,
-                Location((*where, "name")),
-                message,
-                suggestion="remove one of them",
-            )
+            _contradict(findings, Location((*where, "name")), message, "remove one of them")
 
 
 def _check_names(findings: Findings, path: Path) -> None:
@@ -265,12 +260,7 @@ def _check_names(findings: Findings, path: Path) -> None:
         field == "metadata.name" for field, _, _ in FieldSelector.parse(selector).conditions
     ):
         message = f"{dotted(where)} selects by metadata.name, and so does names"
-        findings.add(
-            codes.CONTRADICTION,
-            Location(where),
-            message,
-            suggestion="keep names, and drop the condition",
-        )
+        _contradict(findings, Location(where), message, "keep names, and drop the condition")
 
 
 def _check_namespaces(findings: Findings, path: Path) -> None:
@@ -278,27 +268,21 @@ def _check_namespaces(findings: Findings, path: Path) -> None:
     if "*" in names and len(names) > 1:
         place = Location((*path, names.index("*")))
         message = f"{dotted(path)} has * for all namespaces beside others"
-        findings.add(codes.CONTRADICTION, place, message, suggestion='write ["*"] alone, or remove it')
+        _contradict(findings, place, message, 'write ["*"] alone, or remove it')
 
 
 def _check_time_zone(findings: Findings, path: Path, schedule: dict[str, Json]) -> None:
     if "timeZone" in schedule and "every" in schedule and "cron" not in schedule:
         place = Location((*path, "timeZone"), key=True)
         message = f"{dotted(path)} has a timeZone, which is for cron: an interval has none"
-        findings.add(
-            codes.CONTRADICTION, place, message, suggestion="remove it, or write cron instead of every"
-        )
+        _contradict(findings, place, message, "remove it, or write cron instead of every")
 
 
 def _check_circuit_breaker(findings: Findings, path: Path, plugin: Mapping[str, Json], shape: Schema) -> None:
     place = (*path, "circuitBreaker")
     if "circuitBreaker" in plugin and plugin.get("onError", "Fail") == "Fail":
-        findings.add(
-            codes.CONTRADICTION,
-            Location(place, key=True),
-            f"{dotted(place)} has no meaning with onError: Fail",
-            suggestion="write onError: Disable, or remove it",
-        )
+        message = f"{dotted(place)} has no meaning with onError: Fail"
+        _contradict(findings, Location(place, key=True), message, "write onError: Disable, or remove it")
     if mapping_at(findings.data, *place):
         _check_backoff(findings, place, shape, defaults="10m and 30s")
 
@@ -312,7 +296,7 @@ def _check_backoff(findings: Findings, path: Path, shape: Schema, *, defaults: s
         message = f"{dotted(path)} waits for {first:g}s at first, and for {longest:g}s at most"
         last, begin = defaults.split(" and ")
         suggestion = f"maxBackoff ({last} if absent) can't be shorter than initialBackoff ({begin} if absent)"
-        findings.add(codes.CONTRADICTION, Location((*path, given)), message, suggestion=suggestion)
+        _contradict(findings, Location((*path, given)), message, suggestion)
 
 
 def _check_election(findings: Findings, shape: Schema) -> None:
@@ -347,12 +331,11 @@ def _check_admin(findings: Findings) -> None:
     path = ("spec", "admin")
     admin = mapping_at(findings.data, *path)
     if admin.get("authorization") == AdminAuthorization.KUBERNETES and "tokenFile" in admin:
-        findings.add(
-            codes.CONTRADICTION,
-            Location((*path, "tokenFile"), key=True),
-            f"{dotted(path)} has a tokenFile, and with authorization: Kubernetes no token of a file counts",
-            suggestion="remove tokenFile, or authorization: Kubernetes",
+        place = Location((*path, "tokenFile"), key=True)
+        message = (
+            f"{dotted(path)} has a tokenFile, and with authorization: Kubernetes no token of a file counts"
         )
+        _contradict(findings, place, message, "remove tokenFile, or authorization: Kubernetes")
 
 
 def _check_metrics(findings: Findings, shape: Schema) -> None:
@@ -362,13 +345,12 @@ def _check_metrics(findings: Findings, shape: Schema) -> None:
     metrics = _parsed(findings, path, shape, parse_address)
     if admin is None or metrics is None or admin.covers(metrics) or not metrics.covers(admin):
         return
-    findings.add(
-        codes.CONTRADICTION,
-        Location(path),
+    message = (
         f"{dotted(path)} is {metrics}, which includes the admin address {admin}: only one of them can be "
-        "listened on",
-        suggestion=f"take another port; or remove it, and write admin: {{bindAddress: '{metrics}'}}",
+        "listened on"
     )
+    advice = f"take another port; or remove it, and write admin: {{bindAddress: '{metrics}'}}"
+    _contradict(findings, Location(path), message, advice)
 
 
 def _add_election_fault(
@@ -376,7 +358,7 @@ def _add_election_fault(
 ) -> None:
     # The first of the two fields that is written is blamed; one of them is, as the defaults fit together.
     name = next(each for each in names if value_at(findings.data, *path, each) is not None)
-    findings.add(codes.CONTRADICTION, Location((*path, name)), message, suggestion=suggestion)
+    _contradict(findings, Location((*path, name)), message, suggestion)
 
 
 def _parsed(findings: Findings, path: Path, shape: Schema, parse: Callable[[str], T]) -> T | None:
@@ -454,7 +436,7 @@ def check_failure_policies(findings: Findings) -> None:
                 "the handler succeeds"
             )
             advice = "add maxAttempts to retry, such as retry: {maxAttempts: 5}, or remove onFailure"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+            _contradict(findings, Location(place), message, advice)
 
 
 def check_cache(findings: Findings) -> None:
@@ -462,26 +444,50 @@ def check_cache(findings: Findings) -> None:
 
     `mode: MetadataOnly` lacks all but the metadata, and `dropFields` lack single fields (a warning).
     """
+    lacking: dict[str, _Lacking] = {}  # by resource
     for path, resource in entries_at(findings.data, "spec", "resources"):
-        if value_at(resource, "cache", "mode") == _METADATA_ONLY:
+        lacks = _Lacking.of(resource)
+        if lacks.is_bare:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
-    # The first resource of a name counts; check_references has reported the second one.
-    by_name: dict[str, dict[str, Json]] = {}
-    for _, resource in entries_at(findings.data, "spec", "resources"):
         name = resource.get("name")
         if isinstance(name, str):
-            by_name.setdefault(name, resource)
-    # The dropped fields of a resource are read once, as thousands of handlers may share the resource.
-    dropped: dict[str, Mapping[_Steps, str]] = {}
+            lacking.setdefault(name, lacks)  # check_references has reported the second one of a name
     for path, reader in _readers(findings):
         name = value_at(reader, "resourceRef", "name")
-        if isinstance(name, str) and name in by_name and ("filter" in reader or "mapTo" in reader):
-            if name not in dropped:
-                dropped[name] = _dropped(by_name[name])
-            _check_filter(findings, path, by_name[name], dropped[name])
-            _check_expression(findings, path, by_name[name], dropped[name])
-            _check_mapping(findings, path, by_name[name], dropped[name])
+        if isinstance(name, str) and name in lacking:
+            _check_filter(findings, path, lacking[name])
+            _check_expression(findings, path, lacking[name])
+            _check_mapping(findings, path, lacking[name])
+
+
+class _Lacking(NamedTuple):
+    """What the cached objects of a resource do not have."""
+
+    is_bare: bool = True  # they have nothing but metadata
+    dropped: Mapping[_Steps, str] = {}  # the dropped fields by their steps, each with its text for messages
+
+    @classmethod
+    def of(cls, resource: dict[str, Json]) -> "_Lacking":
+        """What those of a resource lack by its declaration."""
+        names = value_at(resource, "transform", "dropFields")
+        if not isinstance(names, list):
+            names = DROPPED_BY_DEFAULT
+        dropped = {_steps(name): name for name in names if isinstance(name, str) and name}
+        return cls(value_at(resource, "cache", "mode") == _METADATA_ONLY, dropped)
+
+    def parent_of(self, steps: _Steps) -> str | None:
+        """The dropped field that is at these steps or above them; None if there is none."""
+        parents = (self.dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
+        return next((each for each in parents if each is not None), None)
+
+
+class _Advice(NamedTuple):
+    """The words about a field that no cached object has."""
+
+    in_metadata: str  # what to do with another field, of metadata
+    effect: str  # what follows if the field is dropped
+    instead: str  # what to do then
 
 
 def _readers(findings: Findings) -> Iterator[tuple[Path, dict[str, Json]]]:
@@ -507,139 +513,97 @@ def check_expressions(findings: Findings) -> None:
                 f"the values are {listed(unknown.values)}"
             )
             location = Location(place, offset=unknown.offset)
-            findings.add(codes.CONTRADICTION, location, message, suggestion=advice, severity="warning")
+            _contradict(findings, location, message, advice, severity="warning")
             break  # one fault for each value
 
 
 def _check_indexers(findings: Findings, path: Path) -> None:
+    advice = _Advice("index by a field", "", "")
     for where, indexer in entries_at(findings.data, *path, "indexers"):
-        place, text = (*where, "fieldPath"), indexer.get("fieldPath")
-        if _is_outside(findings, place, text):
-            message = (
-                f"{dotted(place)} is {findings.quoted(place, text)}, and with cache.mode MetadataOnly "
-                "objects have nothing but metadata"
-            )
-            advice = "index by a field of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
+        _check_field(findings, (*where, "fieldPath"), indexer.get("fieldPath"), _Lacking(), advice)
 
 
 def _check_dropped(findings: Findings, path: Path) -> None:
     for index, text in enumerate(items_at(findings.data, *path, "transform", "dropFields")):
         place = (*path, "transform", "dropFields", index)
-        if _is_outside(findings, place, text):
+        steps = _steps(text) if isinstance(text, str) and not findings.is_blamed(place) else ()
+        if _is_outside_of_metadata(steps):
             message = (
                 f"{dotted(place)} is {findings.quoted(place, text)}, which with cache.mode MetadataOnly is "
                 "never there"
             )
-            findings.add(
-                codes.CONTRADICTION, Location(place), message, suggestion="remove it", severity="warning"
-            )
+            _contradict(findings, Location(place), message, "remove it", severity="warning")
 
 
-def _check_filter(
-    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
-) -> None:
-    """Report paths of a filter whose values never change; `dropped` has the fields that are dropped."""
-    bare = value_at(resource, "cache", "mode") == _METADATA_ONLY
+def _check_filter(findings: Findings, path: Path, lacking: _Lacking) -> None:
+    """Report paths of a filter whose values never change."""
+    advice = _Advice("name a field", "nothing ever changes there", "remove it")
     for index, text in enumerate(items_at(findings.data, *path, "filter", "changedPaths")):
-        place = (*path, "filter", "changedPaths", index)
-        if bare and _is_outside(findings, place, text):
-            message = (
-                f"{dotted(place)} is {findings.quoted(place, text)}, and with cache.mode MetadataOnly "
-                "objects have nothing but metadata"
-            )
-            advice = "name a field of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
-        elif isinstance(text, str) and not findings.is_blamed(place):
-            parent = _dropped_with(_steps(text), dropped)
-            if parent is not None:
-                message = (
-                    f"{dotted(place)} is {findings.quoted(place, text)}, and the resource drops {parent}: "
-                    "nothing ever changes there"
-                )
-                advice = f"remove it, or take {parent} out of transform.dropFields"
-                findings.add(
-                    codes.CONTRADICTION, Location(place), message, suggestion=advice, severity="warning"
-                )
+        _check_field(findings, (*path, "filter", "changedPaths", index), text, lacking, advice)
 
 
-def _check_expression(
-    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
-) -> None:
-    """Report fields that the expression of a filter reads, and that no cached object has."""
+def _check_expression(findings: Findings, path: Path, lacking: _Lacking) -> None:
+    """Report the first field that the expression of a filter reads, and that no cached object has."""
     place = (*path, "filter", "expression")
     text = value_at(findings.data, *place)
     if not isinstance(text, str) or not text or findings.is_blamed(place):
         return
-    bare = value_at(resource, "cache", "mode") == _METADATA_ONLY
-    reads = [read for read in compile_expression(text).reads if read.variable != "change" and read.steps]
-    for read in reads:
-        field = ".".join((read.variable, *read.steps))
-        location, parent = Location(place, offset=read.offset), _dropped_with(read.steps, dropped)
-        if bare and read.steps[0] != "metadata":
-            message = (
-                f"{dotted(place)} reads {field}, and with cache.mode MetadataOnly objects have nothing but "
-                "metadata"
-            )
-            advice = "read fields of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, location, message, suggestion=advice)
-            return  # one fault for each value
-        if parent is not None:
-            message = f"{dotted(place)} reads {field}, and the resource drops {parent}: it is always missing"
-            advice = f"do not read it, or take {parent} out of transform.dropFields"
-            findings.add(codes.CONTRADICTION, location, message, suggestion=advice, severity="warning")
-            return
+    advice = _Advice("read fields", "it is always missing", "do not read it")
+    for read in compile_expression(text).reads:
+        if read.variable != "change":
+            what = f"reads {'.'.join((read.variable, *read.steps))}"
+            location = Location(place, offset=read.offset)
+            if _lacks(findings, location, what, read.steps, lacking, advice):
+                return  # one fault for each value
 
 
-def _check_mapping(
-    findings: Findings, path: Path, resource: dict[str, Json], dropped: Mapping[_Steps, str]
-) -> None:
+def _check_mapping(findings: Findings, path: Path, lacking: _Lacking) -> None:
     """Report a way of `mapTo` that reads a field which no cached object has: it leads nowhere."""
+    advice = _Advice("name a field", "it leads to no key", "map in another way")
     for way, value in mapping_at(findings.data, *path, "mapTo").items():
         place = (*path, "mapTo", way)
-        if not isinstance(value, str) or findings.is_blamed(place):
-            continue
+        # Labels are in every record, and the others read the index or call code.
         if way == "fieldPath":
-            steps = _steps(value)
-        elif way == "annotation":
-            steps = ("metadata", "annotations", value)
-        elif way == "owner":
-            steps = ("metadata", "ownerReferences")
-        else:
-            continue  # labels are in every record, and the others read the index or call code
-        parent = _dropped_with(steps, dropped)
-        if value_at(resource, "cache", "mode") == _METADATA_ONLY and _is_outside_of_metadata(steps):
-            message = (
-                f"{dotted(place)} is {findings.quoted(place, value)}, and with cache.mode MetadataOnly "
-                "objects have nothing but metadata"
-            )
-            advice = "name a field of metadata, or write cache: {mode: Frames}"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice)
-        elif parent is not None:
-            message = (
-                f"{dotted(place)} is {findings.quoted(place, value)}, and the resource drops {parent}: it "
-                "leads to no key"
-            )
-            advice = f"map in another way, or take {parent} out of transform.dropFields"
-            findings.add(codes.CONTRADICTION, Location(place), message, suggestion=advice, severity="warning")
+            _check_field(findings, place, value, lacking, advice)
+        elif way in ("annotation", "owner") and isinstance(value, str) and not findings.is_blamed(place):
+            steps = ("annotations", value) if way == "annotation" else ("ownerReferences",)
+            what = f"is {findings.quoted(place, value)}"
+            _lacks(findings, Location(place), what, ("metadata", *steps), lacking, advice)
+
+
+def _check_field(findings: Findings, place: Path, text: Json, lacking: _Lacking, advice: _Advice) -> None:
+    """Report a field path that is written at a place, and that no cached object has."""
+    if isinstance(text, str) and not findings.is_blamed(place):
+        what = f"is {findings.quoted(place, text)}"
+        _lacks(findings, Location(place), what, _steps(text), lacking, advice)
+
+
+def _lacks(
+    findings: Findings, place: Location, what: str, steps: _Steps, lacking: _Lacking, advice: _Advice
+) -> bool:
+    """Report a field that no cached object has; returns whether it is one."""
+    where = f"{dotted(place.path)} {what}"
+    parent = lacking.parent_of(steps)
+    if lacking.is_bare and _is_outside_of_metadata(steps):
+        message = f"{where}, and with cache.mode MetadataOnly objects have nothing but metadata"
+        suggestion = f"{advice.in_metadata} of metadata, or write cache: {{mode: Frames}}"
+        _contradict(findings, place, message, suggestion)
+        return True
+    if parent is not None:
+        message = f"{where}, and the resource drops {parent}: {advice.effect}"
+        suggestion = f"{advice.instead}, or take {parent} out of transform.dropFields"
+        _contradict(findings, place, message, suggestion, severity="warning")
+    return parent is not None
+
+
+def _contradict(
+    findings: Findings, place: Location, message: str, advice: str, *, severity: Severity = "error"
+) -> None:
+    findings.add(codes.CONTRADICTION, place, message, suggestion=advice, severity=severity)
 
 
 def _is_outside_of_metadata(steps: _Steps) -> bool:
     return bool(steps) and steps[0] != "metadata"
-
-
-def _dropped_with(steps: _Steps, dropped: Mapping[_Steps, str]) -> str | None:
-    """The dropped field that is at these steps or above them; None if there is none."""
-    parents = (dropped.get(steps[:length]) for length in range(1, len(steps) + 1))
-    return next((each for each in parents if each is not None), None)
-
-
-def _dropped(resource: dict[str, Json]) -> dict[_Steps, str]:
-    """The fields that a resource drops: the steps of each, with its text for messages."""
-    names = value_at(resource, "transform", "dropFields")
-    if not isinstance(names, list):
-        names = DROPPED_BY_DEFAULT
-    return {_steps(name): name for name in names if isinstance(name, str) and name}
 
 
 def _steps(text: str) -> _Steps:
@@ -648,9 +612,3 @@ def _steps(text: str) -> _Steps:
         return FieldPath.parse(text).steps
     except FieldPathError:
         return ()
-
-
-def _is_outside(findings: Findings, place: Path, text: Json) -> bool:
-    if not isinstance(text, str) or not text or findings.is_blamed(place):
-        return False
-    return FieldPath.parse(text).steps[0] != "metadata"

@@ -19,8 +19,7 @@ from declctl.errors import InvalidRequest, ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
 from declctl.kit.files import is_exhausted, shown
-from declctl.manifest import Diagnostic, LoadedManifest
-from declctl.manifest.codes import BAD_FIELD_SELECTOR, UNKNOWN_KIND
+from declctl.manifest import Diagnostic, LoadedManifest, codes
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
 from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec
@@ -40,9 +39,6 @@ from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight import Preflight
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
-_UNREADABLE = "DCL000"
-_NO_VALUE = "DCL082"
-_NO_CHILD = "DCL086"
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
 _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
     errno.EFBIG: "make it smaller; docs/security.md has the limits",
@@ -88,7 +84,7 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
     lack values: the variables and Secrets that they come from are those of the cluster.
     """
     checked = read_files(InputFiles(manifest, at=at))
-    known = tuple(each for each in checked.diagnostics if each.code != _NO_VALUE)
+    known = tuple(each for each in checked.diagnostics if each.code != codes.PLUGIN_CONFIG)
     checked = replace(checked, diagnostics=known)
     if checked.inputs is None or checked.declaration is None or checked.errors:
         return checked
@@ -277,7 +273,7 @@ def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
         file=shown(files.manifest),
         line=1,
         column=1,
-        code=_UNREADABLE,
+        code=codes.UNREADABLE,
         message=f"a file of the bundle can't be read: {reason}",
         suggestion=getattr(error, "suggestion", None) or _ADVICE.get(error.errno, _IS_IT_THERE),
     )
@@ -285,7 +281,7 @@ def _unreadable(files: InputFiles, error: OSError) -> Diagnostic:
 
 def _no_child(inputs: Inputs, error: OSError) -> Diagnostic:
     return inputs.loaded.document.fault(
-        _NO_CHILD,
+        codes.NO_CHILD_PROCESS,
         Location(inputs.loaded.controller.reload.path),
         f"the handlers were not imported in a child process first: {error.strerror or error}",
         suggestion="let the process start others, or write preflight: Off under spec.reload",
@@ -307,7 +303,7 @@ def _configs(inputs: Inputs) -> tuple[dict[str, FrozenJson], list[Fault]]:
             try:
                 complete[source.name] = _value(source, inputs)
             except LookupError as missing:
-                faults.append(Fault(_NO_VALUE, str(missing.args[0]), source.path))
+                faults.append(Fault(codes.PLUGIN_CONFIG, str(missing.args[0]), source.path))
         configs[plugin.name] = FrozenJson.of(complete)
     return configs, faults
 
@@ -397,11 +393,11 @@ def refused_request(loaded: LoadedManifest, resource: str, fault: InvalidRequest
     spec = next(each for each in loaded.controller.resources if each.name == resource)
     if spec.field_selector and fault.code == HTTPStatus.BAD_REQUEST:
         return loaded.fault(
-            BAD_FIELD_SELECTOR,
+            codes.BAD_FIELD_SELECTOR,
             (*spec.path, "fieldSelector"),
             f"the server refuses the field selector {spec.field_selector} of a {spec.kind}: {fault.message}",
             suggestion="all kinds have metadata.name and metadata.namespace, and a custom one the "
             "`selectableFields` of its definition; a labelSelector, or the filter of a handler, may do",
         )
     message = f"the server can't list {spec.kind} as it is asked to: {fault.message}"
-    return loaded.fault(UNKNOWN_KIND, (*spec.path, "kind"), message)
+    return loaded.fault(codes.UNKNOWN_KIND, (*spec.path, "kind"), message)

@@ -74,23 +74,13 @@ def test_a_call_that_can_not_be_told_or_awaited_is_a_failure():
         call(implementation(decorated), GIVEN)
 
 
-async def begun(one, arguments):
-    """Called as far as its first wait, then awaited: what a worker on the handlers' loop does."""
-    rest, _ = begin_async(one, arguments)
-    return None if rest is None else await rest
-
-
-EITHER_WAY = pytest.mark.parametrize("called", [call_async, begun])
-
-
 class Odd(BaseException):
     """What test tools and other frameworks derive from."""
 
 
-@EITHER_WAY
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), Odd(), asyncio.CancelledError()])
-def test_an_asynchronous_raise_is_one_error(called, waits, error):
+def test_an_asynchronous_raise_is_one_error(waits, error):
     """SystemExit in a coroutine does not end the loop, before a wait or after it."""
 
     async def raising():
@@ -99,12 +89,11 @@ def test_an_asynchronous_raise_is_one_error(called, waits, error):
         raise error
 
     with pytest.raises(HandlerFailed) as caught:
-        asyncio.run(called(implementation(raising, is_async=True), GIVEN))
+        asyncio.run(call_async(implementation(raising, is_async=True), GIVEN))
     assert caught.value.__cause__ is error
 
 
-@EITHER_WAY
-def test_a_signature_that_does_not_fit_is_a_failure(called):
+def test_a_signature_that_does_not_fit_is_a_failure():
     """User code that can't even be called is told as user code that raised."""
 
     async def needs_more(change, more):
@@ -112,7 +101,7 @@ def test_a_signature_that_does_not_fit_is_a_failure(called):
 
     one = Implementation("declctl_event", "p", needs_more, ("change",), is_async=True)
     with pytest.raises(HandlerFailed, match="missing 1 required positional argument"):
-        asyncio.run(called(one, GIVEN))
+        asyncio.run(call_async(one, GIVEN))
 
 
 def test_who_has_nothing_to_wait_for_is_over_at_once():
@@ -126,8 +115,7 @@ def test_who_has_nothing_to_wait_for_is_over_at_once():
     assert heard == [GIVEN["change"]]
 
 
-@EITHER_WAY
-def test_who_waits_gets_what_he_waits_for(called):
+def test_who_waits_gets_what_he_waits_for():
     """Results, exceptions, an inner timeout and context variables are those of an ordinary await."""
     seen = []
     variable = contextvars.ContextVar("variable")
@@ -149,12 +137,11 @@ def test_who_waits_gets_what_he_waits_for(called):
         seen.append((variable.get(), asyncio.current_task() is task))
         return "done"
 
-    assert asyncio.run(called(implementation(handler, is_async=True), GIVEN)) == "done"
+    assert asyncio.run(call_async(implementation(handler, is_async=True), GIVEN)) == "done"
     assert seen == [42, ("mine", True)]
 
 
-@EITHER_WAY
-def test_what_a_decorator_makes_awaitable_is_awaited(called):
+def test_what_a_decorator_makes_awaitable_is_awaited():
     """Not every asynchronous function gives a coroutine."""
     heard = []
 
@@ -163,12 +150,11 @@ def test_what_a_decorator_makes_awaitable_is_awaited(called):
             yield from asyncio.sleep(0).__await__()
             heard.append("later")
 
-    asyncio.run(called(implementation(Later, is_async=True), GIVEN))
+    asyncio.run(call_async(implementation(Later, is_async=True), GIVEN))
     assert heard == ["later"]
 
 
-@EITHER_WAY
-def test_a_cancellation_of_its_own_is_a_failure(called):
+def test_a_cancellation_of_its_own_is_a_failure():
     """A handler that awaits a task which it has cancelled fails; the worker that called it lives on."""
 
     async def handler():
@@ -177,11 +163,10 @@ def test_a_cancellation_of_its_own_is_a_failure(called):
         await task
 
     with pytest.raises(HandlerFailed, match="CancelledError"):
-        asyncio.run(called(implementation(handler, is_async=True), GIVEN))
+        asyncio.run(call_async(implementation(handler, is_async=True), GIVEN))
 
 
-@EITHER_WAY
-async def test_a_cancellation_from_outside_passes(called):
+async def test_a_cancellation_from_outside_passes():
     """A timeout or a shutdown ends the call itself."""
     entered = asyncio.Event()
 
@@ -189,7 +174,7 @@ async def test_a_cancellation_from_outside_passes(called):
         entered.set()
         await asyncio.Event().wait()
 
-    task = asyncio.ensure_future(called(implementation(handler, is_async=True), GIVEN))
+    task = asyncio.ensure_future(call_async(implementation(handler, is_async=True), GIVEN))
     await entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
