@@ -122,7 +122,7 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     """
     # One walk for all checks: a manifest may have 100,000 values.
     findings = Findings(document, walk(document.data, CONTROLLER))
-    check_structure(findings)
+    check_structure(findings, CONTROLLER)
     check_traps(findings)
     check_values(findings)
     check_references(findings, CONTROLLER)

@@ -1,19 +1,20 @@
 """Checks a document against the schema: unknown, missing and mistyped fields, choices, ranges.
 
-The keywords of JSON Schema that the declarations of fields use are judged here: the import of jsonschema
-takes longer than all other work on a manifest. For a value of the wrong type, the message has the expected
-type, the value that YAML has read, and the correct way to write it.
+Most documents have no such fault, and the import of jsonschema takes longer than all other work on a
+manifest. So `fits` decides first, without jsonschema. If `fits` is False, which also means "not sure",
+jsonschema decides, and each of its errors becomes a message for people. For a value of the wrong type, the
+message has the expected type, the value that YAML has read, and the correct way to write it.
 
 Texts with a form of their own (durations, names, …) are checked in `checks.values`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
 
 from declctl.manifest import codes
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.document import Findings, Location, resolve, trap
-from declctl.manifest.fields import Schema, notes_of
+from declctl.manifest.fields import NOTES, Schema, notes_of
 from declctl.manifest.values import Json, Path, dotted, items_at, mapping_at
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -24,6 +25,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
+# Keywords without a check in `fits`: descriptions, the keywords that `walk` follows, and those of other
+# checks.
+_SILENT = frozenset({"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf"})
 _WANTED = {
     "object": "a mapping",
     "array": "a list",
@@ -42,27 +46,61 @@ _SYNONYMS: Mapping[str, str] = {
 }
 
 
+def fits(values: Iterable[tuple[Path, Json, Schema]]) -> bool:
+    """Whether JSON Schema finds no fault in the values of a `walk`. False also means "not sure"."""
+    return all(_holds(keyword, piece, value) for _, value, piece in values for keyword in piece)
+
+
+def _holds(keyword: str, shape: Schema, value: Json) -> bool:
+    if keyword in _SILENT:
+        return True
+    holds = _KEYWORDS.get(keyword)
+    return holds is not None and holds(shape[keyword], value, shape)
+
+
 def _has_type(names: Any, value: Json) -> bool:
-    """Whether the value has one of the types. A float without a fraction is an integer, as in JSON Schema."""
-    types = {type(value)} | ({int} if isinstance(value, float) and value.is_integer() else set())
-    return any(types.intersection(_TYPES[name]) for name in (names if isinstance(names, list) else [names]))
+    """Whether the value has one of the types. A float is no integer, although JSON Schema allows 1.0."""
+    return any(type(value) in _TYPES[name] for name in (names if isinstance(names, list) else [names]))
 
 
-def _is_number(value: Json) -> bool:
+def _is_same(value: Json, other: Json) -> bool:
+    """Whether two values are equal and of the same type: `True == 1` in Python, but not in JSON."""
+    return type(value) is type(other) and value == other
+
+
+def _is_number(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
-# Whether a value keeps to a keyword, which is about values of one type: all others keep to it. Keywords of
-# `REPORTS` that are not here are judged by their reports.
-_HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "type": _has_type,
-    "enum": lambda choices, value: value in choices,
-    "const": lambda wanted, value: value == wanted,
-    "minimum": lambda low, value: not _is_number(value) or value >= low,
-    "maximum": lambda high, value: not _is_number(value) or value <= high,
-    "minLength": lambda least, value: not isinstance(value, str) or len(value) >= least,
-    "minItems": lambda least, value: not isinstance(value, list) or len(value) >= least,
+# A keyword checks values of one type. It holds for values of all other types, as in JSON Schema.
+_KEYWORDS: Mapping[str, Callable[[Any, Any, Schema], bool]] = {
+    "type": lambda names, value, _: _has_type(names, value),
+    # Only the names of the fields: their values are checked with their own pieces.
+    "additionalProperties": lambda allowed, value, shape: (
+        allowed is not False
+        or not isinstance(value, dict)
+        or value.keys() <= mapping_at(shape, "properties").keys()
+    ),
+    "required": lambda names, value, _: not isinstance(value, dict) or all(name in value for name in names),
+    "enum": lambda choices, value, _: any(_is_same(value, choice) for choice in choices),
+    "const": lambda wanted, value, _: _is_same(value, wanted),
+    "minimum": lambda low, value, _: not _is_number(value) or value >= low,
+    "maximum": lambda high, value, _: not _is_number(value) or value <= high,
+    "minLength": lambda least, value, _: not isinstance(value, str) or len(value) >= least,
+    "minItems": lambda least, value, _: not isinstance(value, list) or len(value) >= least,
+    "uniqueItems": lambda _, value, __: not isinstance(value, list) or _all_differ(value),
 }
+
+
+def _all_differ(items: list[Json]) -> bool:
+    """Whether texts, and mappings of texts, differ; False for other items, which jsonschema compares."""
+    found: set[object] = set()
+    for item in items:
+        if isinstance(item, dict) and all(isinstance(value, str) for value in item.values()):
+            found.add(frozenset(item.items()))
+        elif isinstance(item, str):
+            found.add(item)
+    return len(found) == len(items)
 
 
 def _wrong_type(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
@@ -140,25 +178,25 @@ def _advice(findings: Findings, path: Path, value: Json, *, schema: Schema) -> s
     return _SCALAR_ADVICE.get(types[0]) if types else None
 
 
-def check_structure(findings: Findings) -> None:
+def check_structure(findings: Findings, shape: Schema) -> None:
     """Report unknown, missing and mistyped fields, values that are no choice, and sizes out of range."""
-    broken = [
-        (keyword, path, value, piece)
-        for path, value, piece in findings.pieces
-        for keyword, wanted in piece.items()
-        if keyword in REPORTS and not (keyword in _HOLDS and _HOLDS[keyword](wanted, value))
-    ]
+    if fits(findings.pieces):
+        return
+    # Imported here, as the import takes as long as the whole check, and only a manifest with faults needs it.
+    from jsonschema import Draft202012Validator
+
+    faults: list[Any] = list(Draft202012Validator(shape).iter_errors(findings.data))
     # Unknown fields come first: a required field that one of them probably means is then not missing. Types
     # come next: a value of the wrong type is not reported for its range, too.
     order = ("additionalProperties", "type")
-    broken.sort(key=lambda each: order.index(each[0]) if each[0] in order else len(order))
-    for keyword, path, value, piece in broken:
-        REPORTS[keyword](findings, path, value, piece)
+    faults.sort(key=lambda fault: order.index(fault.validator) if fault.validator in order else len(order))
+    for fault in faults:
+        path = tuple(fault.absolute_path)
+        if fault.validator in REPORTS:
+            REPORTS[fault.validator](findings, path, fault.instance, fault.schema)
 
 
 def _unknown_fields(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
-    if schema["additionalProperties"] is not False:
-        return
     fields = mapping_at(schema, "properties")
     present = value if isinstance(value, dict) else {}
     absent = [name for name in fields if name not in present]
@@ -195,10 +233,11 @@ def _other_advice(path: Path, name: str, absent: list[str]) -> str:
 
 
 def _missing_fields(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
-    present = value if isinstance(value, dict) else None
+    present = value if isinstance(value, dict) else {}
     for name in map(str, items_at(schema, "required")):
-        if present is None or name in present or findings.is_meant((*path, name)):
+        if name in present or findings.is_meant((*path, name)):
             continue
+        findings.mean((*path, name))  # jsonschema reports the mapping once for each field
         message = f'{dotted(path)} needs the field "{name}"'
         example = _example(mapping_at(schema, "properties", name))
         suggestion = f"add {name}: {example}" if example else f'add "{name}"'

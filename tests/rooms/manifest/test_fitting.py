@@ -1,4 +1,4 @@
-"""The structure of a document is judged as JSON Schema judges it, by the keywords that people are told of."""
+"""A document that fits is spared the judge; every other is judged."""
 
 import subprocess
 import sys
@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from declctl.manifest.checks.structure import REPORTS, check_structure
-from declctl.manifest.diagnostics import SourceText
-from declctl.manifest.document import Document, Findings
-from declctl.manifest.fields import NOTES, Schema, walk
+from declctl.manifest.checks.structure import REPORTS, fits
+from declctl.manifest.fields import walk
 from declctl.manifest.model import CONTROLLER
 
 ROOT = Path(__file__).parents[3]
 SHAPE = CONTROLLER
+JUDGE = Draft202012Validator(SHAPE)
 
 
 def controllers() -> Iterator[dict]:
@@ -41,15 +40,9 @@ _ODD = st.one_of(
 )
 
 
-def reported(document: object, shape: Schema = SHAPE) -> bool:
-    """Whether JSON Schema says that a keyword is broken of which a person is told."""
-    return any(error.validator in REPORTS for error in Draft202012Validator(shape).iter_errors(document))
-
-
-def judged(document: object, shape: Schema = SHAPE) -> bool:
-    findings = Findings(Document(SourceText("manifest.yaml", ""), document), walk(document, shape))
-    check_structure(findings)
-    return bool(findings.diagnostics)
+def reported(document: object) -> list[str]:
+    """The keywords that JSON Schema says are broken, of those that a person is told."""
+    return [error.validator for error in JUDGE.iter_errors(document) if error.validator in REPORTS]
 
 
 def places(data: object, path: tuple = ()) -> Iterator[tuple]:
@@ -80,10 +73,18 @@ def edited(draw: st.DrawFn) -> object:
     return document
 
 
+@pytest.mark.parametrize("document", EXAMPLES, ids=lambda document: document["metadata"]["name"])
+def test_what_is_right_fits(document: dict):
+    """No example of ours needs the judge: otherwise nobody would be spared it."""
+    assert fits(walk(document, SHAPE))
+    assert reported(document) == []
+
+
 @given(edited())
-def test_a_document_has_a_fault_where_json_schema_says_so(document: object):
-    """Neither is a fault missed, nor is anything blamed that the published schema allows."""
-    assert judged(document) == reported(document)
+def test_what_fits_has_no_fault_to_report(document: object):
+    """The quick look never lets through what JSON Schema would blame."""
+    if fits(walk(document, SHAPE)):
+        assert reported(document) == []
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ def test_a_document_has_a_fault_where_json_schema_says_so(document: object):
     [
         ({"type": "integer"}, True),
         ({"type": ["string", "integer"]}, 1.5),
-        ({"enum": ["a", "b"]}, "c"),
-        ({"const": "v1"}, "v2"),
+        ({"enum": ["a", 1]}, True),
+        ({"const": 1}, True),
         ({"minimum": 1}, 0),
         ({"maximum": 9}, 10),
         ({"minItems": 1}, []),
@@ -105,30 +106,22 @@ def test_a_document_has_a_fault_where_json_schema_says_so(document: object):
     ],
 )
 def test_each_keyword_is_looked_at(shape: dict, value: object):
-    """What breaks one keyword alone is a fault, and JSON Schema thinks so too."""
-    assert judged(value, shape)
-    assert reported(value, shape)
+    """What breaks one keyword alone does not fit, and JSON Schema thinks so too."""
+    assert not fits(walk(value, shape))
+    assert not Draft202012Validator(shape).is_valid(value)
 
 
-def test_the_schema_has_no_keyword_that_nothing_judges():
-    """`pattern` and `oneOf` are reported by other checks; the rest says nothing of values, or is followed."""
-    others = {"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf"}
-    waiting, keywords = [SHAPE], set[str]()
-    while waiting:
-        piece = waiting.pop()
-        keywords |= piece.keys()
-        inner = [*piece.get("properties", {}).values(), piece.get("items"), piece.get("additionalProperties")]
-        waiting += [each for each in inner if isinstance(each, dict)]
-    assert keywords == others | REPORTS.keys()
+def test_a_keyword_that_is_not_known_is_left_to_the_judge():
+    """A shape that says more than is understood here is never taken for fulfilled."""
+    assert not fits(walk("short", {"type": "string", "maxLength": 9}))
 
 
-def test_a_check_does_not_load_jsonschema():
+def test_a_manifest_without_faults_does_not_load_the_judge():
     """Loading jsonschema costs more than all the rest of a check."""
     program = (
-        "import sys; from declctl.errors import ManifestErrors\n"
-        "from declctl.manifest import ManifestSource, load\n"
-        "try: load(ManifestSource.of([('m.yaml', b'kind: Controller')]))\n"
-        "except ManifestErrors: print('jsonschema' in sys.modules)"
+        "import sys; from declctl.manifest import ManifestSource, load;"
+        f"load(ManifestSource.read({str(ROOT / 'examples/01-hello')!r}));"
+        "print('jsonschema' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
