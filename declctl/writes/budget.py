@@ -78,9 +78,7 @@ class WriteBudget:
                 self._leave(handler, write)
             else:  # the token came in the turn of the loop that has cancelled the wait
                 self._spend(self._bucket)
-            if not self._lines and self._granting is not None:
-                self._granting.cancel()
-                self._granting = None
+            self._end_granting()
             raise
 
     def waiting(self) -> Sequence[WaitingWrites]:
@@ -133,3 +131,9 @@ class WriteBudget:
                 line.pop(write, None)
                 if not line:
                     del self._lines[handler]
+
+    def _end_granting(self) -> None:
+        """Do not wait for a token for which no write waits."""
+        if not self._lines and self._granting is not None:
+            self._granting.cancel()
+            self._granting = None

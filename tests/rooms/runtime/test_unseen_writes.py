@@ -265,16 +265,6 @@ def test_other_keys_wait_for_ten_seconds_at_most_and_that_is_told(keys, cache) -
     assert len(keys.reports) == 1
 
 
-def test_a_status_holds_back_its_own_key_only(keys) -> None:
-    """Most reconcilers write the status of their object in each call: other keys go on."""
-    cache = Cache(POD)
-    keys.wrote("a/web", applied("a/web", 7, kind=POD), cache)
-    keys.add("a/web", "a/db")
-    assert (keys.take(), keys.take()) == ("a/db", None)
-    cache.store("a/web", 7)
-    assert keys.take() == "a/web"
-
-
 def test_no_more_keys_are_held_back_than_there_are_workers(keys, cache) -> None:
     """A key that is held back is compared with the writes from before: it must run soon after."""
     keys.wrote("a/web", applied("a/settings", 7), cache)
