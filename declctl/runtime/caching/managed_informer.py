@@ -81,9 +81,10 @@ class RequestCounter:
             if before is not None:
                 requested -= before.reflector.relists_requested
             follows = now.namespaces is not None
-            if follows or requested > 0 or (before is None and now.missing):
+            not_served = now.missing or now.reflector.unavailable
+            if follows or requested > 0 or (before is None and not_served):
                 # The namespaces of a selector come and go at any time. A relist was requested, or the server
-                # lacks the kind, and requests go on until it has it.
+                # does not serve the kind, and requests go on until it does.
                 planned = (new_lists, new_watches)
             elif before is not None:
                 planned = (0, 0)
