@@ -72,7 +72,8 @@ FIRST, FACTOR, LONGEST, QUIET = 0.8, 2.0, 30.0, 120.0  # seconds, as in client-g
 _LONGEST_WHILE_MISSING = 10.0  # seconds between two requests for a kind that the server does not have
 _LONGEST_RETRY_AFTER = 300.0  # seconds: the longest wait that a server can ask for
 _WAIT_SECONDS = 10.0  # between two calls of `on_wait`, as client-go's wait for a bookmark
-_LATE_SECONDS = 0.1  # a deadline that is seen later than this is looked at once more
+_LATE_SECONDS = 0.1  # a deadline that is seen later than this is looked at once more …
+_GRACE_SECONDS = 5.0  # … after so many seconds
 
 
 class Starting(msgspec.Struct, frozen=True):
@@ -415,7 +416,7 @@ class Deadline:
         while (left := self._left()) > 0 or (left < -_LATE_SECONDS and doubted != self._until):
             if left <= 0:
                 # The process has not run, or a test has advanced the time: what has come is not read yet.
-                doubted, left = self._until, _LATE_SECONDS
+                doubted, left = self._until, _GRACE_SECONDS
             if self._on_wait is None:
                 await self._clock.pause(left)
                 continue
