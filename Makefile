@@ -107,10 +107,11 @@ dist: $(TESTS) ## sdist and wheel of declctl and of each plugin, into dist/
 
 TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/declctl-tools
 
-tools: ## helm and actionlint, which some tests use if they are on the PATH; needs Go, and some minutes once
+tools: ## helm, actionlint and promtool, which some tests use if they are on the PATH; needs Go, and some minutes once
 	@mkdir -p $(TOOLS)
 	@test -x $(TOOLS)/helm || GOBIN=$(TOOLS) go install helm.sh/helm/v3/cmd/helm@v3.18.6
 	@test -x $(TOOLS)/actionlint || GOBIN=$(TOOLS) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	@test -x $(TOOLS)/promtool || GOBIN=$(TOOLS) go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
 BROWSER := .venv/.installed-browser
 

@@ -93,10 +93,7 @@ _ROWS = (
                 red_from=1,
             ),
             _Panel(
-                "Failed changes",
-                [_increase("declctl_handler_results_total", result="failed")],
-                stat=True,
-                red_from=1,
+                "Calls and keys in trouble", [_value("declctl_handler_unhealthy")], stat=True, red_from=1
             ),
             _Panel("Dead letters", [_value("declctl_handler_dead_letters")], stat=True, red_from=1),
             _Panel("Calls that hang", [_value("declctl_zombie_invocations")], stat=True, red_from=1),
@@ -130,7 +127,7 @@ _ROWS = (
             _Panel("Duration of calls", _quantiles("declctl_handler_duration_seconds", "handler"), "s"),
             _Panel("Queued changes", [_value("declctl_handler_queue_depth", "handler")]),
             _Panel("Running calls", [_value("declctl_handler_running", "handler")]),
-            _Panel("Timeouts", [_rate("declctl_handler_timeouts_total", "handler")], "ops"),
+            _Panel("Oldest call", [_value("declctl_handler_oldest_call_seconds", "handler", how="max")], "s"),
             _Panel("Filtered, merged and dropped changes", [
                 _Query(_rate("declctl_handler_filtered_total", "handler").expression, "{{handler}} filtered"),
                 _Query(_rate("declctl_handler_merged_total", "handler").expression, "{{handler}} merged"),

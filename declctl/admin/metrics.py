@@ -33,6 +33,7 @@ from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import ScrapeFault
 from declctl.runtime.reporting.status import (
     BREAKER_FIGURES,
+    CONDITION_FIGURES,
     DECODING_FIGURES,
     ELECTION_FIGURES,
     HANDLER_FIGURES,
@@ -92,6 +93,7 @@ _LEFT_OUT = (
     ),
 )
 _PROCESS = _FigureGroup(PROCESS_FIGURES)
+_CONDITIONS = _FigureGroup(CONDITION_FIGURES, ("type", "status"))
 _RESOURCES = _FigureGroup(RESOURCE_FIGURES, ("resource",))
 _DECODING = _FigureGroup(DECODING_FIGURES, ("resource",))
 _HANDLERS = _FigureGroup(HANDLER_FIGURES, ("handler",))
@@ -108,7 +110,7 @@ _REQUESTS = _FigureGroup(REQUEST_FIGURES, ("code", "method", "host"))
 _SCRAPES = _FigureGroup(_LEFT_OUT, ("plugin",), "with `declctl_metrics`")
 _ADMIN = _FigureGroup(_REFUSED)
 _GROUPS = (
-    *(_PROCESS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
+    *(_PROCESS, _CONDITIONS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
     *(_SCHEDULES, _WRITES, _WAITING_WRITES, _WARNINGS, _ELECTION, _PLUGINS, _BREAKERS, _SCRAPES),
     *(_REQUESTS, _ADMIN),
 )
@@ -182,6 +184,7 @@ class StatusCollector(Collector):
         yield _info(_BUILD, {"version": __version__, "python": platform.python_version()})
         yield _info(_CONTROLLER, {"controller": status.name})
         yield from _families(_PROCESS, [((), status)])
+        yield from _families(_CONDITIONS, [((each.type, each.status), each) for each in status.conditions])
         resources = [((resource.name,), resource) for resource in status.resources]
         yield from _families(_RESOURCES, resources)
         yield from _families(_DECODING, [(name, resource.decoding) for name, resource in resources])

@@ -1291,11 +1291,15 @@ def generate_alerts(
         bool,
         typer.Option("--plain", help="A file for rule_files of Prometheus, instead of a PrometheusRule."),
     ] = False,
+    runbook: Annotated[
+        str | None,
+        typer.Option("--runbook", metavar="URL", help="Where people on call find docs/operations.md."),
+    ] = None,
 ) -> None:
-    """Print alerts: not synced, reload refused, handlers that fail, queues that grow, no leader, and more."""
-    from declctl.cli.generate.alerts import show_alerts
+    """Print alerts: not ready, edits that are not live, calls that hang or fail, no leader, and more."""
+    from declctl.cli.generate.alerts import RUNBOOK, show_alerts
 
-    show_alerts(job=name, namespace=namespace, plain=plain)
+    show_alerts(job=name, namespace=namespace, runbook=runbook or RUNBOOK, plain=plain)
 
 
 @_generate.command("image")

@@ -92,6 +92,17 @@ def print_status(document: Document, *, now: datetime) -> None:
     counts = _counts(document["handlers"])
     headers = ("SYNCED", *(_header(count) for count in counts), "P95", "LAST ERROR")
     _section("HANDLER", headers, _handlers(document, counts))
+    problems = [
+        (
+            h["name"],
+            *(each[name] for name in ("reason", "count", "key")),
+            age(each["since"], now=now) if each["since"] else None,
+            each["error"] or each["errorType"],
+        )
+        for h in document["handlers"]
+        for each in h.get("problems") or ()
+    ]
+    _section("UNHEALTHY HANDLER", ("REASON", "COUNT", "WORST", "FOR", "ERROR"), problems)
     _section(
         "SCHEDULE",
         ("NEXT", "LAST", "OUTCOME", "SUCCEEDED", "FAILED", "SKIPPED", "RUNNING", "LAST ERROR"),

@@ -4,7 +4,7 @@
 print this table. A reason is one CamelCase word, and never gets another meaning.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -23,12 +23,14 @@ CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
         READY: "Whether all caches have their objects, so that handlers see the whole cluster.",
         RELOADED: "Whether the files, as they were read last, are what runs.",
         DEGRADED: "Whether something does not work, although the process runs.",
-        HANDLERS_HEALTHY: "Whether the calls of each handler succeed, at least for some objects.",
+        HANDLERS_HEALTHY: "Whether the calls of each handler return and succeed, for each object in the end.",
         FILES_FOLLOWED: "Whether edits arrive from the ConfigMap of `declctl run configmap/NAMESPACE/NAME`; "
         "without one, there is no such condition.",
     }
 )
 """The types, each with its meaning."""
+
+_NOTHING: Final = "nothing"  # the advice of a good reason
 
 # Ends of an advice. In that of a refused rollback, they give way to BACK_AGAIN.
 AGAIN: Final = "`declctl reload` tries the same files again"
@@ -47,7 +49,7 @@ class ConditionReason(msgspec.Struct, frozen=True):
 
 
 def _good(name: str, condition: str, meaning: str, *, holds: bool = True) -> ConditionReason:
-    return ConditionReason(name, condition, holds, meaning, "nothing")
+    return ConditionReason(name, condition, holds, meaning, _NOTHING)
 
 
 def _refused(name: str, meaning: str, advice: str) -> ConditionReason:
@@ -56,6 +58,11 @@ def _refused(name: str, meaning: str, advice: str) -> ConditionReason:
 
 def _degraded(name: str, meaning: str, advice: str) -> ConditionReason:
     return ConditionReason(name, DEGRADED, True, meaning, advice)
+
+
+def _unhealthy(name: str, meaning: str, advice: str) -> ConditionReason:
+    named = f"{meaning} The message names the handler, and the worst of its calls or keys."
+    return ConditionReason(name, HANDLERS_HEALTHY, False, named, advice)
 
 
 def _not_followed(name: str, meaning: str, advice: str) -> ConditionReason:
@@ -269,23 +276,33 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "itself",
     ),
     _good("AsExpected", HANDLERS_HEALTHY, "No handler fails on and on."),
-    ConditionReason(
+    _unhealthy(
+        "HandlerSuspended",
+        "A handler is not called: calls that have exceeded its `timeout`, or the drain of a reload, do not "
+        "return, and their number is four times its queue.concurrency.",
+        "the log names the calls; give the requests of the handler time limits and save: an edit of its code "
+        "gets new workers, and so does the return of a call",
+    ),
+    _unhealthy(
+        "CallHangs",
+        "A call has not returned for five minutes, nor within the `timeout` of its handler. Its key waits "
+        "until it returns, and so does its worker, unless it has exceeded a `timeout`.",
+        "give the requests of the handler time limits, and the handler a `timeout`, and save: new code gets "
+        "new workers when `reload.drainTimeout` is over; a new process frees the key at once",
+    ),
+    _unhealthy(
         "CallsFail",
-        HANDLERS_HEALTHY,
-        False,
-        "The last five calls of a handler or more have failed, over ten seconds or more. The message names "
-        "the handler and the error.",
+        "The last five calls of a handler or more have failed, over ten seconds or more. Waits for a cache "
+        "or a suspended plugin, and a reconciler's `Terminal`, do not count.",
         "see the calls with `declctl tap --failed`, and their tracebacks in the log; mend the handler and "
         "save: waiting retries use the new code, and `declctl requeue` queues again what was given up",
     ),
-    ConditionReason(
-        "HandlerSuspended",
-        HANDLERS_HEALTHY,
-        False,
-        "A handler is not called: calls that have exceeded its `timeout`, or the drain of a reload, do not "
-        "return, and their number is four times its queue.concurrency. The message names the handler.",
-        "the log names the calls; give the requests of the handler time limits and save: an edit of its code "
-        "gets new workers, and so does the return of a call",
+    _unhealthy(
+        "KeysFail",
+        "Calls for a key have failed for five minutes, whether or not those for others succeed.",
+        "see what is odd about the object that the message names, and the error with `declctl tap --failed`, "
+        "which shows the next call; mend the object or the handler. A reconciler that can do nothing "
+        "raises `Terminal`",
     ),
     ConditionReason(
         "AttemptedBefore",
@@ -356,6 +373,16 @@ _RELOAD_ADVICE: Final = {
     for each in REASONS
     if each.condition in (RELOADED, ATTEMPT) and each.name not in _LOCATED
 }
+
+
+def fault_reasons(condition: str) -> Sequence[str]:
+    """The reasons of a condition that are faults, in the order of urgency."""
+    return tuple(each.name for each in REASONS if each.condition == condition and each.advice != _NOTHING)
+
+
+def advice_of(condition: str, reason: str) -> str:
+    """What to do about a reason of a condition."""
+    return next(each.advice for each in REASONS if (each.condition, each.name) == (condition, reason))
 
 
 def reload_advice(reason: str) -> str | None:

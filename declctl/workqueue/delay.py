@@ -239,6 +239,11 @@ class DelayingQueue(WorkQueue[K]):
         """The number of items that are not due yet."""
         return len(self._delays)
 
+    @property
+    def delayed_failures(self) -> int:
+        """The number of these items that have failed, and come again; the others were done."""
+        return len(self._retried)
+
     async def _pause(self, wakeup: asyncio.Event) -> None:
         """Return when the next item is due, or when the event is set."""
         seconds = self._delays.next_due()

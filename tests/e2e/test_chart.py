@@ -114,6 +114,20 @@ def test_the_bundle_is_whole_and_its_edit_is_no_rollout(helm: str) -> None:
     assert edited["Deployment", "guard"] == objects["Deployment", "guard"]
 
 
+def test_objects_have_the_name_of_their_controller(helm: str) -> None:
+    """As those of `declctl generate deploy`; another one keeps the selector of a Deployment that is there."""
+
+    def names(**values: Any) -> set[str]:
+        objects = _objects(helm, **values)
+        selector = objects["Deployment", "guard"]["spec"]["selector"]["matchLabels"]
+        labels = [each["metadata"]["labels"] for each in objects.values()]
+        return {each["app.kubernetes.io/name"] for each in (selector, *labels)}
+
+    manifest = yaml.safe_load((EXAMPLE / "manifest.yaml").read_text("utf-8"))
+    assert names() == {manifest["metadata"]["name"]} != {"guard"}
+    assert names(nameOverride="declctl") == {"declctl"}
+
+
 def test_rights_are_those_of_the_values(helm: str) -> None:
     """A Role in each namespace, a ClusterRole without namespaces, and nothing else."""
     objects = _objects(helm, **RULES)

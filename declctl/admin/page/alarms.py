@@ -15,7 +15,7 @@ from declctl.admin.page.values import MOST, Document, document_moment, is_failin
 from declctl.kit.text import excerpt
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.reasons import FILES_FOLLOWED
+from declctl.runtime.reasons import FILES_FOLLOWED, HANDLERS_HEALTHY, advice_of
 from declctl.runtime.reporting.status import ControllerStatus, PluginStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
@@ -327,7 +327,16 @@ def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]
             "",
             "Mend the filter or the mapping, and save. Nothing is lost: each change is tried again.",
         )
-    if handler.zombies:
+    for problem in handler.problems:
+        if problem.reason != "CallsFail":  # it is the alarm above
+            yield Alarm(
+                f"{key} {problem.reason}",
+                Level.ALARM,
+                f"The handler {handler.name} is unhealthy: {problem.reason}",
+                excerpt(str(problem), most=MOST),
+                _sentence(advice_of(HANDLERS_HEALTHY, problem.reason)),
+            )
+    if handler.zombies and not handler.problems:
         calls = "1 call" if handler.zombies == 1 else f"{handler.zombies:,} calls"
         yield Alarm(
             f"{key} hangs",

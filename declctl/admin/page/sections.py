@@ -144,7 +144,7 @@ def _handlers(view: View) -> Element | None:
 def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Element:
     if handler.disabled:
         return element("span", "✗ disabled", class_="bad")
-    if handler.zombies:
+    if handler.zombies or any(each.reason == "CallHangs" for each in handler.problems):
         return element("span", "✗ hangs", class_="bad")
     if is_failing(handler, now=now):
         return element("span", "✗ fails", class_="bad")

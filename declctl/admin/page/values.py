@@ -18,7 +18,8 @@ def is_failing(handler: HandlerStatistics, *, now: datetime) -> bool:
     failed = handler.last_error_time
     is_recent = failed is not None and now - failed < timedelta(seconds=FAILING_SECONDS)
     # The back-off may be longer than `FAILING_SECONDS`: the calls fail on, and the last one was long ago.
-    return is_recent or handler.fails or handler.dead_letters > 0
+    fails = any(each.reason == "CallsFail" for each in handler.problems)
+    return is_recent or fails or handler.dead_letters > 0
 
 
 def moment(time: datetime) -> str:

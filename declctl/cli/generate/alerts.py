@@ -1,4 +1,9 @@
-"""`declctl generate alerts`: rules for Prometheus about what a controller reports of itself."""
+"""`declctl generate alerts`: rules for Prometheus about what a person on call has to know of a controller.
+
+An alert is about a state that lasts and that hurts somebody, and names what to do; `docs/operations.md` has a
+section for each. Conditions and the problems of handlers come from `declctl.runtime.reasons`. What is only
+interesting is on the dashboard.
+"""
 
 from typing import Any, Final
 
@@ -7,7 +12,13 @@ import msgspec
 from declctl.cli.generate.objects import Document, Place, place_of, rendered
 from declctl.cli.terminal import block
 
+RUNBOOK: Final = "https://declctl.dev/docs/operations.md"
+"""The page with a section for each alert."""
 _GROUP: Final = "declctl"
+_CRITICAL: Final = "critical"  # handlers do not act: somebody has to look now
+_EXPLAINED: Final = (
+    "`declctl status` names what it is about, and `declctl explain {{ $labels.reason }}` what to do."
+)
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -15,172 +26,183 @@ class Alert(msgspec.Struct, frozen=True):
 
     name: str
     expr: str
+    lasts: str  # how long the expression has to hold: longer than a restart or a reload
     summary: str
     remedy: str
-    lasts: str = "0m"  # how long the expression has to hold
     severity: str = "warning"
 
-    def document(self, job: str) -> dict[str, Any]:
+    def document(self, job: str, runbook: str) -> dict[str, Any]:
         """As Prometheus reads it."""
         return {
             "alert": self.name,
             "expr": self.expr.replace("{job}", f'job="{job}"'),
             "for": self.lasts,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.summary, "description": self.remedy},
+            "annotations": {
+                "summary": self.summary,
+                "description": self.remedy,
+                "runbook_url": f"{runbook}#{self.name.lower()}",
+            },
         }
+
+
+def _condition(name: str, selected: str, lasts: str, summary: str, severity: str = "warning") -> Alert:
+    """An alert on a condition of the process; `selected` are matchers of `declctl_condition`."""
+    return Alert(name, f"declctl_condition{{{{job}},{selected}}} == 1", lasts, summary, _EXPLAINED, severity)
+
+
+def _unhealthy(reason: str) -> str:
+    return f'declctl_handler_unhealthy{{{{job}},reason="{reason}"}} > 0'
 
 
 ALERTS: Final = (
     Alert(
         "DeclctlAbsent",
         "absent(declctl_generation{{job}})",
+        "5m",
         "No process of the controller is scraped.",
         "See the pods of its Deployment, and whether Prometheus may reach their metrics.",
-        "5m",
-        "critical",
+        _CRITICAL,
     ),
-    Alert(
-        "DeclctlNotSynced",
-        "declctl_synced{{job}} == 0",
-        "{{ $labels.resource }} has not been listed for ten minutes: handlers that read it wait.",
-        "`declctl status` has the cause: a right (`declctl generate rbac`), a kind or the API server.",
+    _condition(
+        "DeclctlNotReady",
+        'type="Ready",status="False"',
         "10m",
-        "critical",
+        "Caches are not filled ({{ $labels.reason }}): handlers that read them wait.",
+        _CRITICAL,
     ),
-    Alert(
-        "DeclctlServerUnreachable",
-        "declctl_server_reachable{{job}} == 0",
-        "The API server does not answer.",
-        "Watches go on from their last version when it does.",
-        "2m",
-        "critical",
-    ),
-    Alert(
-        "DeclctlReloadRefused",
-        'increase(declctl_reloads_total{{job},result="Refused"}[15m]) > 0',
-        "An edit was refused, and is not live.",
-        "`declctl history` has the cause; the code before it goes on.",
-    ),
-    Alert(
-        "DeclctlReloadRolledBack",
-        'increase(declctl_reloads_total{{job},result="RolledBack"}[15m]) > 0',
-        "New code has failed, and the code before it is back.",
-        "`declctl history` has the cause.",
-    ),
-    Alert(
-        "DeclctlReloadWaits",
-        "increase(declctl_reload_retries_total{{job}}[15m]) > 3",
-        "An edit waits for a right, a kind or the API server.",
-        "`declctl status` names it.",
-    ),
-    Alert(
-        "DeclctlFilesNotFollowed",
-        "declctl_files_followed{{job}} == 0",
-        "The ConfigMap with the files is deleted, or can't be watched: no edit arrives.",
-        "`declctl status` says why; the last files go on.",
+    _condition(
+        "DeclctlDegraded",
+        'type="Degraded",status="True",reason!~"WriteLoop|FinalizersLeft|FileWatchFailed"',
         "5m",
+        "{{ $labels.reason }}: handlers do not receive or do not handle changes.",
+        _CRITICAL,
+    ),
+    _condition(
+        "DeclctlWriteLoop",
+        'type="Degraded",reason="WriteLoop"',
+        "5m",
+        "A handler writes an object again and again.",
+    ),
+    _condition(
+        "DeclctlFinalizersLeft",
+        'type="Degraded",reason="FinalizersLeft"',
+        "15m",
+        "Objects can't be deleted: they have a finalizer that the manifest lacks.",
+    ),
+    _condition(
+        "DeclctlEditNotLive",
+        'type="Reloaded",status="False"',
+        "10m",
+        "The files are not what runs ({{ $labels.reason }}): the code before goes on.",
+    ),
+    _condition(
+        "DeclctlEditsNotSeen",
+        'type=~"FilesFollowed|Degraded",reason=~"ConfigMapDeleted|WatchForbidden|WatchFailed|ChangeRefused'
+        '|NotFollowed|FileWatchFailed"',
+        "5m",
+        "No edit of the files arrives ({{ $labels.reason }}): the last files go on.",
+    ),
+    Alert(
+        "DeclctlHandlerSuspended",
+        _unhealthy("HandlerSuspended"),
+        "2m",
+        "{{ $labels.handler }} is not called any more: {{ $value }} of its calls do not return.",
+        "The log names the calls. It goes on when one of them returns, or when its code is edited.",
+        _CRITICAL,
+    ),
+    Alert(
+        "DeclctlCallHangs",
+        _unhealthy("CallHangs"),
+        "2m",
+        "{{ $value }} calls of {{ $labels.handler }} have not returned for five minutes or more.",
+        "`declctl status` names the key. Set a `timeout`, and give its requests time limits.",
     ),
     Alert(
         "DeclctlHandlerFails",
-        'increase(declctl_handler_results_total{{job},result="failed"}[15m]) > 0',
-        "{{ $labels.handler }} has given up a change.",
+        _unhealthy("CallsFail"),
+        "5m",
+        "All calls of {{ $labels.handler }} fail: {{ $value }} in a row.",
         "`declctl status` has the last error, and the log the traceback.",
+        _CRITICAL,
     ),
     Alert(
-        "DeclctlHandlerRetries",
-        'rate(declctl_handler_results_total{{job},result="retried"}[10m]) > 0.1',
-        "Calls of {{ $labels.handler }} fail again and again.",
-        "`declctl status` has the last error, and the log the traceback.",
-        "15m",
+        "DeclctlKeysFail",
+        f"{_unhealthy('KeysFail')} unless on (job, instance, handler) {_unhealthy('CallsFail')}",
+        "5m",
+        "{{ $value }} keys of {{ $labels.handler }} have failed for five minutes or more; others succeed.",
+        "`declctl status` names the key that has failed for the longest time.",
     ),
     Alert(
         "DeclctlDeadLetters",
         "declctl_handler_dead_letters{{job}} > 0",
-        "{{ $labels.handler }} has dead letters.",
-        "`declctl get deadletters` lists them, and `declctl requeue` queues them again.",
+        "5m",
+        "{{ $labels.handler }} has given up {{ $value }} keys, which wait for somebody.",
+        "`declctl get deadletters` lists them with their errors, and `declctl requeue` queues them again.",
     ),
     Alert(
-        "DeclctlQueueGrows",
-        "declctl_handler_queue_depth{{job}} > 100 and deriv(declctl_handler_queue_depth{{job}}[15m]) > 0",
-        "Changes of {{ $labels.handler }} come faster than they are handled.",
-        "Make the handler faster, or raise queue.concurrency.",
+        "DeclctlHandlerLate",
+        "histogram_quantile(0.95, sum by (job, handler, le) "
+        "(rate(declctl_event_lag_seconds_bucket{{job}}[10m]))) > 120",
         "15m",
+        "Changes wait for {{ $labels.handler }} for longer than two minutes.",
+        "Make the handler faster, or raise queue.concurrency; `declctl get queue` lists what waits.",
     ),
     Alert(
-        "DeclctlQueueIsOld",
-        "histogram_quantile(0.95, sum by (job, name, le) "
-        "(rate(workqueue_queue_duration_seconds_bucket{{job}}[10m]))) > 60",
-        "Keys of {{ $labels.name }} wait longer than a minute for a worker.",
-        "Make the reconciler faster, or raise queue.concurrency.",
+        "DeclctlZombies",
+        f"declctl_zombie_invocations{{{{job}}}} > 0 unless on (job, instance) {_unhealthy('CallHangs')}",
         "15m",
+        "{{ $value }} calls do not return, and are not waited for: of a schedule, or of the code of an edit.",
+        "`declctl status` names them. Mend their code; a new process frees their threads.",
     ),
     Alert(
-        "DeclctlCallHangs",
-        "workqueue_longest_running_processor_seconds{{job}} > 300",
-        "A call of {{ $labels.name }} has not returned for five minutes.",
-        "Set a timeout of the handler; the log names the line where it waits.",
-    ),
-    Alert(
-        "DeclctlHandlerSuspended",
-        "declctl_handler_suspended{{job}} == 1",
-        "{{ $labels.handler }} is not called any more: too many of its calls do not return.",
-        "The log names the calls. It goes on when one of them returns, or when its code is edited.",
-        severity="critical",
+        "DeclctlScheduleFails",
+        "declctl_schedule_fails{{job}} == 1",
+        "15m",
+        "The last call of the schedule {{ $labels.schedule }} has failed.",
+        "`declctl status` has the error; `declctl trigger` calls it now.",
     ),
     Alert(
         "DeclctlNoLeader",
         "sum by (job, name) (leader_election_master_status{{job}}) == 0",
+        "2m",
         "No process holds the Lease {{ $labels.name }}: no handler is called.",
         "`declctl status` of each process says why it does not lead.",
-        "2m",
-        "critical",
+        _CRITICAL,
     ),
     Alert(
         "DeclctlLeaderChanges",
         "increase(declctl_leader_transitions_total{{job}}[1h]) > 3",
+        "5m",
         "The Lease {{ $labels.name }} goes from process to process.",
         "See why renewals are late: the API server, or processors that are too busy.",
     ),
     Alert(
-        "DeclctlWritesFail",
-        'sum by (job, handler) (rate(declctl_writes_total{{job},result=~"failed|refused"}[10m])) > 0.05',
-        "Writes of {{ $labels.handler }} fail.",
-        "The log names the object and the cause; for a missing right also the command that grants it.",
-        "10m",
-    ),
-    Alert(
-        "DeclctlPluginDisabled",
-        "declctl_plugin_ready{{job}} == 0",
-        "The plugin {{ $labels.plugin }} could not be loaded, or is suspended: its handlers are not called.",
-        "`declctl status` says which of the two it is; `declctl plugins list` names the fault.",
-        "5m",
-    ),
-    Alert(
         "DeclctlPluginMetricsMissing",
         "increase(declctl_plugin_metrics_failed_total{{job}}[15m]) > 0",
+        "15m",
         "Metrics of {{ $labels.plugin }} are missing ({{ $labels.reason }}): alerts on them are silent.",
         "The log of the process names the collector, and what it has raised.",
-        "15m",
     ),
 )
 
 
-def rule_groups(job: str) -> dict[str, Any]:
+def rule_groups(job: str, runbook: str = RUNBOOK) -> dict[str, Any]:
     """A rules file of Prometheus for the processes that it scrapes under `job`."""
-    return {"groups": [{"name": _GROUP, "rules": [alert.document(job) for alert in ALERTS]}]}
+    return {"groups": [{"name": _GROUP, "rules": [alert.document(job, runbook) for alert in ALERTS]}]}
 
 
-def alert_rule(place: Place) -> Document:
+def alert_rule(place: Place, runbook: str = RUNBOOK) -> Document:
     """The alerts as a PrometheusRule, for the Prometheus operator."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": place.metadata(),
-        "spec": rule_groups(place.name),
+        "spec": rule_groups(place.name, runbook),
     }
 
 
-def show_alerts(*, job: str, namespace: str, plain: bool) -> None:
+def show_alerts(*, job: str, namespace: str, runbook: str, plain: bool) -> None:
     """Print the alerts: as a PrometheusRule, or as a file for `rule_files` of Prometheus."""
-    block(rendered([rule_groups(job) if plain else alert_rule(place_of(job, namespace, job))]))
+    document = rule_groups(job, runbook) if plain else alert_rule(place_of(job, namespace, job), runbook)
+    block(rendered([document]))

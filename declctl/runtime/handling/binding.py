@@ -43,6 +43,8 @@ HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 _DURATIONS_KEPT = 512
 # A handler is unhealthy if so many calls in a row have failed, over so many seconds.
 STREAK_CALLS, STREAK_SECONDS = 5, 10.0
+LASTING_SECONDS = 300.0
+"""A handler is unhealthy if a call has not returned, or a key goes on failing, after so many seconds."""
 _ADDED, _MODIFIED, _DELETED = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED
 _RESYNC = ChangeType.RESYNC
 
@@ -116,8 +118,45 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
     duration: HistogramFigures | None = None  # of calls, with their filters
-    fails: bool = False  # the condition HandlersHealthy names it
-    suspended: bool = False  # it is not called, as zombies have all of its workers
+    oldest_call_seconds: float = 0.0  # since the oldest call under way began, zombies included; 0 without one
+    problems: Sequence["HandlerProblem"] = ()  # what the condition HandlersHealthy says of it
+
+
+class HandlerProblem(msgspec.Struct, frozen=True):
+    """One reason for which a handler is unhealthy, with the worst of what it concerns.
+
+    The worst is the oldest call that hangs, or the key that has failed for the longest time; of CallsFail, it
+    is the newest call. As text, it is a sentence for people.
+    """
+
+    reason: str  # of the condition HandlersHealthy
+    count: int  # the calls or keys that it concerns
+    since: datetime  # when the worst of them began, in UTC
+    key: str  # of the worst
+    generation: int  # of the worst call, or of the newest one for the worst key
+    error: str | None = None  # of CallsFail
+    error_type: str | None = None  # with which it has failed
+
+    def __str__(self) -> str:
+        since, count, key = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC", f"{self.count:,}", self.key
+        newest = f"the newest with generation {self.generation} for {key}: {self.error}"
+        calls = "1 call has" if self.count == 1 else f"{count} calls have"
+        keys = "1 key fails" if self.count == 1 else f"{count} keys fail"
+        return {
+            "HandlerSuspended": f"suspended, as {count} of its calls do not return, that for {key} {since}",
+            "CallHangs": f"{calls} not returned, the oldest for {key} {since}",
+            "CallsFail": f"the last {count} calls have failed, {since}, {newest}",
+            "KeysFail": f"{keys} again and again, {key} {since}: {self.error_type}",
+        }[self.reason]
+
+
+class FailingKey(NamedTuple):
+    """A key whose calls fail, and that is called again."""
+
+    since: datetime  # its first failure, in UTC
+    began: float  # the same moment, in monotonic seconds
+    generation: int  # of its newest failure
+    error_type: str  # of that; a text for each of many keys would take too much memory
 
 
 class FailureStreak(NamedTuple):
@@ -130,8 +169,11 @@ class FailureStreak(NamedTuple):
     calls: int
     since: datetime  # the first of them, in UTC
     began: float  # the same moment, in monotonic seconds
-    error: str  # of the last one, with the key of its object
-    generation: int  # of the last one
+    key: str = ""  # of the last one
+    error: str = ""  # of that
+    error_type: str = ""
+    generation: int = 0  # of that
+    has_several: bool = False  # they were not all for one key
 
     def lasts(self, now: float) -> bool:
         """Whether it is the state of the handler, and no bad moment; `now` is in monotonic seconds.

@@ -452,8 +452,8 @@ class HandlerSlot(ABC, Generic[T]):
             resource=binding.plan.resource,
             lag=lag,
             duration=duration,
-            fails=self.invocations.lasting_streak() is not None,
-            suspended=self.invocations.is_suspended,
+            oldest_call_seconds=self.invocations.oldest_call_seconds(),
+            problems=self.invocations.problems(),
         )
 
     @property

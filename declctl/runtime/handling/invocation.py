@@ -8,7 +8,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -43,7 +42,6 @@ class Retry(NamedTuple):
     first_failed: int | None  # the generation on which it failed first, if it has failed
     waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
     is_unsynced: bool  # the newest retry is for a cache that has not synced
-    failing_since: datetime | None = None  # the time of the first failure, without waits for a cache
     outcome: "FilterOutcome | None" = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler
     is_suspended: bool = False  # the newest retry is for a plugin that is not called (`CircuitBreaker`)
@@ -257,12 +255,6 @@ def waits_of(item: QueueItem[Any]) -> int:
     """The retries of an item that count as no attempts, as of a suspended plugin or an unsynced cache."""
     retry: Retry | None = item.retry_state
     return 0 if retry is None else retry.waits
-
-
-def failing_since(item: QueueItem[Any]) -> datetime | None:
-    """The time of the first failure of an item; None if it has not failed before."""
-    retry: Retry | None = item.retry_state
-    return None if retry is None else retry.failing_since
 
 
 def identity_of(implementation: Implementation) -> ImplementationId:

@@ -35,11 +35,14 @@ of user code may itself raise when it is read. That ends no worker.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from declctl.errors import FilterFailed, NotSynced, ObjectGone
@@ -61,10 +64,13 @@ from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notificatio
 from declctl.objects.expressions import EvaluationFailed
 from declctl.runtime.handling.binding import (
     HANDLER_BOUNDS,
+    LASTING_SECONDS,
     CallBinding,
+    FailingKey,
     FailureStreak,
     FilterOutcome,
     HandlerCounts,
+    HandlerProblem,
     entering_or_leaving,
 )
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
@@ -84,7 +90,6 @@ from declctl.runtime.handling.invocation import (
     MemoOf,
     ReportOf,
     Retry,
-    failing_since,
     identity_of,
     is_suspended,
     ran_longer_than,
@@ -279,8 +284,11 @@ class Invocations(ABC, Generic[T]):
         self.has_waiters = False  # something waits for the end of items
         self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
         self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
-        self._lock = threading.Lock()  # guards `_running`, the figures and the tallies of bindings
+        # Guards `_running`, `_failing`, the figures and the tallies of bindings.
+        self._lock = threading.Lock()
         self._running: dict[int, Invocation[T]] = {}  # by their id
+        # By key, in the order of their first failures: what has failed, and is to be called again.
+        self._failing: OrderedDict[str, FailingKey] = OrderedDict()
         self._counts = HandlerCounts()
         self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
         self._drained_for: tuple[str, ...] | None = None  # the code for which older code was drained last
@@ -598,9 +606,14 @@ class Invocations(ABC, Generic[T]):
         if isinstance(outcome, Failed) and not outcome.is_terminal:
             before = self._counts.streak
             if before is None:
-                before = FailureStreak(0, self._clock.now(), self._clock.monotonic(), "", 0)
+                before = FailureStreak(0, self._clock.now(), self._clock.monotonic())
             self._counts.streak = before._replace(
-                calls=before.calls + 1, error=f"{key}: {outcome.error}", generation=binding.generation
+                calls=before.calls + 1,
+                key=key,
+                error=outcome.error,
+                error_type=outcome.error_type,
+                generation=binding.generation,
+                has_several=before.has_several or (before.calls > 0 and before.key != key),
             )
 
     def _tally_failure(
@@ -710,6 +723,9 @@ class Invocations(ABC, Generic[T]):
                 self._letters.put(*self._dead_letter(invocation, outcome))
         elif not isinstance(outcome, Gone):
             is_processed = isinstance(outcome, NotCalled) and not outcome.is_disabled
+        if self._failing:
+            with self._lock:
+                self._failing.pop(item.key, None)
         self._slot.ended(invocation)
         if self._queue.done(item) if is_processed else self._queue.drop(item):
             self._slot.wake()
@@ -720,12 +736,18 @@ class Invocations(ABC, Generic[T]):
 
     def _retry(self, invocation: Invocation[T], outcome: InvocationOutcome, delay: float) -> None:
         """Hand an item out again in `delay` seconds, with what its next attempt needs."""
-        item, first, since = invocation.item, invocation.first_failed, failing_since(invocation.item)
+        item, first = invocation.item, invocation.first_failed
         before: Retry | None = item.retry_state
         waits = waits_of(item)
         if isinstance(outcome, Failed):
             first = invocation.binding.generation if first is None else first
-            since = self._clock.now() if since is None else since
+            with self._lock:
+                failing = self._failing.get(item.key)
+                if failing is None:
+                    failing = FailingKey(self._clock.now(), self._clock.monotonic(), 0, "")
+                self._failing[item.key] = failing._replace(
+                    generation=invocation.binding.generation, error_type=outcome.error_type
+                )
         else:
             waits += 1  # it was no attempt
         state = invocation.retry_state(first, waits, is_unsynced=isinstance(outcome, Unsynced))
@@ -738,7 +760,6 @@ class Invocations(ABC, Generic[T]):
         if invocation.trace is not None:
             span = invocation.trace.context
         item.retry_state = state._replace(
-            failing_since=since,
             is_suspended=isinstance(outcome, Suspended),
             was_called=has_result or was_called(item),
             span=span,
@@ -754,6 +775,9 @@ class Invocations(ABC, Generic[T]):
         try:
             if delay is not None:
                 self._queue.retry(item, delay)
+            else:
+                with self._lock:
+                    self._failing.pop(item.key, None)
         finally:
             if item.taken:  # also if the queue has failed: the key must not be held for ever
                 self._queue.done(item)
@@ -761,7 +785,7 @@ class Invocations(ABC, Generic[T]):
 
     def _dead_letter(self, invocation: Invocation[T], outcome: Failed) -> tuple[DeadLetter, object]:
         """The letter of an item that is given up, and its content."""
-        now = self._clock.now()
+        now, failing = self._clock.now(), self._failing.get(invocation.item.key)
         state = invocation.retry_state(None, 0, is_unsynced=False)
         letter = DeadLetter(
             handler=self._name,
@@ -771,7 +795,7 @@ class Invocations(ABC, Generic[T]):
             error_type=outcome.error_type,
             traceback=end_of_tracebacks(invocation.failures),
             attempts=outcome.attempt,
-            first_failed_at=failing_since(invocation.item) or now,
+            first_failed_at=now if failing is None else failing.since,
             failed_at=now,
             generation=invocation.binding.generation,
         )
@@ -854,7 +878,11 @@ class Invocations(ABC, Generic[T]):
                 self._replace_worker_of(invocation)
             self._slot.wake()  # workers of another pool may wait until they are let in
         if is_kept and self.is_suspended:
-            self._log.warning(f"{self._name}: {self.suspended}", handler=self._name)
+            self._log.warning(
+                f"{self._name}: {self.problems()[0]}; it goes on when one of them returns, or when its code "
+                "changes",
+                handler=self._name,
+            )
 
     def _is_at_bound(self, zombie: Invocation[T]) -> bool:
         """Whether no other worker takes the place of a zombie's. Under the lock.
@@ -896,14 +924,6 @@ class Invocations(ABC, Generic[T]):
                 for each in self._running.values()
             )
         return kept >= self._slot.binding.plan.queue.concurrency
-
-    @property
-    def suspended(self) -> str:
-        """Why the handler is suspended, in words."""
-        return (
-            f"suspended, as {self._counts.zombies:,} of its calls do not return; it goes on when one of them "
-            "returns, or when its code changes"
-        )
 
     def _replace_worker_of(self, invocation: Invocation[T]) -> None:
         """Start another worker in the pool that a zombie began in: a newer pool is complete."""
@@ -991,7 +1011,55 @@ class Invocations(ABC, Generic[T]):
     def lasting_streak(self) -> FailureStreak | None:
         """The failed calls since the last success, if they are the state of the handler; else None."""
         streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
-        return streak if streak is not None and streak.lasts(self._clock.monotonic()) else None
+        if streak is None or not streak.lasts(self._clock.monotonic()):
+            return None
+        # One object whose retries are all calls that there are says nothing of a handler that has worked.
+        return streak if streak.has_several or not self._counts.succeeded else None
+
+    def oldest_call_seconds(self) -> float:
+        """For how long the oldest call under way has run, zombies included; 0 if none is. From any thread."""
+        with self._lock:
+            began = min((each.started for each in self._running.values()), default=None)
+        return 0.0 if began is None else self._clock.monotonic() - began
+
+    def problems(self) -> Sequence[HandlerProblem]:
+        """Why the handler is unhealthy, in the order of urgency; empty if it is not. From any thread."""
+        found: list[HandlerProblem] = []
+        now, wall, is_suspended = self._clock.monotonic(), self._clock.now(), self.is_suspended
+        with self._lock:
+            running = sorted(self._running.values(), key=lambda each: each.started)
+            failing = list(
+                takewhile(lambda each: now - each[1].began >= LASTING_SECONDS, self._failing.items())
+            )
+        zombies = [each for each in running if each.overdue]
+        # A `timeout` says how long a call may take; a call that exceeds it has failed, and may go on.
+        hanging = [e for e in running if now - e.started >= max(LASTING_SECONDS, e.binding.plan.timeout or 0)]
+        for reason, calls in (("HandlerSuspended", zombies if is_suspended else []), ("CallHangs", hanging)):
+            if calls:
+                oldest = calls[0]
+                since = wall - timedelta(seconds=now - oldest.started)
+                generation = oldest.binding.generation
+                found.append(HandlerProblem(reason, len(calls), since, oldest.item.key, generation))
+        if (streak := self.lasting_streak()) is not None:
+            found.append(
+                HandlerProblem(
+                    "CallsFail",
+                    streak.calls,
+                    streak.since,
+                    streak.key,
+                    streak.generation,
+                    streak.error,
+                    streak.error_type,
+                )
+            )
+        if failing:
+            key, worst = failing[0]
+            found.append(
+                HandlerProblem(
+                    "KeysFail", len(failing), worst.since, key, worst.generation, error_type=worst.error_type
+                )
+            )
+        return found
 
     def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
         """The lags of live changes, and the durations of all calls, since the process started."""

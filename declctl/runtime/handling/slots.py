@@ -21,7 +21,7 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer, cached_record
-from declctl.runtime.handling.binding import FailureStreak
+from declctl.runtime.handling.binding import HandlerProblem
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
@@ -181,15 +181,9 @@ class Slots:
         """What keeps changes from leading to keys, in words: one text for each reconciler concerned."""
         return [text for slot in self._slots.values() if (text := slot.unmapped)]
 
-    def failing(self) -> Mapping[str, FailureStreak]:
-        """The handlers whose calls fail, by name, with their failed calls since the last success."""
-        streaks = {name: slot.invocations.lasting_streak() for name, slot in self._slots.items()}
-        return {name: streak for name, streak in streaks.items() if streak is not None}
-
-    def suspended(self) -> Mapping[str, str]:
-        """Why handlers are suspended, by name: all of their workers are held by calls that do not return."""
-        found = {name: slot.invocations for name, slot in self._slots.items()}
-        return {name: calls.suspended for name, calls in found.items() if calls.is_suspended}
+    def problems(self) -> Sequence[tuple[str, HandlerProblem]]:
+        """Why handlers are unhealthy, each problem with the name of its handler."""
+        return [(name, each) for name, slot in self._slots.items() for each in slot.invocations.problems()]
 
     def let_finalizer_go(self, handler: str, finalizer: str) -> None:
         """Let objects be released from a finalizer, because an edit removes it from the manifest."""

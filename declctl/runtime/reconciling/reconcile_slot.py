@@ -438,7 +438,7 @@ class ReconcileQueue:
             return sum(item.epoch == epoch for item in self._taken.values())
 
     def statistics(self) -> KeyedQueueStatistics:
-        """The figures of this moment. `backing_off` counts failed keys and those that wait for a Requeue."""
+        """The figures of this moment. A key that waits for its Requeue alone is in none: no change waits."""
         with self._lock:
             waiting, taken = len(self._queue) + len(self.unseen) + self._expected(), len(self._taken)
             waiting += len(self._resting)
@@ -449,7 +449,7 @@ class ReconcileQueue:
                 dropped=self._dropped,
                 waiting=waiting,
                 running=taken,
-                backing_off=self._queue.delayed,
+                backing_off=self._queue.delayed_failures,
                 weight=0,
             )
 

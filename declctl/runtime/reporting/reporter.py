@@ -6,7 +6,6 @@ log and hooks.
 """
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -22,11 +21,12 @@ from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
-from declctl.runtime.handling.binding import FailureStreak
+from declctl.runtime.handling.binding import HandlerProblem
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log, LogLevelControl
+from declctl.runtime.reasons import HANDLERS_HEALTHY, advice_of, fault_reasons
 from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import (
     STOPPING,
@@ -60,12 +60,8 @@ _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
 _LONGEST_LOOK_SECONDS = 1.0  # between two looks when all have synced
 _SILENCE = 60.0  # seconds between two log lines about one resource that has not synced
-_FAILING_ADVICE = (
-    "`declctl tap --failed` shows the calls, and the log their tracebacks; mend the handler and save, then "
-    "waiting retries use the new code, and `declctl get deadletters` has what was given up"
-)
 _HOOK_SECONDS = 60.0  # time limit of a `declctl_reload` hook
-_LONGEST_ERROR = 300  # characters of an error in a condition: it may contain a whole object
+_LONGEST_ERROR = 400  # characters about one handler in a condition: an error may contain a whole object
 _NAMED = 5  # namespaces, or handlers, that a log line or a condition names
 
 
@@ -274,6 +270,7 @@ class StatusReporter:
         # Resource → the selector of its namespaces, and those that matched at the last look.
         self._logged_namespaces: dict[str, tuple[str, frozenset[str]]] = {}
         self._logged_disabled: dict[str, str | None] = {}  # disabled plugin → reason at the last look
+        self._logged_hanging: frozenset[str] = frozenset()  # handlers with calls that hung at the last look
         self._silent_until: dict[str, float] = {}  # unsynced resource → monotonic time of its next log line
         self._notes = ResourceWarnings()
         self._reloads: dict[str, int] = {}  # result → attempts since the start
@@ -349,22 +346,22 @@ class StatusReporter:
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
-        reason = next((reason for reason, found in faults.items() if found), None)
-        message = "; ".join(itertools.chain.from_iterable(faults.values()))
-        holds = reason is not None
-        self._conditions.set("Degraded", holds=holds, reason=reason or "AsExpected", message=message)
+        self._conditions.set_faults("Degraded", faults, holds=False)
 
     def _look_at_handlers(self) -> None:
-        """State whether handlers are called and their calls succeed: the condition `HandlersHealthy`."""
-        failing, suspended = self._slots.failing(), self._slots.suspended()
-        if suspended:
-            message = "; ".join(f"{name}: {why}" for name, why in suspended.items())
-            self._conditions.set("HandlersHealthy", holds=False, reason="HandlerSuspended", message=message)
-        elif failing:
-            message = f"{failing_handlers(failing)}; {_FAILING_ADVICE}"
-            self._conditions.set("HandlersHealthy", holds=False, reason="CallsFail", message=message)
-        else:
-            self._conditions.set("HandlersHealthy", holds=True, reason="AsExpected")
+        """State whether handlers are called, and their calls return and succeed: `HandlersHealthy`."""
+        problems = self._slots.problems()
+        faults = {
+            reason: [*named_handlers(found), advice_of(HANDLERS_HEALTHY, reason)]
+            for reason in fault_reasons(HANDLERS_HEALTHY)
+            if (found := [each for each in problems if each[1].reason == reason])
+        }
+        self._conditions.set_faults(HANDLERS_HEALTHY, faults, holds=True)
+        # Failures have lines of their own; a call that hangs says nothing.
+        hanging = {name: str(each) for name, each in problems if each.reason == "CallHangs"}
+        for name in hanging.keys() - self._logged_hanging:
+            self._log.warning(f"{name}: {hanging[name]}", handler=name)
+        self._logged_hanging = frozenset(hanging)
 
     def reloaded(self, outcome: Outcome) -> None:
         """Count the outcome of a reload, and state it as the condition `Reloaded`."""
@@ -440,7 +437,6 @@ class StatusReporter:
             server=self._server(),
             client_requests=self._requests(),
             file_watch=self._file_watch(),
-            files_followed=self._followed is None or self._followed().is_followed,
             log_level=None if self._log_level is None else self._log_level.changed,
             recorded_events=self._recorder.statistics(),
             writes=self._writes.totals(),
@@ -598,20 +594,13 @@ class StatusReporter:
             self._log.warning(f"{resource.name} {not_synced(resource)}", resource=resource.name)
 
 
-def failing_handlers(failing: Mapping[str, FailureStreak]) -> str:
-    """The handlers whose calls fail, in a sentence: since when, and the last error of each.
-
-    The one that has failed for the longest time comes first.
-    """
-    ordered = sorted(failing.items(), key=lambda each: each[1].began)
-    sentences = [
-        f"{name}: the last {streak.calls:,} calls have failed, since {streak.since:%Y-%m-%d %H:%M:%S} UTC, "
-        f"the newest with generation {streak.generation} for {excerpt(streak.error, most=_LONGEST_ERROR)}"
-        for name, streak in ordered[:_NAMED]
-    ]
+def named_handlers(found: Sequence[tuple[str, HandlerProblem]]) -> Iterator[str]:
+    """A sentence for each handler with the same problem, the oldest first; some are only counted."""
+    ordered = sorted(found, key=lambda each: each[1].since)
+    for name, problem in ordered[:_NAMED]:
+        yield f"{name}: {excerpt(str(problem), most=_LONGEST_ERROR)}"
     if (more := len(ordered) - _NAMED) > 0:
-        sentences.append(f"and {more} more {'handler' if more == 1 else 'handlers'}")
-    return "; ".join(sentences)
+        yield f"and {more} more {'handler' if more == 1 else 'handlers'}"
 
 
 def _handlers_of_plugins(plan: Plan) -> Mapping[str, str]:

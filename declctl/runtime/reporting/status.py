@@ -22,11 +22,12 @@ from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.server_warnings import ServerWarning, WarningTotal
 from declctl.runtime.log import LogLevelStatus
+from declctl.runtime.reasons import HANDLERS_HEALTHY, fault_reasons
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.changes import Result
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
-from declctl.runtime.scheduling.schedules import ScheduleStatistics
+from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import RequestTotal, ServerStatus
@@ -123,13 +124,6 @@ PROCESS_FIGURES = (
         "declctl_file_watch_failures",
         "Looks at the bundle's files that failed, so that edits were not noticed.",
         read=lambda s: s.file_watch.failures,
-    ),
-    Figure(
-        "files_followed",
-        "declctl_files_followed",
-        "0 while the ConfigMap of `declctl run configmap/…` is deleted, or can't be watched.",
-        counts=False,
-        read=lambda s: int(s.files_followed),
     ),
     Figure(
         "recorded",
@@ -334,11 +328,22 @@ HANDLER_FIGURES = (
     ),
     Figure("zombies"),
     Figure(
-        "suspended",
-        "declctl_handler_suspended",
-        "1 while the handler is not called, as too many of its calls do not return.",
+        "oldest_call_seconds",
+        "declctl_handler_oldest_call_seconds",
+        "For how long the oldest call under way has run, whether or not it is waited for; 0 if none is.",
         counts=False,
-        read=lambda handler: int(handler.suspended),
+    ),
+    Figure("problems"),
+    Figure(
+        "unhealthy",
+        "declctl_handler_unhealthy",
+        "Calls or keys for which the condition HandlersHealthy is False, by its reason; 0 for none.",
+        counts=False,
+        label="reason",
+        read=lambda handler: {
+            **dict.fromkeys(fault_reasons(HANDLERS_HEALTHY), 0),
+            **{each.reason: each.count for each in handler.problems},
+        },
         shown=False,
     ),
     Figure("generation"),
@@ -419,6 +424,14 @@ SCHEDULE_FIGURES = (
     Figure("failed", "declctl_schedule_results", _RUNS, label="result", value="failed"),
     Figure("skipped", "declctl_schedule_results", _RUNS, label="result", value="skipped"),
     Figure("running", "declctl_schedule_running", "1 while the function is called.", counts=False),
+    Figure(
+        "fails",
+        "declctl_schedule_fails",
+        "1 if the last call that has ended has failed.",
+        counts=False,
+        read=lambda schedule: int(schedule.last_outcome is RunOutcome.FAILED),
+        shown=False,
+    ),
     Figure("zombies"),
     Figure("generation"),
     Figure("last_error"),
@@ -438,6 +451,19 @@ def _namespaces(selected: NamespaceStatistics | None) -> dict[str, Any] | None:
 
 def _timestamp(time: datetime | None) -> float | None:
     return None if time is None else time.timestamp()
+
+
+# Each row has the labels type and status.
+CONDITION_FIGURES = (
+    Figure(
+        "reason",
+        "declctl_condition",
+        "1 for each reason that a condition has now, with its status: those of `declctl explain`.",
+        counts=False,
+        label="reason",
+        read=lambda condition: dict.fromkeys((condition.reason, *condition.others), 1),
+    ),
+)
 
 
 # Each row has the labels handler, verb and result.
@@ -510,6 +536,7 @@ class Condition(msgspec.Struct, frozen=True):
     reason: str
     message: str
     last_transition_time: datetime
+    others: Sequence[str] = ()  # further reasons that hold, which the metrics alone have
 
 
 class Conditions:
@@ -519,15 +546,26 @@ class Conditions:
         self._clock = clock
         self._conditions: dict[str, Condition] = {}
 
-    def set(self, kind: str, *, holds: bool, reason: str, message: str = "") -> bool:
-        """State a condition; returns whether its status changed."""
+    def set(
+        self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
+    ) -> bool:
+        """State a condition; returns whether its status changed. `others` are further reasons."""
         status = "True" if holds else "False"
         before = self._conditions.get(kind)
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = Condition(kind, status, reason, message, since)
+        self._conditions[kind] = Condition(kind, status, reason, message, since, others)
         return changed
+
+    def set_faults(self, kind: str, faults: Mapping[str, Sequence[str]], *, holds: bool) -> bool:
+        """State a condition by what is wrong: sentences by reason. `holds`: its status if nothing is.
+
+        The first reason with a sentence is that of the condition, and the message has the sentences of all.
+        """
+        reason, *others = [reason for reason, found in faults.items() if found] or ["AsExpected"]
+        message = "; ".join(sentence for found in faults.values() for sentence in found)
+        return self.set(kind, holds=holds != bool(message), reason=reason, message=message, others=others)
 
     def get(self, kind: str) -> Condition | None:
         """The condition of a type, if it was ever stated."""
@@ -745,7 +783,6 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     abandoned_calls: Sequence[
         AbandonedCall
     ] = ()  # calls of staged code that go on after their callers have given up
-    files_followed: bool = True  # False while the ConfigMap of the files can't be followed
     file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
@@ -774,7 +811,7 @@ _METRICS_ALONE = (
     "reload_retries",
     "client_requests",
     "warning_totals",
-    "files_followed",
+    "others",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")

@@ -153,7 +153,6 @@ STATUS = ControllerStatus(
     client_requests=(RequestTotal("GET", "200", 31), RequestTotal("PATCH", "<error>", 2)),
     reload_retries=9,
     reload_retry=RetryStatus("Forbidden", 2, 39.96),
-    files_followed=False,
     file_watch=FileWatchStatus(7, "Too many open files", "OSError"),
 )
 HEALTHY = replace(NOTIFY, zombies=0)

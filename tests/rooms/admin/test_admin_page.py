@@ -16,6 +16,7 @@ from declctl.admin.page.alarms import Alarm, Level, alarms
 from declctl.leadership import LeadershipStatus
 from declctl.manifest import plan
 from declctl.manifest.model import ControllerSpec, IndexerSpec, ResourceSpec
+from declctl.runtime.handling.binding import HandlerProblem
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
@@ -25,6 +26,7 @@ from declctl.transport import ServerStatus
 from tests.rooms.admin.conftest import HEALTHY, NIGHTLY, NOTIFY, PODS, WELL
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FAILS = HandlerProblem("CallsFail", 9, NOW, "default/a", 6, "KeyError: 1", "KeyError")
 SECRET = "s3cr3t"
 
 
@@ -265,10 +267,16 @@ WRONG = {
         "Mend the handler, and save",
     ),
     "a handler that fails on, with a long back-off": (
-        {"handlers": (replace(HEALTHY, last_error_time=NOW - timedelta(hours=1), fails=True),)},
+        {"handlers": (replace(HEALTHY, last_error_time=NOW - timedelta(hours=1), problems=(FAILS,)),)},
         "The handler notify fails, last at 2026-01-01 11:00:00 UTC",
         "default/<b>: KeyError: 'x'",
         "Mend the handler, and save",
+    ),
+    "a key that fails for ever": (
+        {"handlers": (replace(HEALTHY, problems=(replace(FAILS, reason="KeysFail"),)),)},
+        "The handler notify is unhealthy: KeysFail",
+        "9 keys fail again and again, default/a since 2026-01-01 12:00:00 UTC: KeyError",
+        "mend the object or the handler",
     ),
     "a handler with dead letters": (
         {"handlers": (replace(HEALTHY, dead_letters=3),)},

@@ -2,15 +2,16 @@
 
 import asyncio
 import itertools
+from datetime import timedelta
 
 import pytest
 
 from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
-from declctl.runtime.handling.binding import STREAK_CALLS, STREAK_SECONDS, FailureStreak
+from declctl.runtime.handling.binding import LASTING_SECONDS, STREAK_CALLS, STREAK_SECONDS, HandlerProblem
 from declctl.runtime.handling.failure_log import FailureLog
-from declctl.runtime.reporting.reporter import failing_handlers
+from declctl.runtime.reporting.reporter import named_handlers
 from declctl.testing import until
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, SOON, Hanging, errors, fails
 from tests.unreadable import Unreadable
@@ -386,7 +387,7 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     raised.append(ValueError("no"))
     slot.work(slot.queue.take())
     streak = slot.invocations.lasting_streak()
-    assert (streak.calls, streak.error, streak.generation) == (5, "default/a: ValueError: no", 1)
+    assert (streak.calls, streak.key, streak.error) == (5, "default/a", "ValueError: no")
     raised.append(None)
     slot.work(slot.queue.take())  # of another object, too: the handler works
     assert slot.invocations.lasting_streak() is None
@@ -414,15 +415,51 @@ def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
     assert slot.invocations.lasting_streak().calls == 5, "a call that returns late has been counted"
 
 
+def test_a_call_hangs_after_five_minutes_and_its_timeout(bench, clock) -> None:
+    """Also one that has no timeout; its age is known all the time."""
+    hanging = Hanging()
+    slot = bench.slot(hanging.hook, adds="d", timeout=LASTING_SECONDS + 100)
+    call = bench.begin()
+    hanging.began.wait(SOON)
+    clock.set(LASTING_SECONDS + 90)
+    assert (slot.statistics().oldest_call_seconds, slot.invocations.problems()) == (LASTING_SECONDS + 90, [])
+    clock.set(LASTING_SECONDS + 100)
+    (problem,) = slot.invocations.problems()
+    assert str(problem) == "1 call has not returned, the oldest for default/d since 2026-01-01 00:00:00 UTC"
+    hanging.gate.set()
+    call.result(SOON)
+    assert slot.statistics().oldest_call_seconds == 0
+
+
+def test_keys_that_fail_for_five_minutes_are_told_while_others_succeed(bench, clock) -> None:
+    """Their number, and the one that has failed for the longest time; a success ends it."""
+    bad = {"default/a", "default/b"}
+
+    def notify(change) -> None:
+        if str(change.key) in bad:
+            raise ValueError(str(change.key))
+
+    slot = bench.slot(notify, adds="abc", retry=EVERY_SECOND, on_failure=FOREVER)
+    bench.work()
+    clock.set(LASTING_SECONDS - 1)
+    bench.work()
+    assert slot.invocations.problems() == []
+    clock.set(LASTING_SECONDS)
+    (problem,) = slot.statistics().problems
+    assert str(problem) == "2 keys fail again and again, default/a since 2026-01-01 00:00:00 UTC: ValueError"
+    bad.remove("default/a")
+    clock.set(LASTING_SECONDS + 1)
+    bench.work()
+    assert [each.key for each in slot.invocations.problems()] == ["default/b"]
+
+
 def test_many_unhealthy_handlers_are_named_in_part(clock) -> None:
     """Those that have failed for the longest time come first; the message stays one that can be read."""
-    failing = {
-        f"h{number}": FailureStreak(9, clock.now(), 10.0 - number, "default/a: ValueError: no", 3)
-        for number in range(7)
-    }
-    told = failing_handlers(failing).split("; ")
+    since = [clock.now() - timedelta(minutes=number) for number in range(7)]
+    problems = [HandlerProblem("CallsFail", 9, each, "default/a", 3, "ValueError: no") for each in since]
+    told = list(named_handlers([(f"h{number}", each) for number, each in enumerate(problems)]))
     assert [each.partition(":")[0] for each in told] == ["h6", "h5", "h4", "h3", "h2", "and 2 more handlers"]
     assert told[0] == (
-        "h6: the last 9 calls have failed, since 2026-01-01 00:00:00 UTC, the newest with generation 3 for "
+        "h6: the last 9 calls have failed, since 2025-12-31 23:54:00 UTC, the newest with generation 3 for "
         "default/a: ValueError: no"
     )

