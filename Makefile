@@ -111,7 +111,7 @@ tools: ## helm, actionlint and promtool, which some tests use if they are on the
 	@mkdir -p $(TOOLS)
 	@test -x $(TOOLS)/helm || GOBIN=$(TOOLS) go install helm.sh/helm/v3/cmd/helm@v3.18.6
 	@test -x $(TOOLS)/actionlint || GOBIN=$(TOOLS) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
-	@test -x $(TOOLS)/promtool || GOBIN=$(TOOLS) go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+	@test -x $(TOOLS)/promtool || GOBIN=$(TOOLS) go install -tags remove_all_sd github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
 BROWSER := .venv/.installed-browser
 

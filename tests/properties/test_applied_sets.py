@@ -103,7 +103,7 @@ class World:
             version="1",
             clock=ManualClock(),
         )
-        factory.limit(0, 0)
+        factory.budget.limit(0, 0)
         children = (ChildCache(KIND, self),) if self.watches else ()
         self.writer = factory.writer("web", 1, declared=DeclaredWrites((KIND,), children=children))
 
