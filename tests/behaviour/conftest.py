@@ -127,23 +127,28 @@ def secret(name: str, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
 
 
-def gadgets(*versions: str) -> dict[str, Any]:
+def definition(plural: str, kind: str, *versions: str, scope: str = "Namespaced") -> dict[str, Any]:
     """The definition of a kind that is served in these versions."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "gadgets.example.dev"},
+        "metadata": {"name": f"{plural}.example.dev"},
         "spec": {
             "group": "example.dev",
-            "scope": "Namespaced",
-            "names": {"kind": "Gadget", "plural": "gadgets", "singular": "gadget"},
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
             "versions": [
                 {"name": name, "served": True, "storage": name == versions[-1], "schema": schema}
                 for name in versions
             ],
         },
     }
+
+
+def gadgets(*versions: str) -> dict[str, Any]:
+    """The definition of a kind that is served in these versions."""
+    return definition("gadgets", "Gadget", *versions)
 
 
 @pytest.fixture(name="config_map")

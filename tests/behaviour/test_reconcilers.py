@@ -3,6 +3,7 @@
 import pytest
 
 from declctl.testing import until
+from tests.behaviour.conftest import definition
 
 CODE = """
 from declctl import Requeue, Terminal
@@ -39,15 +40,6 @@ def test_each_changed_object_is_reconciled(rig, config_map) -> None:
     until("all are reconciled", lambda: runs.handler("waits").succeeded >= 5)
     runs.wait_idle()
     assert runs.handler("keys").failed == runs.handler("waits").failed == 0
-
-
-@pytest.mark.client_go(313, "Reconcile result")
-def test_a_failed_key_is_retried_until_it_succeeds(rig, config_map) -> None:
-    """With back-off: the third attempt succeeds."""
-    runs = _run(rig)
-    runs.sandbox.create(config_map("bad"))
-    until("the third attempt succeeds", lambda: runs.handler("keys").succeeded == 1)
-    assert runs.handler("keys").retried == 2
 
 
 @pytest.mark.client_go(313, "Reconcile result")
@@ -330,22 +322,6 @@ def test_a_mapping_leads_to_nothing_outside_of_the_namespaces(rig, sandbox, conf
     assert set(rig.told("key")) == {("key", "default/a", True), ("key", "other/a", True)}
 
 
-def definition(plural: str, kind: str) -> dict:
-    """The definition of a kind without namespaces."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.example.dev"},
-        "spec": {
-            "group": "example.dev",
-            "scope": "Cluster",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-
-
 def test_a_kind_that_is_installed_later_gets_the_changes_that_came_before_it(
     rig, sandbox, config_map
 ) -> None:
@@ -358,7 +334,7 @@ def test_a_kind_that_is_installed_later_gets_the_changes_that_came_before_it(
     runs = rig.run(GONE, objects=[labelled])
     until("its change waits", lambda: runs.handler("keys").unmapped == 1)
     assert (runs.handler("keys").failed, rig.told("key"), degraded(runs)) == (0, [], "")
-    sandbox.create(definition("tenants", "Tenant"))
+    sandbox.create(definition("tenants", "Tenant", "v1", scope="Cluster"))
     sandbox.create({"apiVersion": "example.dev/v1", "kind": "Tenant", "metadata": {"name": "acme"}})
     until("it leads to its key", lambda: ("key", "acme", True) in rig.told("key"), timeout=30.0)
     runs.wait_idle()

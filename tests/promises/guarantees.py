@@ -68,7 +68,7 @@ def _marked(file: Path) -> Iterator[Shown]:
         return
     path = file.relative_to(TESTS.parent).as_posix()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             marks = tuple(_arguments(node.decorator_list, "guarantee"))
             if marks:
                 yield Shown(node.name, path, marks, _has(node.decorator_list, "xfail"))

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from declctl.kit import KeyedQueue, ManualClock
 from declctl.kit.debounce import LONGEST_REST
 from declctl.kit.keyed_queue import QueueItem
-from tests.properties.merging import Value, merge
+from tests.properties.merging import ModelOfQueue, Value, merge
 
 KEYS = st.sampled_from("abc")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
@@ -30,7 +30,7 @@ class Waiting:
     taken: QueueItem[Value] | None = None
 
 
-class DebounceMachine(RuleBasedStateMachine):
+class DebounceMachine(ModelOfQueue):
     """Changes, calls, retries, reloads and edits of the debounce, at any times."""
 
     @initialize(seconds=SECONDS)
@@ -98,14 +98,6 @@ class DebounceMachine(RuleBasedStateMachine):
         assert item.attempts or min(taken.value.parts) > self.newest.get(item.key, 0)
         self.newest[item.key] = max(taken.value.parts)
         item.taken, item.due = taken, None
-
-    @precondition(lambda self: self._running())
-    @rule(pick=st.integers(0, 100))
-    def done(self, pick: int) -> None:
-        item = self._pick(pick)
-        assert item.taken is not None
-        self.queue.done(item.taken)
-        self.items.remove(item)
 
     @precondition(lambda self: self._running())
     @rule(pick=st.integers(0, 100))
@@ -177,34 +169,6 @@ class DebounceMachine(RuleBasedStateMachine):
             due = self.queue.next_due()
             assert due is not None
             assert due <= max(0.0, min(moments) - now)
-
-    def teardown(self) -> None:
-        """A quiet time later, everything is handed out, in order."""
-        if not hasattr(self, "queue"):
-            return
-        for item in self._running():
-            assert item.taken is not None
-            self.queue.done(item.taken)
-            self.items.remove(item)
-        self.clock.set(3.0 * LONGEST_REST)
-        while (taken := self.queue.take()) is not None:
-            item = self._of(taken.key)[0]
-            assert taken.value == item.value
-            self.items.remove(item)
-            self.queue.done(taken)
-        assert not self.items
-        assert self.queue.idle
-        assert self.queue.next_due() is None
-
-    def _of(self, key: str) -> list[Waiting]:
-        return [item for item in self.items if item.key == key]
-
-    def _running(self) -> list[Waiting]:
-        return [item for item in self.items if item.taken is not None]
-
-    def _pick(self, pick: int) -> Waiting:
-        running = self._running()
-        return running[pick % len(running)]
 
     def _end_rests(self) -> None:
         for item in self.items:

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from declctl.kit import KeyedQueue, ManualClock
 from declctl.kit.keyed_queue import QueueItem
-from tests.properties.merging import Value, merge
+from tests.properties.merging import ModelOfQueue, Value, merge
 
 KEYS = st.sampled_from("abcd")
 KINDS = st.sampled_from(["Added", "Modified", "Modified", "Deleted", "Resync"])
@@ -35,7 +36,8 @@ class Item:
     taken: QueueItem[Value] | None = None
 
 
-class LanesMachine(RuleBasedStateMachine):
+@pytest.mark.guarantee("G10")
+class LanesMachine(ModelOfQueue):
     """Everything that may be done to queue, in any order."""
 
     @initialize(keyed=st.booleans(), merge_above=st.sampled_from([0, 20, 60, 10_000]), max_running=ROOM)
@@ -94,14 +96,6 @@ class LanesMachine(RuleBasedStateMachine):
             self.taken += 1
         item.taken, item.due, item.fixed = taken, None, True
         self._delay(item.key)
-
-    @precondition(lambda self: self._running())
-    @rule(pick=PICKS)
-    def done(self, pick: int) -> None:
-        item = self._pick(pick)
-        assert item.taken is not None
-        self.queue.done(item.taken)
-        self.items.remove(item)
 
     @precondition(lambda self: self._running())
     @rule(pick=PICKS)
@@ -197,25 +191,6 @@ class LanesMachine(RuleBasedStateMachine):
         if self._has_room() and any(self._may_be_taken(item) for item in self._heads()):
             assert self.queue.next_due() == 0.0
 
-    def teardown(self) -> None:
-        """Whatever happened before: in the end everything is handed out, in order, and nothing is left."""
-        if not hasattr(self, "queue"):
-            return
-        for item in self._running():
-            assert item.taken is not None
-            self.queue.done(item.taken)
-            self.items.remove(item)
-        self.clock.set(1000.0)
-        while (taken := self.queue.take()) is not None:
-            item = self._of(taken.key)[0]
-            assert taken.value == item.value
-            self.items.remove(item)
-            self.queue.done(taken)
-        assert not self.items
-        assert self.queue.idle
-        assert self.queue.next_due() is None
-        assert self.queue.statistics().weight == 0
-
     def _new(self, kind: str, weight: int) -> Value:
         self.count += 1
         return Value(kind, (self.count,), weight)
@@ -239,21 +214,11 @@ class LanesMachine(RuleBasedStateMachine):
         item.delayed = self._is_held(key)
         self.items.append(item)
 
-    def _of(self, key: str) -> list[Item]:
-        return [item for item in self.items if item.key == key]
-
     def _heads(self) -> list[Item]:
         return [self._of(key)[0] for key in sorted({item.key for item in self.items})]
 
-    def _running(self) -> list[Item]:
-        return [item for item in self.items if item.taken is not None]
-
     def _has_room(self) -> bool:
         return sum(1 for item in self._running() if not item.excluded) < self.queue.max_running
-
-    def _pick(self, pick: int) -> Item:
-        running = self._running()
-        return running[pick % len(running)]
 
     def _is_held(self, key: str) -> bool:
         return any(item.taken is not None or item.due is not None for item in self._of(key))

@@ -111,28 +111,6 @@ def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
     assert seen == {f"k{k}": [n for n in range(2000) if n % 7 == k] for k in range(7)}
 
 
-@pytest.mark.guarantee("G10")
-def test_what_waits_behind_a_retry_belongs_to_the_epoch_of_the_retry():
-    """Values from before and after the cut: none is the old code's after the new code has had the first."""
-    clock = ManualClock()
-    queue = queue_of(clock, keyed=False)
-    queue.add("k", "first")
-    failing = queue.take()
-    queue.add("k", "before")
-    queue.retry(failing, 5.0)
-    queue.add("k", "behind")
-    ended = queue.cut()
-    queue.add("k", "after")
-    assert (queue.outstanding(ended), queue.outstanding(queue.epoch), queue.idle) == (0, 0, False)
-    clock.set(5.0)
-    taken = []
-    while (item := queue.take()) is not None:
-        taken.append((item.value, queue.epoch_of(item)))
-        queue.done(item)
-    assert taken == [(value, ended + 1) for value in ("first", "before", "behind", "after")]
-    assert queue.idle
-
-
 def test_what_waits_behind_a_retry_of_a_removed_handler_stays_in_its_epoch():
     """No other code will come: its end waits for what is due and for what waits, and not for a back-off."""
     clock = ManualClock()

@@ -215,23 +215,6 @@ async def test_a_lease_that_disappears_keeps_its_time_for_those_who_have_seen_it
         assert s.leads
 
 
-async def test_a_create_that_another_process_wins_is_no_leadership():
-    """Two first processes: the second sees AlreadyExists, and follows."""
-    leases = Leases()
-    create = leases.create
-
-    async def beaten(lease):
-        leases.put(**OTHER)
-        return await create(lease)
-
-    leases.create = beaten
-    async with Scene(leases) as s:
-        await s.clock.advance(5)
-        assert not s.leads
-        assert s.elector.status().holder == "other"
-        assert s.elector.status().state == "Following"
-
-
 @pytest.mark.parametrize(
     ("faults", "seconds"),
     [([BROKEN] * 3, 9.5), ([Unreachable("refused")] * 3, 9.5), ([busy(1.0)] * 3, 9.5), ([busy(60.0)], 30)],

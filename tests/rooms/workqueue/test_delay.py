@@ -32,20 +32,6 @@ async def running(delaying, clock):
     await task
 
 
-@pytest.mark.client_go(249, "Delaying")
-async def test_an_item_comes_when_it_is_due_and_once(queue, clock):
-    """Absent before, present after, and never again (client-go 249)."""
-    async with running(queue, clock):
-        queue.add_after("a", 0.05)
-        await clock.advance(0.049)
-        assert (len(queue), queue.delayed) == (0, 1)
-        await clock.advance(0.001)
-        assert (len(queue), queue.delayed) == (1, 0)
-        queue.done(queue.get_nowait())
-        await clock.advance(10)
-        assert len(queue) == 0
-
-
 @pytest.mark.client_go(251, "Delaying")
 async def test_an_earlier_item_wakes_who_sleeps_for_a_later_one(queue, clock):
     """Delays are served in the order of their moments, not of their calls (client-go 251)."""
@@ -86,7 +72,7 @@ async def test_delays_may_come_from_another_thread_and_before_anybody_waits(queu
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=30))
-@pytest.mark.client_go(250, 251, 298, "Delaying")
+@pytest.mark.client_go(249, 250, 251, 298, "Delaying")
 def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
     """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
     clock = ManualClock()
