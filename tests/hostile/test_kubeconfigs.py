@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import logging
 import os
 import random
@@ -506,6 +507,7 @@ async def test_a_certificate_whose_mount_hangs_later_is_a_failed_login_that_is_t
 
 
 PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
+NO_LOGIN = json.dumps({"apiVersion": PLUGIN["apiVersion"], "kind": "ExecCredential", "status": {}})
 
 
 @pytest.mark.parametrize(
@@ -514,6 +516,7 @@ PLUGIN = {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}
         ("yes", "writes more than 1,048,576 bytes"),
         ("yes >&2", "writes more than 1,048,576 bytes"),
         ("echo '[1]'", "no ExecCredential"),
+        (f"echo '{NO_LOGIN}'", "neither a token nor a certificate"),
         ("printf '\\377'", "no ExecCredential"),
         ("exit 3", "ended with status 3"),
         ("printf 'a\\033[31mb\\nc' >&2; exit 1", "ended with status 1: a\ufffd[31mb c"),

@@ -184,33 +184,6 @@ def test_a_list_far_beyond_every_limit_is_read_if_its_items_are_not():
         assert len(talk(served(pods), use).records) == 4000
 
 
-def test_items_that_begin_otherwise_than_the_first_do_not_pile_up():
-    """Nobody promises that all items begin with their name: a list of such is cut all the same."""
-    from declctl.decoding import ItemCutter
-
-    first = b'{"metadata":{"name":"first"},"spec":1}'
-    others = [
-        b'{"metadata":{"labels":{"app":"web"},"name":"pod-%d"},"spec":"%b"}' % (n, b"x" * 900)
-        for n in range(500)
-    ]
-    body = (
-        b'{"metadata":{"resourceVersion":"7"},"kind":"PodList","items":['
-        + b",".join([first, *others])
-        + b"]}"
-    )
-    cutter = ItemCutter(Projection(api_version="v1", kind="Pod").items(), longest=5000)
-    most = 0
-    for at in range(0, len(body), 700):
-        cutter.feed(memoryview(body)[at : at + 700])
-        cutter.cut()
-        most = max(most, cutter.held)
-    assert most < 7000
-    assert [record.object_key.name for record in cutter.page().records] == [
-        "first",
-        *(f"pod-{n}" for n in range(500)),
-    ]
-
-
 def test_a_line_without_end_is_given_up():
     """A watch whose server never ends an event is ended here."""
     begin = CHUNKED + chunk(b'{"type":"ADDED","object":{"metadata":{"name":"')

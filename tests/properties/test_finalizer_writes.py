@@ -23,6 +23,7 @@ STEPS = st.one_of(
     st.just(("label", "")),
     st.just(("delete", "")),
     st.just(("recreate", "")),
+    st.just(("replace", "")),
     st.just(("conflict", "")),  # answered 409 though nothing has changed
     st.just(("lost", "")),  # done, and answered 500
     st.just(("error", "")),  # not done, and answered 500
@@ -83,7 +84,7 @@ class Store:
         return answer
 
     def _others(self, step: str, name: str) -> None:
-        if step == "recreate" and self.obj is None:
+        if step == "replace" or (step == "recreate" and self.obj is None):
             self.number += 1
             self.obj = self._made()
             self.wanted[self.obj["metadata"]["uid"]] = set()

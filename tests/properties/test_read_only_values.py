@@ -6,15 +6,17 @@ import operator
 import pickle
 from collections import ChainMap
 from collections.abc import Callable
+from pprint import pformat
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from declctl.decoding import Projection
-from declctl.objects import ObjectCodec, ObjectView
+from declctl.objects import ObjectCodec, ObjectView, Record, field_view
 from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 
 KEYS = st.sampled_from("abc")
@@ -100,8 +102,19 @@ ENCODERS: list[Callable[[Any], Any]] = [
     lambda value: json.dumps(value, indent=1, sort_keys=True),
     msgspec.json.encode,
     msgspec.msgpack.encode,
+    msgspec.to_builtins,
+    lambda value: [yaml.safe_dump(each) for each in value],
+    lambda value: [yaml.dump(each) for each in value],
+    pformat,
     copy.deepcopy,
     lambda value: pickle.loads(pickle.dumps(value)),
+]
+# How somebody gets a field of a view.
+FIELDS: list[Callable[[ObjectView, str], Any]] = [
+    lambda view, key: view[key],
+    lambda view, key: view.get(key),
+    lambda view, key: dict(view.items())[key],
+    lambda view, key: view.values() and {**view}[key],
 ]
 
 
@@ -132,6 +145,10 @@ def _extended(of: Any) -> Any:
     return made
 
 
+NESTED = {"a": {"a": {"b": [[{}]]}, "b": 1}, "b": [[1], {"a": []}]}
+EACH_READ = [(which, read, "a", 1) for which in range(2) for read in range(len(READS_OF_A_LIST))]
+
+
 def outcome(read: Callable[..., Any], *arguments: Any) -> Any:
     """What it gives or the error that it raises."""
     try:
@@ -159,26 +176,36 @@ def write_everywhere(found: Any) -> list[Any]:
     return refusing
 
 
-def view_of(obj: dict[str, Any], *, held: bool) -> ObjectView:
+def view_of(obj: dict[str, Any], view: Callable[[Record], ObjectView], *, held: bool) -> ObjectView:
     """A view of an object with these fields, in a cache that holds frames or objects."""
     codec = ObjectCodec(api_version="v1", kind="Thing") if held else None
     projection = Projection(api_version="v1", kind="Thing", codec=codec)
     record = projection.record(msgspec.json.encode({**obj, "metadata": {"name": "x"}}))
     assert record is not None
-    return ObjectView(record)
+    return view(record)
 
 
 @given(
     obj=OBJECTS,
     how=st.lists(st.tuples(st.integers(0), st.integers(0), KEYS, VALUES), min_size=1, max_size=6),
     held=st.booleans(),
+    field=st.sampled_from(FIELDS),
+    kind=st.sampled_from([ObjectView, field_view]),
 )
+@example(obj=NESTED, how=EACH_READ, held=False, field=FIELDS[0], kind=field_view)
+@example(obj=NESTED, how=EACH_READ, held=False, field=FIELDS[1], kind=ObjectView)
+@example(obj=NESTED, how=EACH_READ, held=True, field=FIELDS[2], kind=ObjectView)
+@example(obj=NESTED, how=EACH_READ, held=False, field=FIELDS[3], kind=field_view)
 def test_what_is_inside_an_object_reads_as_plain_values_do_and_refuses_writes(
-    obj: dict[str, Any], how: list[tuple[int, int, str, Any]], held: bool
+    obj: dict[str, Any],
+    how: list[tuple[int, int, str, Any]],
+    held: bool,
+    field: Callable[[ObjectView, str], Any],
+    kind: Callable[[Record], ObjectView],
 ) -> None:
     """Whatever was read of it before, at every depth. A write is refused, or goes into one's own copy."""
-    view, plain = view_of(obj, held=held), copy.deepcopy(obj)
-    mine, theirs = [view[key] for key in obj], list(plain.values())
+    view, plain = view_of(obj, kind, held=held), copy.deepcopy(obj)
+    mine, theirs = [field(view, key) for key in obj], list(plain.values())
     for which, read, key, other in how:
         of, of_plain = mine[which % len(mine)], theirs[which % len(theirs)]
         reads = READS_OF_A_DICT if isinstance(of, dict) else READS_OF_A_LIST if isinstance(of, list) else None
@@ -196,6 +223,7 @@ def test_what_is_inside_an_object_reads_as_plain_values_do_and_refuses_writes(
         theirs += copy.deepcopy(refusing)
     for encode in ENCODERS:
         assert encode(mine) == encode(theirs)
+        assert write_everywhere(encode(mine)) == [], "what is made is plain"
     assert dict(view) == {**view.to_dict(), **obj}
 
 

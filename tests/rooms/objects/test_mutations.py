@@ -126,13 +126,6 @@ def test_no_code_of_what_was_put_in_is_called():
     assert found.differences[0].after == "a Trap"
 
 
-def test_what_is_no_longer_cached_is_still_looked_at():
-    """A change that waits for a second handler holds the object that the first one spoilt."""
-    detector, [waiting] = held(pod())
-    spoil_node(waiting.body)
-    assert [mutation.key for mutation in detector.look_at_all()] == ["team-a/web-1"]
-
-
 def test_objects_are_looked_at_in_turn():
     """A look is as long as it is allowed to be; some looks later every object has been compared."""
     detector, objects = held(*[pod(f"p{n}") for n in range(10)])

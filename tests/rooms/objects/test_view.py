@@ -2,21 +2,14 @@
 
 import copy
 import gc
-import json
-import operator
 import pickle
-from ast import literal_eval
 from collections.abc import Mapping
-from pprint import pformat
 
-import msgspec
 import pytest
 import yaml
-from msgspec import structs
 from rich.pretty import pretty_repr
 
 from declctl.objects import FieldPath, ObjectKey, ObjectView, read_only
-from declctl.objects.frame import ObjectCodec
 from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 from declctl.objects.record import Layout
 from tests.rooms.objects.made_objects import NODE_NAME, pod, record
@@ -127,66 +120,8 @@ def test_view_itself_is_read_only():
     for mapping in (view, view.labels, view.annotations):
         with pytest.raises(TypeError):
             mapping["a"] = "b"
-
-
-WRITES = {
-    "a field": lambda obj: operator.setitem(obj, "spec", {}),
-    "a field away": lambda obj: operator.delitem(obj, "spec"),
-    "a label": lambda obj: operator.setitem(obj["metadata"]["labels"], "app", "mine"),
-    "a label by get": lambda obj: obj.get("metadata").get("labels").update(app="mine"),
-    "a label by loops": lambda obj: [each.clear() for each in obj.values() if isinstance(each, dict)],
-    "a label by items": lambda obj: dict(obj.items())["metadata"]["labels"].clear(),
-    "an image in a shallow copy": lambda obj: {**obj}["spec"].copy()["containers"].copy()[0].clear(),
-    "an image in a pattern": lambda obj: _matched(obj).clear(),
-    "a container": lambda obj: obj["spec"]["containers"].append({}),
-}
-
-
-def _matched(obj):
-    match obj:
-        case {"spec": {"containers": [first, *_]}}:
-            return first
-
-
-@pytest.mark.parametrize("held", [False, True], ids=["frames", "objects"])
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_who_writes_into_an_object_is_told_so_at_that_line(write, held):
-    """However deep, and in whatever way: a write that would be lost raises, and says what to do instead."""
-    codec = ObjectCodec(api_version="v1", kind="Pod")
-    made = record(pod())
-    if held:
-        layout = Layout(api_version="v1", kind="Pod", positions={}, codec=codec)
-        made = structs.replace(made, frame=codec.encode(json.dumps(pod()).encode()), layout=layout)
-    view = ObjectView(made)
     with pytest.raises(TypeError, match=r"read-only, .* lost; obj\.to_dict\(\) gives a private copy"):
-        write(view)
-    assert (view, view.to_dict(), ObjectView(made)) == (pod(), pod(), pod())
-
-
-READS = {
-    "json": (json.dumps, json.loads),
-    "msgspec": (msgspec.json.encode, msgspec.json.decode),
-    "msgspec.to_builtins": (msgspec.to_builtins, None),
-    "yaml": (yaml.safe_dump, yaml.safe_load),
-    "yaml.dump": (yaml.dump, yaml.safe_load),
-    "pickle": (pickle.dumps, pickle.loads),
-    "deepcopy": (copy.deepcopy, None),
-    "repr": (repr, literal_eval),
-    "pprint": (pformat, literal_eval),
-}
-
-
-@pytest.mark.parametrize("wrapped", [False, True], ids=["untouched", "read before"])
-@pytest.mark.parametrize(("write", "read"), READS.values(), ids=READS)
-def test_what_is_inside_an_object_is_written_as_plain_values_are(write, read, wrapped):
-    """Encoders, pickles and deep copies take it for dictionaries and lists, and make plain ones."""
-    spec = ObjectView(record(pod()))["spec"]
-    if wrapped:
-        assert [list(each) for each in spec["containers"]]
-    made = write(spec) if read is None else read(write(spec))
-    assert made == pod()["spec"]
-    assert (type(made), type(made["containers"]), type(made["containers"][0])) == (dict, list, dict)
-    made["containers"][0]["image"] = "mine"
+        del view["spec"]
 
 
 def test_a_yaml_writer_of_ones_own_writes_what_is_inside_an_object_as_plain_values():

@@ -17,12 +17,6 @@ def apply(cluster, obj, manager="one", *, force=False):
     return cluster.writer.patch(target, Patch(APPLY_PATCH, obj, force=force), Write(manager=manager))[0]
 
 
-def conflict(call):
-    with pytest.raises(Exception, match="Apply failed") as caught:
-        call()
-    return caught.value
-
-
 def test_apply_creates_and_owns_and_a_second_time_changes_nothing():
     clock = ManualClock()
     cluster = ObjectStore(clock=clock, chance=random.Random(7))
@@ -34,31 +28,6 @@ def test_apply_creates_and_owns_and_a_second_time_changes_nothing():
     assert apply(cluster, config_map("a", x="1")) == created
     (entry,) = apply(cluster, config_map("a", y="1"))["metadata"]["managedFields"]
     assert entry["fieldsV1"] == {"f:data": {"f:y": {}}}
-
-
-def test_a_field_of_another_is_a_conflict(cluster):
-    """Changing what somebody else applied is refused with 409 that names manager and field."""
-    apply(cluster, config_map("a", x="1"))
-    refusal = conflict(lambda: apply(cluster, config_map("a", x="2"), "two"))
-    assert refusal.code == 409
-    assert refusal.message == 'Apply failed with 1 conflict: conflict with "one": .data.x'
-    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "one"', "field": ".data.x"}
-    assert refusal.document()["details"] == {"causes": [cause]}
-
-
-def test_what_nobody_applied_has_an_owner_too(cluster):
-    """The first apply to an object that was created otherwise is in conflict with `before-first-apply`."""
-    cluster.create(config_map("a", x="1"))
-    assert "before-first-apply" in conflict(lambda: apply(cluster, config_map("a", x="2"))).message
-
-
-def test_kubectl_may_move_to_the_server_side(cluster):
-    """What client-side kubectl apply wrote last is no conflict for server-side kubectl apply."""
-    created = config_map("a", x="1")
-    last = '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"1"}}'
-    created["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": last}
-    cluster.create(created)
-    assert apply(cluster, config_map("a", x="2"), "kubectl")["data"] == {"x": "2"}
 
 
 def test_apply_needs_a_manager(cluster):

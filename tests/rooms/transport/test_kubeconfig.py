@@ -98,22 +98,6 @@ def test_a_plugin_may_give_a_certificate(kubeconfig, plugin, certificates):
     assert [file.read_text() for file in files] == ["CERT", "KEY"]
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("echo 'no ticket' >&2; exit 3", "no ticket"),
-        ("echo hello", "no ExecCredential"),
-        (TOKEN.replace('{"token": "run-$n"%s}', "{}"), "neither a token nor a certificate"),
-    ],
-)
-def test_a_plugin_that_fails_is_quoted(kubeconfig, plugin, body, said):
-    """What the plugin said is in the message, instead of a 401 from being anonymous."""
-    user, _ = plugin(body)
-    with pytest.raises(UsageError, match=said) as caught:
-        logged_in(kubeconfig("https://one", user))
-    assert "the credential plugin" in str(caught.value)
-
-
 async def test_a_kubeconfig_that_moved_to_another_server_is_not_followed(kubeconfig):
     """A cache of one cluster is never filled up from another because somebody rewrote the file."""
     configs = [kubeconfig("https://one"), kubeconfig("http://two")]

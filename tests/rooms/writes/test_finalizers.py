@@ -37,14 +37,6 @@ def test_it_is_added_behind_the_others(scene, scope, view):
     assert [str(each.verb) for each in scene.ledger.newest()] == ["patch"]
 
 
-def test_only_ours_is_removed(scene, scope, view):
-    obj = view(metadata={"finalizers": ["other.dev/a", NAME, "other.dev/b"], "deletionTimestamp": "now"})
-    _change(scene, scope, obj, adds=False)
-    assert _sent(scene)[-1]["finalizers"] == ["other.dev/a", "other.dev/b"]
-    _change(scene, scope, view(metadata={"finalizers": [NAME], "deletionTimestamp": "now"}), adds=False)
-    assert _sent(scene)[-1]["finalizers"] is None
-
-
 @pytest.mark.parametrize(
     ("adds", "metadata"),
     [
@@ -58,36 +50,6 @@ def test_nothing_is_sent_when_nothing_would_change(scene, scope, view, adds, met
     """And an object that is being deleted never gets one."""
     assert _change(scene, scope, view(metadata=metadata), adds=adds) is None
     assert scene.server.requests == []
-
-
-@pytest.mark.parametrize("adds", [True, False])
-def test_after_a_conflict_the_newest_list_counts(scene, scope, view, adds):
-    """Another controller has added its finalizer meanwhile."""
-    scene.server.errors = [_conflict(), None]
-    there = ["other.dev/new"] if adds else ["other.dev/new", NAME]
-    scene.server.answers["GET", PATH] = _stored(*there)
-    known = [] if adds else [NAME]
-    _change(scene, scope, view(metadata={"finalizers": known}), adds=adds, seconds=1.0)
-    wanted = ["other.dev/new", NAME] if adds else ["other.dev/new"]
-    assert _sent(scene)[-1] == {"uid": "uid-shop", "resourceVersion": "60", "finalizers": wanted}
-    assert scene.ledger.retries()["conflict"] == 1
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        {"metadata": {"uid": "another", "resourceVersion": "60", "finalizers": [NAME]}},
-        _stored("other.dev/a"),
-        None,
-    ],
-)
-def test_a_removal_ends_when_the_object_lacks_it(scene, scope, view, found):
-    """Another object of the name, an object without it, no object: none of them is written."""
-    scene.server.errors = [_conflict()]
-    if found is not None:
-        scene.server.answers["GET", PATH] = found
-    assert _change(scene, scope, view(metadata={"finalizers": [NAME]}), adds=False, seconds=1.0) is None
-    assert len(_sent(scene)) == 1
 
 
 def test_conflicts_have_an_end(scene, scope, view):
