@@ -41,6 +41,7 @@ def _seeds() -> range:
 
 
 @pytest.mark.client_go(164, 187, "Core guarantee", "Late joiner")
+@pytest.mark.client_go("An initial stream that is cut before its end")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("queue", ["RealFIFO", pytest.param("DeltaFIFO", marks=pytest.mark.thorough)])
 def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any, capsys: Any) -> None:
@@ -77,6 +78,7 @@ def test_short_histories_too(beginning, steps):
     play(history)
 
 
+@pytest.mark.client_go(165, "Core guarantee")
 @pytest.mark.parametrize("queue", _QUEUES)
 @given(
     changes=st.lists(

@@ -110,30 +110,6 @@ async def test_what_comes_again_unchanged_tells_nobody(queue):
     assert i.listener.told == []
 
 
-@pytest.mark.parametrize(
-    ("events", "told"),
-    [
-        (["DELETED never 7"], []),
-        (["MODIFIED u 7"], ["Added demo/a"]),
-        (
-            ["ADDED one 5", "ADDED one 6", "ADDED two 7"],
-            ["Added demo/a", "Modified demo/a", "Deleted demo/a", "Added demo/a"],
-        ),
-    ],
-    ids=["a delete of the unknown", "a change of the unknown", "adds of what is there, and of another uid"],
-)
-async def test_the_cache_decides_what_an_event_is(events, told):
-    """Whatever the server calls it: what is new is added, what is known is changed or another object."""
-    async with informed() as i:
-        for kind, uid, version in map(str.split, events):
-            i.source.replay(EventType(kind), pod("a", uid=uid, resourceVersion=version))
-        await i.rest()
-        i.source.add(pod("b"))
-        await i.rest()
-    assert i.listener.lines() == [*told, "Added demo/b"]
-    assert i.listener.faults == []
-
-
 async def test_what_the_transform_drops_goes_out_of_scope():
     """An object that no longer passes the transform is a delete that says so, with its last state here."""
 

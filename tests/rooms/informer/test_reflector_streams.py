@@ -4,8 +4,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from declctl.decoding import Projection
-from declctl.errors import Unreachable
 from declctl.informer import FakeControllerSource, supports_watch_list
 from declctl.objects import WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
@@ -52,22 +50,6 @@ async def test_nothing_is_stored_before_everything_is_there():
         assert b.names == []
         assert b.reflector.last_sync_resource_version == ""
         assert not b.store.last_store_sync_resource_version
-
-
-@pytest.mark.client_go("An initial stream that is cut before its end")
-@pytest.mark.parametrize("fault", [None, Unreachable("reset by peer")])
-async def test_a_stream_that_is_cut_before_its_end_is_begun_again(fault):
-    """Nobody sees half a cache, then all that is there by now."""
-    async with bench(begin=False) as b:
-        b.source.ends_initial_events = False
-        await b.begin()
-        b.source.delete("demo/a")
-        await b.settle()
-        assert b.names == []
-        b.source.ends_initial_events = True
-        b.source.cut(fault)
-        await b.advance(5)
-        assert b.names == ["b"]
 
 
 @pytest.mark.client_go(148, 160, "WatchList opt-out")
@@ -127,24 +109,6 @@ async def test_a_bookmark_that_does_not_say_true_ends_no_stream(word):
         assert (b.names, b.figures.state, b.figures.events) == (["a", "c"], "Watching", {})
         assert b.agrees()
         assert b.reflector.last_sync_resource_version == "7"
-
-
-@pytest.mark.client_go(143)
-@pytest.mark.parametrize("streams", [True, False])
-async def test_a_transform_runs_once_for_each_object(streams):
-    """Where client-go transforms again what it replaces, a transform need not be idempotent here."""
-    calls = []
-    transform = Projection(
-        api_version="v1", kind="Pod", transform=lambda obj: calls.append(obj["metadata"]["name"]) or obj
-    )
-    async with bench(streams=streams, projection=transform) as b:
-        b.source.add(pod("c"))
-        await b.settle()
-        assert calls == ["a", "b", "c"]
-        b.source.cut(EXPIRED)
-        await b.advance(1)
-        assert b.figures.relists == 1
-        assert calls == ["a", "b", "c"]
 
 
 @pytest.mark.client_go("List→WatchList option conversion")
