@@ -169,31 +169,6 @@ async def test_a_watch_cache_ignores_the_limit_of_a_list_at_any_version(watch_ca
     assert told == ["ADDED demo/a", "ADDED demo/b", "ADDED demo/c"]
 
 
-async def test_bytes_are_told_as_they_are():
-    """Under a version of their own, so that they are told again to who comes from before it."""
-    made = source("a")
-    made.tell(b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"2"}}}')
-    made.tell(b"<html>")
-    watch = made.watch(WatchOptions(resource_version="1"))
-    assert await anext(watch) == ()
-    assert [event.record.key for event in await anext(watch)] == ["x"]
-    with pytest.raises(MalformedAnswer):
-        await anext(watch)
-    assert made.open_watches == 0
-
-
-async def test_it_is_calm_when_it_is_told_to_be():
-    made = source("a", "b")
-    made.fail_next(Unreachable("no"), verb="list", times=9)
-    made.fail_next(Unreachable("no"), times=9)
-    made.silent, made.slams, made.ends_initial_events = True, True, False
-    made.body, made.first_line = b"<html>", b"<html>"
-    made.calm()
-    assert (await keys(made, ListOptions()))[0] == ["demo/a", "demo/b"]
-    told = await heard(made, WatchOptions(send_initial_events=True), batches=1)
-    assert told == ["ADDED demo/a", "ADDED demo/b", "BOOKMARK"]
-
-
 @pytest.mark.parametrize("repair", ["modify", "delete"])
 async def test_a_corrupt_object_is_listed_and_streamed_as_it_is(repair):
     made = source("a", "b")
