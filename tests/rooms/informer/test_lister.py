@@ -223,6 +223,18 @@ def test_a_namespace_that_is_not_watched_is_not_taken_for_an_empty_one(read_by):
     assert (list(found.list(namespace="team-b")), len(found.by_index("byNode", "n1"))) == ([], 1)
 
 
+@pytest.mark.client_go(325, "Reader options")
+def test_a_part_of_a_list_is_a_slice_of_it():
+    """It is of the same moment; there is no limit, and no token to continue with, as nothing is sent."""
+    found = lister().list()
+    pages = [found[:3], found[3:6], found[6:]]
+    assert [len(page) for page in pages] == [3, 1, 0]
+    assert [*pages[0], *pages[1]] == list(found)
+    for options in ({"limit": 3}, {"continue_": "token"}):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            lister().list(**options)
+
+
 @pytest.mark.client_go(327, "Field index")
 def test_an_index_is_combined_with_namespaces_labels_and_other_indexes():
     """An index of a function finds by several values at once; of what is found, a reader takes a part."""
