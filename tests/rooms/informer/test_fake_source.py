@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import Expired, InvalidRequest, MalformedAnswer, TooLargeResourceVersion, Unreachable
+from declctl.errors import Expired, InvalidRequest, MalformedAnswer, TooLargeResourceVersion
 from declctl.informer import FakeControllerSource
 from declctl.objects import EventType, ListOptions, WatchOptions
 from tests.rooms.informer.shapes import fresh_projection, pod
@@ -93,29 +93,6 @@ async def test_initial_events_end_with_a_bookmark():
     assert not bookmark.initial_events_end
     await watch.aclose()
     assert made.open_watches == 0
-
-
-async def test_it_misbehaves_when_it_is_told_to():
-    """Faults, streams that are not done, silence, cuts."""
-    made = source("a")
-    made.fail_next(Unreachable("no"), verb="list")
-    with pytest.raises(Unreachable):
-        await keys(made, ListOptions())
-    assert (await keys(made, ListOptions()))[0] == ["demo/a"]
-    made.streams = False
-    with pytest.raises(InvalidRequest):
-        await heard(made, WatchOptions(send_initial_events=True), batches=0)
-    made.silent = True
-    watch = made.watch(WatchOptions(resource_version="0"))
-    await anext(watch)
-    waiting = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    made.cut(Unreachable("reset"))
-    with pytest.raises(Unreachable):
-        await waiting
-    assert len(made.lists()) == 2
-    assert len(made.watches()) == 2
 
 
 async def test_lists_are_at_the_version_that_was_asked_for():
