@@ -109,3 +109,32 @@ def test_what_nobody_listens_to_is_counted_and_not_made(processor):
     processor.distribute(Noticing([record("d")], ChangeReason.INITIAL, 7.0))
     assert (processor.statistics().distributed, reading) == (4, ["read"])
     assert one.lines() == other.lines() == ["Added demo/d"]
+
+
+@pytest.mark.client_go(202, "Late joiner")
+def test_what_changes_while_a_late_joiner_is_introduced_is_told_once(processor, monkeypatch):
+    """Objects change, go and come between two slices: each is heard of once, as it is (client-go 202)."""
+    monkeypatch.setattr(processor, "slice_size", 1)
+    held = cache("a", "b", "c", "d")
+    listener = Recorder()
+    registration = processor.add_listener(listener)
+    work = processor.introduce(registration, held)
+    next(work)
+
+    changed, fresh = record("b", 2), record("e")
+    processor.distribute(
+        [
+            Notification(ChangeType.MODIFIED, changed, held["demo/b"]),
+            Notification(ChangeType.DELETED, held["demo/c"]),
+            Notification(ChangeType.ADDED, fresh),
+            Notification(ChangeType.MODIFIED, record("a", 2), held["demo/a"]),
+        ]
+    )
+    held["demo/b"], held["demo/e"] = changed, fresh
+    del held["demo/c"]
+    for _ in work:
+        pass
+
+    told = [f"{n.type} {n.key[-1]} {n.record.resource_version}" for n in listener.told]
+    assert told == ["Added a 1", "Added b 2", "Added e 1", "Modified a 2", "Added d 1"]
+    assert listener.faults == []
