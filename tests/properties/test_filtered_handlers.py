@@ -56,8 +56,8 @@ class Written:
 
     def on_add(self, obj: ObjectView, is_in_initial_list: bool) -> None:
         self.calls.append(("add", obj.name, obj.resource_version))
-        if obj.name in self.exists:
-            self.wrong.append(f"{obj.name} is added twice")
+        if obj.name in self.exists or is_in_initial_list:
+            self.wrong.append(f"{obj.name} is added twice, or as if it were of the first list")
         self.exists[obj.name] = obj.resource_version
 
     def on_update(self, old: ObjectView, new: ObjectView) -> None:

@@ -77,6 +77,7 @@ def test_short_histories_too(beginning, steps):
     play(history)
 
 
+@pytest.mark.client_go(165, "Core guarantee")
 @pytest.mark.parametrize("queue", _QUEUES)
 @given(
     changes=st.lists(

@@ -185,7 +185,7 @@ class QueueMachine(RuleBasedStateMachine):
 Shown = tuple[Any, ...]
 
 
-@pytest.mark.client_go(37, 41, 44, 48, 49, 50, 53, 54, 56, 58, 59, 61, 62, 63, "RealFIFO HasSynced")
+@pytest.mark.client_go(33, 37, 41, 44, 48, 49, 50, 53, 54, 56, 58, 59, 61, 62, 63, "RealFIFO HasSynced")
 @pytest.mark.client_go("RealFIFO global order", "RealFIFO AtomicEvents", "RealFIFO batch pop")
 class RealMachine(QueueMachine):
     """The model is one list: what came, in the order in which it came."""
@@ -252,7 +252,7 @@ class RealMachine(QueueMachine):
                 return (kind, key, made.resource_version)
 
 
-@pytest.mark.client_go(24, 27, 29, 30, 31, "DeltaFIFO HasSynced")
+@pytest.mark.client_go(1, 24, 27, 29, 30, 31, "DeltaFIFO HasSynced")
 class DeltaMachine(QueueMachine):
     """The model has the changes of each key, in a dict that is in order of the first of them."""
 

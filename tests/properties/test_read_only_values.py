@@ -185,6 +185,7 @@ def view_of(obj: dict[str, Any], view: Callable[[Record], ObjectView], *, held: 
     return view(record)
 
 
+@pytest.mark.client_go(108, 324, "Reader options")
 @given(
     obj=OBJECTS,
     how=st.lists(st.tuples(st.integers(0), st.integers(0), KEYS, VALUES), min_size=1, max_size=6),

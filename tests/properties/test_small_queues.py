@@ -12,7 +12,7 @@ from tests.rooms.informer.shapes import record
 NAMES = st.sampled_from("abcde")
 
 
-@pytest.mark.client_go(66, 67, 68, "FIFO")
+@pytest.mark.client_go(64, 66, 67, 68, "FIFO")
 class FIFOMachine(RuleBasedStateMachine):
     """The model is a list of keys and versions, and the keys of the first list that are not dealt with."""
 

@@ -45,6 +45,10 @@ from declctl.writes import RecordedEvents, WaitingWrites, WriteTotal
 
 LOOPBACK = Address("127.0.0.1", 0)
 EVERYWHERE = Address("0.0.0.0", 0)
+GUARDED = [
+    *(("GET", path) for path in ("/cache/pods", "/cache/pods/a", "/index/pods/byNode/a")),
+    ("POST", "/-/reload"),
+]
 
 PODS = ResourceStatus(
     name="pods",

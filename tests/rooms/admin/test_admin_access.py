@@ -10,20 +10,9 @@ from declctl.manifest.values import Address
 from declctl.objects.differences import Mutation
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.reporting.status import ControllerStatus, PluginStatus
-from tests.rooms.admin.conftest import EVERYWHERE
+from tests.rooms.admin.conftest import EVERYWHERE, GUARDED
 
-READ = ["/cache/pods", "/cache/pods/a", "/index/pods/byNode/a"]
-GUARDED = [*(("GET", path) for path in READ), ("POST", "/-/reload")]
 OPEN = ["/", "/healthz", "/readyz", "/status", "/metrics"]
-
-
-@pytest.mark.parametrize(("method", "path"), GUARDED)
-def test_without_a_token_a_public_address_shows_nothing(ask: Callable, runtime, method: str, path: str):
-    """In a cluster nobody reads Secrets or reloads through an address that was opened for probes."""
-    answer = ask(path, method=method, address=EVERYWHERE, Authorization="Bearer ")
-    assert answer.status == 403
-    assert "DECLCTL_ADMIN_TOKEN" in answer.json["error"]
-    assert runtime.reloads == 0
 
 
 @pytest.mark.parametrize(
@@ -113,15 +102,6 @@ def test_what_is_no_host_is_400(ask: Callable, host: str):
 def test_a_page_of_another_port_is_another_page(ask: Callable, path: str, origin: str):
     """What another program of this machine serves may not ask in the name of its reader."""
     assert ask(path, Host="localhost:{port}", Origin=origin).status == 403
-
-
-@pytest.mark.parametrize(("method", "path"), GUARDED)
-def test_a_token_counts_on_loopback_too(ask: Callable, runtime, method: str, path: str):
-    """On a machine that others use, too; that of `kubectl create secret --from-file` may end in a newline."""
-    assert ask(path, method=method, token="right").status == 401
-    assert runtime.reloads == 0
-    wanted = 404 if path == "/cache/pods/a" else 200
-    assert ask(path, method=method, token="right\n", Authorization="Bearer right").status == wanted
 
 
 SECRET = "hunter2"

@@ -10,14 +10,23 @@ from declctl.runtime.reloading.changes import Outcome, Result
 from tests.rooms.admin.conftest import LOOPBACK
 
 
-@pytest.mark.parametrize(("result", "status"), [("Applied", 200), ("Unchanged", 200), ("Refused", 422)])
-@pytest.mark.guarantee("G25")
-def test_the_outcome_is_the_answer(ask: Callable, runtime, result: str, status: int):
-    """A pipeline that reloads by HTTP sees in the status whether its files were taken."""
+@pytest.mark.parametrize(
+    ("order", "result", "status"),
+    [
+        *(("reload", result, 200) for result in ("Applied", "Unchanged")),
+        *((f"rollback{query}", "RolledBack", 200) for query in ("", "?generation=5")),
+        *((order, "Refused", 422) for order in ("reload", "rollback", "rollback?generation=5")),
+    ],
+)
+@pytest.mark.guarantee("G21", "G25")
+def test_the_outcome_is_the_answer(ask: Callable, runtime, order: str, result: str, status: int):
+    """A pipeline sees in the status whether its files were taken, or a generation runs again."""
     runtime.result = result
-    answer = ask("/-/reload", method="POST")
+    answer = ask(f"/-/{order}", method="POST")
     assert (answer.status, answer.json["result"]) == (status, result)
     assert answer.json["line"].startswith("generation 7: ")
+    number = 5 if "5" in order else None
+    assert (runtime.reloads, runtime.rolled_back) == ((1, []) if order == "reload" else (0, [number]))
 
 
 @pytest.mark.guarantee("G25")
@@ -68,19 +77,6 @@ def test_a_reload_can_be_forced(ask: Callable, runtime, query: str, forced: int)
     """?force=true makes all code anew; without it nothing happens unless files have changed."""
     assert ask(f"/-/reload{query}", method="POST").status in (200, 202)
     assert (runtime.reloads, runtime.forced) == (1, forced)
-
-
-@pytest.mark.parametrize(("query", "asked"), [("", None), ("?generation=5", 5)])
-@pytest.mark.parametrize(("result", "status"), [("RolledBack", 200), ("Refused", 422)])
-@pytest.mark.guarantee("G21", "G25")
-def test_going_back_answers_with_what_became_of_it(
-    ask: Callable, runtime, query: str, asked: int | None, result: str, status: int
-):
-    """The one before, or one by its number; the status says whether it runs again."""
-    runtime.result = result
-    answer = ask(f"/-/rollback{query}", method="POST")
-    assert (answer.status, answer.json["result"]) == (status, result)
-    assert runtime.rolled_back == [asked]
 
 
 def test_what_is_no_number_is_told(ask: Callable, runtime):

@@ -10,6 +10,16 @@ from pathlib import Path
 
 from declctl.testing import until
 
+MANIFEST = """\
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {{name: {name}}}
+spec:
+  reload: {{settle: 50ms, watch: {watch}}}
+  resources: [{{name: maps, apiVersion: v1, kind: ConfigMap}}]
+  handlers: [{{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}]
+"""
+
 
 def completed(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which has ended."""

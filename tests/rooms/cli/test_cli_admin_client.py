@@ -87,13 +87,6 @@ def test_a_manifest_can_not_have_the_token_sent_to_it(declctl, elsewhere, comman
     assert elsewhere.asked[-1] == ("GET", "/status", "Bearer secret")
 
 
-@pytest.mark.parametrize("command", ["status", "history", "reload"])
-def test_that_the_token_was_kept_back_is_told(declctl, elsewhere, command):
-    """Whoever meant that address learns how to say so."""
-    elsewhere.answers(401, {"error": "/x needs the header."})
-    assert f"--admin {elsewhere.address}" in declctl.refused(command)
-
-
 @pytest.mark.parametrize("token", ["secret", "secret\n"])
 def test_the_token_goes_along(ask, process, monkeypatch, token):
     """That of a file may end in a newline; one that no header can carry is the user's fault."""
@@ -158,28 +151,23 @@ def outcome(result: str, line: str, **more: object) -> dict[str, object]:
     return {"result": result, "line": line, "diagnostics": [], **more}
 
 
-@pytest.mark.parametrize(("result", "status"), [("Applied", 0), ("Unchanged", 0), ("Refused", 1)])
-@pytest.mark.guarantee("G25")
-def test_reload_says_what_became_of_it(ask, process, result, status):
-    """`declctl reload` ends with 0 when the files are what runs, and with 1 when they were refused."""
-    line = "generation 7: ~handler notify (code), 0 LIST, 3 ms"
-    process.answers(200, outcome(result, line))
-    ended = ask("reload")
-    assert ended.status == status
-    assert line in (ended.err if result == "Refused" else ended.out)
-    assert process.asked == [("POST", "/-/reload?wait=true", None)]
-
-
-@pytest.mark.parametrize(("arguments", "path"), [((), "/-/rollback"), (("5",), "/-/rollback?generation=5")])
-@pytest.mark.parametrize(("result", "status"), [("RolledBack", 0), ("Refused", 1)])
-@pytest.mark.guarantee("G21")
-def test_rollback_says_what_became_of_it(ask, process, arguments, path, result, status):
-    """`declctl rollback` ends with 1 and what is in memory if the generation is not."""
-    process.answers(422, outcome(result, "so it was"))
-    ended = ask("rollback", *arguments)
+@pytest.mark.parametrize(
+    ("order", "path", "result", "status"),
+    [
+        *(("reload", "reload?wait=true", result, 0) for result in ("Applied", "Unchanged")),
+        ("reload", "reload?wait=true", "Refused", 1),
+        *(("rollback", "rollback", result, status) for result, status in (("RolledBack", 0), ("Refused", 1))),
+        ("rollback 5", "rollback?generation=5", "RolledBack", 0),
+    ],
+)
+@pytest.mark.guarantee("G21", "G25")
+def test_an_order_says_what_became_of_it(ask, process, order, path, result, status):
+    """It ends with 0 when the files, or the generation, are what runs, and with 1 when that was refused."""
+    process.answers(422 if status else 200, outcome(result, "so it was"))
+    ended = ask(*order.split())
     assert ended.status == status
     assert "so it was" in (ended.err if status else ended.out)
-    assert process.asked == [("POST", path, None)]
+    assert process.asked == [("POST", f"/-/{path}", None)]
 
 
 @pytest.mark.guarantee("G21", "G25")

@@ -13,6 +13,7 @@ from declctl.bench.controller import BenchFiles
 from declctl.bench.reload import Comparison, ReloadCost
 from declctl.cli import bench as measuring
 from declctl.errors import DeclctlError
+from tests.rooms.cli.conftest import MANIFEST as shared  # noqa: N811
 
 RESTART = ReloadCost(
     lists=1, watches=2, added_again=20_000, retries=80, retries_lost=80, memos=300, memos_lost=300,
@@ -22,14 +23,7 @@ RELOAD = ReloadCost(
     lists=0, watches=0, added_again=0, retries=80, retries_lost=0, memos=0, memos_lost=0,
     effect=0.44, changes=184, undelivered=0, longest_wait=0.0361,
 )  # fmt: skip
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {name: shop}
-spec:
-  resources: [{name: pods, apiVersion: v1, kind: Pod}]
-  handlers: [{name: tell, resourceRef: {name: pods}, entryPoint: "handlers:tell"}]
-"""
+MANIFEST = shared.replace("name: c}", "name: shop}").replace("name: h,", "name: tell,").replace(":f", ":tell")
 
 
 @pytest.fixture(name="measured")

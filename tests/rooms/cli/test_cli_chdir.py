@@ -5,19 +5,10 @@ from pathlib import Path
 import pytest
 
 from declctl.sandbox import SandboxThread
-from tests.rooms.cli.running import Running, config_map
+from tests.rooms.cli.running import MANIFEST, Running, config_map
 
 pytestmark = pytest.mark.thorough  # processes run in several folders
 
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {{name: {name}}}
-spec:
-  reload: {{settle: 50ms, watch: {watch}}}
-  resources: [{{name: maps, apiVersion: v1, kind: ConfigMap}}]
-  handlers: [{{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}]
-"""
 HANDLERS = """\
 import os
 from pathlib import Path

@@ -304,25 +304,6 @@ def writing(server: Server, resource: str = "pods", *methods: str, status: bool 
     return faults(server, WRITER.replace("RESOURCE", resource), *methods)
 
 
-def test_the_rights_to_write_are_asked_for_where_the_handler_writes():
-    """A namespaced kind in the namespaces of the resource, another one in the whole cluster."""
-    server = Server()
-    assert writing(server, "pods", "apply_set") == []
-    assert server.asked[4:] == [
-        *((verb, "deployments", "team-a") for verb in ("get", "list", "create", "patch", "delete")),
-        *((verb, "nodes", "") for verb in ("create", "patch")),  # which are in no set of a pod
-        ("get", "pods", "team-a"),
-        ("patch", "pods", "team-a"),
-        ("patch", "pods/status", "team-a"),
-    ]
-    server.asked.clear()
-    assert writing(server, "pods", "apply") == []
-    assert [verb for verb, kind, _ in server.asked if kind == "deployments"] == ["create", "patch"]
-    # Nothing says in which namespace a handler of nodes writes, so a ClusterRole is needed.
-    (fault,) = writing(Server(("create", "deployments", "")), "nodes")
-    assert str(fault.suggestion).startswith("grant it by a ClusterRole with the rule")
-
-
 def test_a_missing_right_to_write_is_named_with_the_rule_that_gives_it():
     """The rule can be pasted into a Role; the fault stands at the kind in `applies`, or at the status."""
     refuses = [(verb, "deployments", "team-a") for verb in ("create", "delete")]

@@ -5,19 +5,10 @@ from pathlib import Path
 import pytest
 
 from declctl.sandbox import SandboxThread
-from tests.rooms.cli.running import Running, config_map
+from tests.rooms.cli.running import MANIFEST, Running, config_map
 
 pytestmark = pytest.mark.thorough  # processes are replaced
 
-MANIFEST = """\
-apiVersion: declctl.dev/v1alpha1
-kind: Controller
-metadata: {{name: {name}}}
-spec:
-  reload: {{settle: 50ms}}
-  resources: [{{name: maps, apiVersion: v1, kind: ConfigMap}}]
-  handlers: [{{name: tell, resourceRef: {{name: maps}}, entryPoint: "handlers:tell"}}]
-"""
 ADMIN = "  admin: {bindAddress: 127.0.0.1:0}\n"
 HANDLERS = """\
 import os, sys, time
@@ -35,7 +26,7 @@ def tell(change):
 
 @pytest.fixture(name="start")
 def _start(tmp_path: Path, sandbox: SandboxThread, begin):
-    (tmp_path / "manifest.yaml").write_text(MANIFEST.format(name="first") + ADMIN)
+    (tmp_path / "manifest.yaml").write_text(MANIFEST.format(name="first", watch="Auto") + ADMIN)
     (tmp_path / "handlers.py").write_text(HANDLERS)
 
     def start(*options: str, admin: bool = True) -> Running:
@@ -52,7 +43,7 @@ def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox):
     running = start("--exec-on-restart")
     sandbox.create(config_map("slow"))
     running.wait_for("it began")
-    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second", watch="Auto") + ADMIN)
     running.wait_for("starting again")
     assert "!metadata.name" in running.said("starting again")[0]
     (running.folder / "go").touch()
@@ -66,7 +57,7 @@ def test_what_needs_a_new_process_gets_one_in_its_place(start, sandbox):
 def test_without_the_option_the_process_goes_on(start, sandbox):
     """It says what needs a restart, and leaves it to whoever runs it."""
     running = start()
-    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second") + ADMIN)
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="second", watch="Auto") + ADMIN)
     running.wait_for("!metadata.name")
     sandbox.create(config_map("one"))
     running.wait_for(f"one {running.process.pid} changed by the handlers")
@@ -84,7 +75,7 @@ def test_a_process_that_works_stays_if_the_next_start_would_fail(start, sandbox)
     """A certificate that is not there, for example: the log says why, and changes go on being handled."""
     running = start("--exec-on-restart", admin=False)
     admin = "  admin: {bindAddress: 127.0.0.1:0, tls: {certFile: gone.crt, keyFile: gone.key}}\n"
-    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="first") + admin)
+    (running.folder / "manifest.yaml").write_text(MANIFEST.format(name="first", watch="Auto") + admin)
     running.wait_for("not starting again, as the next start would fail: The certificate of the admin address")
     sandbox.create(config_map("one"))
     running.wait_for(f"one {running.process.pid}")

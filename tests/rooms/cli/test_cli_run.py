@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -202,29 +201,3 @@ def test_threads_of_handlers_do_not_keep_the_process(objects, begin, grace, sign
         running.wait_for("stopping")
     assert running.stop() == status
     assert running.said("threads that are no daemons run on (uploads"), "".join(running.lines)
-
-
-WRITING = """\
-async def on_pod(obj, ctx):
-    labels = {"labels": {"of": obj.name}}
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{obj.name}-settings", **labels}}
-    await ctx.apply(made)
-"""
-
-
-def test_a_dry_run_prints_what_handlers_would_change(declctl, objects):
-    """The sandbox checks each write and stores nothing; stdout has the diffs, as `kubectl diff`."""
-    (objects / "handlers.py").write_text(WRITING)
-    lines = declctl.done(*SANDBOX, "--once", "--dry-run").lines
-    heads = [f"+++ v1 ConfigMap default/web-{number}-settings (apply by greet)" for number in (1, 2)]
-    assert sorted(line for line in lines if line.startswith("+++")) == heads
-    assert "+    of: web-1" in lines
-
-
-def test_a_busy_admin_address_ends_with_2(declctl, objects):
-    """A second controller at the same admin address names it, and has called no handler."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        said = declctl.refused(*SANDBOX, "--admin", address)
-    assert f"The admin address {address} is in use" in said
-    assert "Traceback" not in said

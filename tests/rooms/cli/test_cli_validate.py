@@ -45,14 +45,6 @@ def test_editors_and_pull_requests_get_faults_with_their_place(declctl, misspell
     assert ended.out.startswith("::error file=other.yaml,line=8,col=7,title=DCL012::")
 
 
-def test_a_fault_of_a_handler_file_is_shown_there(declctl, hello):
-    """A syntax error is located in the handler file, after an import in a child process."""
-    (hello / "handlers.py").write_text("def on_pod(change)\n    pass\n")
-    said = declctl.refused("validate", "manifest.yaml", status=1)
-    assert "handlers.py:1:" in said
-    assert "DCL042" in said
-
-
 @pytest.mark.parametrize("preflight", ["On", "Off"])
 def test_what_no_reload_undoes_is_a_warning(declctl, hello, preflight):
     """A metric at import works at first and refuses each edit: it is told, and the status is 0."""
@@ -63,11 +55,6 @@ def test_what_no_reload_undoes_is_a_warning(declctl, hello, preflight):
     assert "handlers.py:2:8: warning DCL090: at import, this registers a metric" in ended.err
     assert "\n  help: add it in declctl_metrics(registry)" in ended.err
     assert "hello is valid" in ended.out
-
-
-def test_a_missing_manifest_is_a_located_fault(declctl, folder):
-    """A wrong file name is told as such."""
-    assert "nowhere.yaml:1:1: error DCL000" in declctl.refused("validate", "nowhere.yaml", status=1)
 
 
 @pytest.mark.parametrize(

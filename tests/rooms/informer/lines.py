@@ -1,6 +1,5 @@
 """A queue with the store behind it: what is popped is applied, and what listeners would hear is kept."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,24 +83,3 @@ def words(told: Sequence[Notification]) -> list[str]:
         + (" tombstone" if n.final_state_unknown else "")
         for n in told
     ]
-
-
-async def fill_from_two_sides(add: Callable[[Record], None], count: int) -> None:
-    """Two producers add numbered records, `left0` … and `right0` …, and take turns as they like."""
-
-    async def produce(side: str, pause: int) -> None:
-        for number in range(count):
-            add(record(f"{side}{number}"))
-            if number % pause == 0:
-                await asyncio.sleep(0)
-
-    await asyncio.gather(produce("left", 2), produce("right", 3))
-
-
-def sides(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The numbers of each producer, in the order in which they were popped."""
-    found: dict[str, list[int]] = {"left": [], "right": []}
-    for key in keys:
-        side = "left" if "left" in key else "right"
-        found[side].append(int(key.rpartition(side)[2]))
-    return found

@@ -67,12 +67,3 @@ def test_the_server_is_obeyed_within_reason(asked, wait):
     """Retry-After counts if it is longer than ours, up to five minutes."""
     fault = TooManyRequests(429, "TooManyRequests", "", retry_after=asked)
     assert ExponentialBackoff(ManualClock()).seconds(fault) == pytest.approx(wait)
-
-
-@pytest.mark.client_go(126, "Custom backoff")
-def test_a_schedule_of_ones_own():
-    """10 ms, doubled up to 100 ms: five faults cost a quarter of a second, or half a second by chance."""
-    for chance, total in ((0.0, 0.25), (0.999, 0.5)):
-        clock = ManualClock(jitter=chance)
-        own = ExponentialBackoff(clock, first=0.01, factor=2.0, longest=0.1)
-        assert sum(waits(own, 5)) == pytest.approx(total, rel=0.01)

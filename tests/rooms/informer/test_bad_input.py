@@ -10,7 +10,6 @@ from declctl.objects import ObjectView
 from tests.rooms.informer.broken_input import (
     BROKEN_LINES,
     BROKEN_LISTS,
-    CODES,
     DEEP,
     OTHER_KINDS,
     deep_pod,
@@ -152,20 +151,3 @@ async def test_many_different_oddities_do_not_fill_the_log(caplog):
             await b.settle()
             assert b.figures.skipped == 100
     assert len(caplog.records) == 20
-
-
-@pytest.mark.client_go("Other watch errors")
-@pytest.mark.parametrize("code", CODES)
-async def test_an_error_event_of_any_code_is_recovered_from(code):
-    """Whatever a stream ends with: it is counted and told or followed by a list, and all is well again."""
-    async with bench() as b:
-        b.source.first_line = line("ERROR", {"kind": "Status", "code": code, "reason": "X"})
-        await b.advance(5)
-        b.source.add(pod("c"))
-        b.source.cut()
-        await b.settle()
-        b.source.calm()
-        b.source.add(pod("d"))
-        await b.advance(60)
-        assert (b.agrees(), b.figures.error, b.figures.state) == (True, None, "Watching")
-        assert b.figures.failures + b.figures.relists >= 1

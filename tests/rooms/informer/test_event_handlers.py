@@ -28,33 +28,6 @@ def calls() -> list[Any]:
     return []
 
 
-@pytest.fixture
-def filtered(calls: list[Any]) -> FilteringResourceEventHandler:
-    handler = ResourceEventHandlerFuncs(
-        add=lambda obj, initial: calls.append(("add", obj, initial)),
-        update=lambda old, new: calls.append(("update", old, new)),
-        delete=lambda obj: calls.append(("delete", obj)),
-    )
-    return FilteringResourceEventHandler(lambda obj: obj["spec"]["nodeName"] == "n1", handler)
-
-
-@pytest.mark.client_go(96, "FilteringResourceEventHandler")
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (OUT, IN, [("add", IN, False)]),
-        (IN, OUT, [("delete", IN)]),
-        (IN, IN, [("update", IN, IN)]),
-        (OUT, OUT, []),
-    ],
-    ids=["entering", "leaving", "staying", "outside"],
-)
-def test_crossing_the_filter_is_an_add_or_a_delete(filtered, calls, old, new, expected):
-    """Whoever filters sees objects come and go as they pass the filter (client-go 96)."""
-    filtered.on_update(old, new)
-    assert calls == expected
-
-
 @pytest.mark.client_go(97, 111, 306, "Typed wrappers")
 @pytest.mark.parametrize(
     "gone",

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -101,51 +100,6 @@ async def test_the_cache_stands_where_the_handler_is():
         bench.source.modify(pod("a"))
         bench.source.delete("demo/a")
     assert seen == [("add", ["a 1"]), ("update", ["a 2"]), ("delete", [])]
-
-
-@pytest.mark.client_go(165, "Core guarantee")
-@QUEUES
-async def test_states_are_never_seen_backwards(queue):
-    """Objects go from `from` to `to` by several tasks, and the handler deletes what has arrived."""
-    pairs: Counter[tuple[str, str]] = Counter()
-    deleted: Counter[str] = Counter()
-
-    def arrived(obj: ObjectView) -> None:
-        if obj.labels["state"] == "to" and obj.name not in leaving:
-            leaving.add(obj.name)
-            bench.source.delete(str(obj.key))
-
-    def update(old: ObjectView, new: ObjectView) -> None:
-        pairs[old.labels["state"], new.labels["state"]] += 1
-        arrived(new)
-
-    leaving: set[str] = set()
-    bench = Bench(
-        ResourceEventHandlerFuncs(
-            add=lambda obj, initial: arrived(obj),
-            update=update,
-            delete=lambda obj: deleted.update([obj.name]),
-        ),
-        queue=queue,
-    )
-
-    async def walk(number: int) -> None:
-        rng = random.Random(number)
-        for step in range(20):
-            name = f"{number}-{step}"
-            bench.source.add(pod(name, labels={"state": "from"}))
-            for _ in range(rng.randrange(4)):
-                await asyncio.sleep(0)
-            for state in ["from"] * rng.randrange(3) + ["to"]:
-                bench.source.modify(pod(name, labels={"state": state}))
-                if rng.random() < 0.3:
-                    await asyncio.sleep(0)
-
-    async with bench.runs():
-        await asyncio.gather(*(walk(number) for number in range(5)))
-    assert set(pairs) <= {("from", "from"), ("from", "to"), ("to", "to")}
-    assert pairs["from", "to"] > 50
-    assert deleted == Counter({f"{n}-{s}": 1 for n in range(5) for s in range(20)})
 
 
 @pytest.mark.client_go(166, "Low-level controller", "Handler panics")

@@ -51,21 +51,6 @@ def client() -> FakeClient:
     return FakeClient()
 
 
-async def test_the_library_example_of_the_contract_runs(client):
-    """What the documentation shows for library users works as written."""
-    added: list[str] = []
-    async with SharedInformerFactory(client, resync_period=600) as factory:
-        pods = factory.informer("v1", "Pod", namespace="team-a")
-        pods.add_indexers({"byNode": field_index("spec.nodeName")})
-        handler = ResourceEventHandlerFuncs(add=lambda obj, initial: added.append(obj.name))
-        registration = pods.add_event_handler(handler, resync_period=300)
-        await factory.wait_for_cache_sync()
-        found = pods.lister.by_index("byNode", "node-1")
-        await asyncio.wait_for(registration.synced.wait(), 5)
-        assert [view.name for view in found] == ["a"]
-    assert added == ["a"]
-
-
 @pytest.mark.client_go("SharedInformerFactory")
 def test_the_same_watch_is_made_once(client, clock):
     """Two controllers that watch the same share one cache; whoever watches something else has an own one."""

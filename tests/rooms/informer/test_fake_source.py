@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import Expired, InvalidRequest, MalformedAnswer, TooLargeResourceVersion, Unreachable
+from declctl.errors import Expired, InvalidRequest, MalformedAnswer, TooLargeResourceVersion
 from declctl.informer import FakeControllerSource
 from declctl.objects import EventType, ListOptions, WatchOptions
 from tests.rooms.informer.shapes import fresh_projection, pod
@@ -95,29 +95,6 @@ async def test_initial_events_end_with_a_bookmark():
     assert made.open_watches == 0
 
 
-async def test_it_misbehaves_when_it_is_told_to():
-    """Faults, streams that are not done, silence, cuts."""
-    made = source("a")
-    made.fail_next(Unreachable("no"), verb="list")
-    with pytest.raises(Unreachable):
-        await keys(made, ListOptions())
-    assert (await keys(made, ListOptions()))[0] == ["demo/a"]
-    made.streams = False
-    with pytest.raises(InvalidRequest):
-        await heard(made, WatchOptions(send_initial_events=True), batches=0)
-    made.silent = True
-    watch = made.watch(WatchOptions(resource_version="0"))
-    await anext(watch)
-    waiting = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    made.cut(Unreachable("reset"))
-    with pytest.raises(Unreachable):
-        await waiting
-    assert len(made.lists()) == 2
-    assert len(made.watches()) == 2
-
-
 async def test_lists_are_at_the_version_that_was_asked_for():
     """Any, none older than one, or exactly one; what has not come yet is too large."""
     made = source("a", "b")
@@ -167,31 +144,6 @@ async def test_a_watch_cache_ignores_the_limit_of_a_list_at_any_version(watch_ca
     assert len(told) == found
     told = await heard(made, WatchOptions(resource_version="0"), batches=1)
     assert told == ["ADDED demo/a", "ADDED demo/b", "ADDED demo/c"]
-
-
-async def test_bytes_are_told_as_they_are():
-    """Under a version of their own, so that they are told again to who comes from before it."""
-    made = source("a")
-    made.tell(b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"2"}}}')
-    made.tell(b"<html>")
-    watch = made.watch(WatchOptions(resource_version="1"))
-    assert await anext(watch) == ()
-    assert [event.record.key for event in await anext(watch)] == ["x"]
-    with pytest.raises(MalformedAnswer):
-        await anext(watch)
-    assert made.open_watches == 0
-
-
-async def test_it_is_calm_when_it_is_told_to_be():
-    made = source("a", "b")
-    made.fail_next(Unreachable("no"), verb="list", times=9)
-    made.fail_next(Unreachable("no"), times=9)
-    made.silent, made.slams, made.ends_initial_events = True, True, False
-    made.body, made.first_line = b"<html>", b"<html>"
-    made.calm()
-    assert (await keys(made, ListOptions()))[0] == ["demo/a", "demo/b"]
-    told = await heard(made, WatchOptions(send_initial_events=True), batches=1)
-    assert told == ["ADDED demo/a", "ADDED demo/b", "BOOKMARK"]
 
 
 @pytest.mark.parametrize("repair", ["modify", "delete"])

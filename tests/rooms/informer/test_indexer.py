@@ -24,20 +24,6 @@ def test_records_know_their_keys():
     assert made.get_by_key("demo/a") is None
 
 
-def test_a_reflector_can_feed_it_without_a_queue():
-    """Changes are applied in their order."""
-    made = Indexer()
-    added, updated, deleted = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
-    changes = [
-        Delta(kind, f"demo/{name}", record(name, version))
-        for version, (kind, name) in enumerate(
-            [(added, "a"), (updated, "a"), (added, "b"), (deleted, "b"), (added, "c")], 1
-        )
-    ]
-    made.extend([*changes, Delta(deleted, "demo/c", record("c", 6), out_of_scope=True)])
-    assert [(r.key, r.resource_version) for r in made.list()] == [("demo/a", "2")]
-
-
 @pytest.mark.client_go(83)
 def test_a_delete_reaches_its_version_when_the_object_is_gone():
     """Who waits for a version and then looks does not find what was deleted at it."""

@@ -1,7 +1,6 @@
 """SharedIndexInformer: what a listener hears of a source, and what stands in the cache meanwhile."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ from declctl.decoding import Projection
 from declctl.errors import Forbidden, NotFound, NotSynced
 from declctl.informer import FakeControllerSource, field_index
 from declctl.informer.queues.real_fifo import Replacement
-from declctl.objects import ChangeReason, Delta, DeltaType, EventType, KubeObject, Notification, ObjectView
-from tests.rooms.informer.shapes import Informed, Recorder, informed, made, pod, record, rest, running
+from declctl.objects import ChangeReason, Delta, DeltaType, EventType, KubeObject, ObjectView
+from tests.rooms.informer.shapes import Informed, Recorder, informed, made, pod, record, rest
 
 QUEUES = pytest.mark.parametrize("queue", ["RealFIFO", "DeltaFIFO"])
 
@@ -34,31 +33,6 @@ async def test_a_listener_hears_what_is_there_and_then_what_happens(queue):
     }
     assert i.listener.faults == []
     assert all(n.received_at == i.clock.now().timestamp() for n in i.listener.told)
-
-
-@pytest.mark.client_go(172, "Core guarantee")
-@QUEUES
-async def test_the_cache_is_ahead_of_the_listener(queue):
-    """When a listener hears of a change, store and indexes have it already (client-go 172)."""
-    seen: list[tuple[str, str, list[str]]] = []
-
-    class Looking:
-        def add_all(self, notifications: Sequence[Notification]) -> None:
-            for n in notifications:
-                held = informer.indexer.get_by_key(n.key)
-                nodes = [r.key for r in informer.indexer.by_index("node", "n2")]
-                seen.append((str(n.type), held.resource_version if held else "", nodes))
-
-    source, informer, clock = made(queue=queue, indexers={"node": field_index("spec.nodeName")})
-    informer.add_listener(Looking())
-    async with running(informer, clock):
-        source.add(pod("a", node="n1"))
-        await rest(clock)
-        source.modify(pod("a", node="n2"))
-        await rest(clock)
-        source.delete("demo/a")
-        await rest(clock)
-    assert seen == [("Added", "1", []), ("Modified", "2", ["demo/a"]), ("Deleted", "", [])]
 
 
 @pytest.mark.client_go("HasSynced (informer)")
@@ -108,30 +82,6 @@ async def test_what_comes_again_unchanged_tells_nobody(queue):
         await i.rest()
         assert i.informer.indexer.get_by_key("demo/a") is held
     assert i.listener.told == []
-
-
-@pytest.mark.parametrize(
-    ("events", "told"),
-    [
-        (["DELETED never 7"], []),
-        (["MODIFIED u 7"], ["Added demo/a"]),
-        (
-            ["ADDED one 5", "ADDED one 6", "ADDED two 7"],
-            ["Added demo/a", "Modified demo/a", "Deleted demo/a", "Added demo/a"],
-        ),
-    ],
-    ids=["a delete of the unknown", "a change of the unknown", "adds of what is there, and of another uid"],
-)
-async def test_the_cache_decides_what_an_event_is(events, told):
-    """Whatever the server calls it: what is new is added, what is known is changed or another object."""
-    async with informed() as i:
-        for kind, uid, version in map(str.split, events):
-            i.source.replay(EventType(kind), pod("a", uid=uid, resourceVersion=version))
-        await i.rest()
-        i.source.add(pod("b"))
-        await i.rest()
-    assert i.listener.lines() == [*told, "Added demo/b"]
-    assert i.listener.faults == []
 
 
 async def test_what_the_transform_drops_goes_out_of_scope():

@@ -81,23 +81,3 @@ async def test_what_one_handler_ruins_neither_the_cache_nor_another_handler_sees
     assert shown == [(node, *rest_of_it) for node in ("n1", "n1", "n2", "n2")]
     assert cached == looks.seen[0]
     assert found == [looks.seen[2]]
-
-
-@pytest.mark.client_go(108, 324, "Reader options")
-async def test_what_is_inside_a_view_belongs_to_its_reader():
-    """An edit of a nested list raises at its line; an edit of a private copy touches nothing else."""
-    source, informer, clock = made()
-    source.add(whole("n1"))
-    async with running(informer, clock):
-        mine, other = informer.lister.list()[0], informer.lister.list()[0]
-        copied = mine.to_dict()
-        copied["spec"]["containers"][0]["env"].append("mine")
-        with pytest.raises(TypeError, match="to_dict"):
-            mine["spec"]["containers"][0]["env"].append("mine")
-        with pytest.raises(TypeError, match="to_dict"):
-            mine["metadata"]["labels"]["app"] = "mine"
-        copied, *views = (copied, mine, other, informer.lister.get("demo/a"))
-    assert copied["spec"]["containers"][0]["env"][-1] == "mine"
-    for view in views:
-        assert view["spec"] == whole("n1")["spec"]
-        assert view["metadata"]["labels"] == {"app": "web"}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from declctl.informer import FIFO, DeltaFIFO, QueueClosed, RealFIFO, key_of_entry
-from tests.rooms.informer.lines import fill_from_two_sides, play, sides
 from tests.rooms.informer.shapes import record
 
 QUEUES: dict[str, Callable[..., Any]] = {"RealFIFO": RealFIFO, "DeltaFIFO": DeltaFIFO, "FIFO": FIFO}
@@ -17,16 +16,6 @@ OF_DELTAS = pytest.mark.parametrize("make", [RealFIFO, DeltaFIFO])
 @pytest.fixture(params=QUEUES)
 def queue(request: pytest.FixtureRequest) -> Any:
     return QUEUES[request.param]()
-
-
-@pytest.mark.client_go(1, 33, 64, "FIFO", "RealFIFO global order")
-async def test_each_producer_is_heard_in_its_own_order(queue):
-    """Two that add at the same time, and one who takes: nothing is lost, nobody's order changes."""
-    filling = asyncio.create_task(fill_from_two_sides(queue.add, 50))
-    popped = [key_of_entry(await queue.pop()) for _ in range(100)]
-    await filling
-    assert sides(popped) == {"left": list(range(50)), "right": list(range(50))}
-    assert len(queue) == 0
 
 
 @pytest.mark.client_go(32, 51, "DeltaFIFO close", "FIFO")
@@ -87,20 +76,3 @@ def test_single_changes_first_mean_that_there_is_no_first_list(kind, fill, trans
     assert queue.has_synced
     queue.replace([record("a", 2)], "2")
     assert queue.has_synced
-
-
-@pytest.mark.client_go(68, "FIFO")
-def test_a_fifo_has_synced_when_the_first_list_is_dealt_with():
-    """Not before; who waits for that is told once. What is taken out meanwhile is not waited for."""
-    queue, opened = FIFO(), []
-    queue.synced.on_open(lambda: opened.append(True))
-    play(queue, "list a 1 b 1 c 1 d 1")
-    first, second = queue.pop_nowait(), queue.pop_nowait()
-    queue.processed(first)
-    play(queue, "delete c 1", "list e 2", "delete b 3")
-    assert (queue.has_synced, opened) == (False, [])
-    queue.processed(second)
-    assert (queue.has_synced, opened) == (True, [True])
-    empty = FIFO()
-    play(empty, "list")
-    assert empty.has_synced, "there is nothing to wait for"

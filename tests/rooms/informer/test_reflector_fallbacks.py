@@ -62,7 +62,7 @@ async def test_a_stream_that_never_ends_is_given_up_for_a_list():
         assert len(b.names) == 8
 
 
-@pytest.mark.client_go(149)
+@pytest.mark.client_go(149, "An initial stream that is cut before its end")
 @pytest.mark.parametrize("how", ["it ends early", "500"])
 async def test_a_server_that_does_not_stream_lists_well_is_listed(how):
     """At once where a stream ended; 500 is waited out, and then the old way is tried (client-go 149)."""

@@ -75,6 +75,7 @@ def test_a_watch_is_resumed_wherever_that_can_help(fault, transition):
     assert transition_after(fault, Watching("9"), AT) == transition
 
 
+@pytest.mark.client_go(142)
 @pytest.mark.parametrize(
     ("fault", "at", "then"),
     [

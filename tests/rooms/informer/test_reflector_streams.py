@@ -4,8 +4,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from declctl.decoding import Projection
-from declctl.errors import Unreachable
 from declctl.informer import FakeControllerSource, supports_watch_list
 from declctl.objects import WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
@@ -28,46 +26,6 @@ async def test_one_stream_brings_everything_and_goes_on_as_a_watch():
         assert 300 <= watch.timeout_seconds <= 600
         assert (b.figures.state, b.reflector.last_sync_resource_version) == ("Watching", "3")
         assert (b.figures.lists, b.figures.watches, b.figures.relists) == (1, 1, 0)
-
-
-@pytest.mark.client_go(147, 152, 158, "RV tracking")
-async def test_nothing_is_stored_before_everything_is_there():
-    """A stream that has not said that it is complete leaves the cache empty, also when it is stopped.
-
-    What is modified or deleted meanwhile counts as it is then. What a stream begins with comes in no order:
-    no watch can be resumed from there.
-    """
-    async with bench(begin=False) as b:
-        b.source.ends_initial_events = False
-        await b.begin()
-        assert (b.names, b.figures.items_listed) == ([], 2)
-        assert b.reflector.last_sync_resource_version == ""
-        b.source.modify(pod("a", node="n1"))
-        b.source.delete("demo/b")
-        await b.settle()
-        assert b.figures.items_listed == 1
-        b.source.add(pod("c"))
-        await b.settle()
-        await b.stop()
-        assert b.names == []
-        assert b.reflector.last_sync_resource_version == ""
-        assert not b.store.last_store_sync_resource_version
-
-
-@pytest.mark.client_go("An initial stream that is cut before its end")
-@pytest.mark.parametrize("fault", [None, Unreachable("reset by peer")])
-async def test_a_stream_that_is_cut_before_its_end_is_begun_again(fault):
-    """Nobody sees half a cache, then all that is there by now."""
-    async with bench(begin=False) as b:
-        b.source.ends_initial_events = False
-        await b.begin()
-        b.source.delete("demo/a")
-        await b.settle()
-        assert b.names == []
-        b.source.ends_initial_events = True
-        b.source.cut(fault)
-        await b.advance(5)
-        assert b.names == ["b"]
 
 
 @pytest.mark.client_go(148, 160, "WatchList opt-out")
@@ -101,12 +59,13 @@ def test_a_source_supports_streaming_lists_unless_it_says_otherwise(source):
     assert supports_watch_list(source) is not (isinstance(source, Says) and source.unsupported)
 
 
-@pytest.mark.client_go(152, 157, "WatchList (streaming list)")
+@pytest.mark.client_go(147, 152, 157, 158, "WatchList (streaming list)", "RV tracking")
 @pytest.mark.parametrize("word", ["false", "True", "", "no"])
 async def test_a_bookmark_that_does_not_say_true_ends_no_stream(word):
-    """The annotation alone is not enough. What changes before the end is stored as it is then.
+    """The annotation alone is not enough, and before the end nothing is stored.
 
-    It is one replacement, with the last state of everything, and without what is gone.
+    What changes meanwhile counts as it is then: it is one replacement, with the last state of everything, and
+    without what is gone. What a stream begins with comes in no order: no watch can be resumed from there.
     """
     async with bench(begin=False) as b:
 
@@ -118,33 +77,18 @@ async def test_a_bookmark_that_does_not_say_true_ends_no_stream(word):
         await b.begin()
         bookmark("9", word)
         await b.settle()
-        assert (b.names, b.figures.state) == ([], "Streaming")
+        assert (b.names, b.figures.state, b.figures.items_listed) == ([], "Streaming", 2)
         b.source.modify(pod("a", node="n1"))
         b.source.delete("demo/b")
+        await b.settle()
+        assert b.figures.items_listed == 1
+        assert b.reflector.last_sync_resource_version == b.store.last_store_sync_resource_version == ""
         b.source.add(pod("c"))
         bookmark("7", "true")
         await b.settle()
         assert (b.names, b.figures.state, b.figures.events) == (["a", "c"], "Watching", {})
         assert b.agrees()
         assert b.reflector.last_sync_resource_version == "7"
-
-
-@pytest.mark.client_go(143)
-@pytest.mark.parametrize("streams", [True, False])
-async def test_a_transform_runs_once_for_each_object(streams):
-    """Where client-go transforms again what it replaces, a transform need not be idempotent here."""
-    calls = []
-    transform = Projection(
-        api_version="v1", kind="Pod", transform=lambda obj: calls.append(obj["metadata"]["name"]) or obj
-    )
-    async with bench(streams=streams, projection=transform) as b:
-        b.source.add(pod("c"))
-        await b.settle()
-        assert calls == ["a", "b", "c"]
-        b.source.cut(EXPIRED)
-        await b.advance(1)
-        assert b.figures.relists == 1
-        assert calls == ["a", "b", "c"]
 
 
 @pytest.mark.client_go("List→WatchList option conversion")

@@ -104,18 +104,6 @@ async def test_internal_errors_are_waited_out_before_a_list():
         assert b.figures.relists == 1
 
 
-@pytest.mark.client_go(142)
-async def test_a_corrupt_object_that_was_deleted_by_force_leaves_the_store():
-    """The server can't tell of it in a watch; a list shows that it is gone."""
-    async with bench() as b:
-        b.source.cut(Unreachable("reset"))
-        await b.settle()
-        b.source.delete("demo/a")
-        b.source.fail_next(ServerError(500, "StoreReadError", "a can't be decrypted"))
-        await b.advance(4)
-        assert (b.names, b.figures.relists) == (["b"], 1)
-
-
 @pytest.mark.client_go("Watch error handler", "Other watch errors")
 async def test_faults_are_given_to_whoever_wants_them():
     """Each that is waited for, as it is; what needs no wait is none."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.errors import DeclctlError, Expired, TimedOut, UsageError, WatchEnded
+from declctl.errors import DeclctlError, TimedOut, WatchEnded
 from declctl.informer.watches import ObjectEvent, until, until_with_sync, until_without_retry
 from declctl.objects import EventType, ObjectView
 from tests.rooms.informer.shapes import pod, record, rest
@@ -80,18 +80,6 @@ async def test_until_goes_on_across_closed_watches(source, clock):
     event = await waiting
     assert (event.type, event.obj.name) == (EventType.DELETED, "web")
     assert source.open_watches == 0
-
-
-async def test_until_needs_a_version_and_tells_when_it_is_too_old(source, clock):
-    """What can't be resumed is an error, not an endless wait."""
-    with pytest.raises(UsageError, match="version"):
-        await until("0", source, added, clock=clock)
-    waiting = asyncio.create_task(until("1", source, added, clock=clock))
-    await rest(clock)
-    source.cut(Expired(410, "Expired", "too old"))
-    await rest(clock)
-    with pytest.raises(Expired):
-        await waiting
 
 
 @pytest.mark.client_go(227)
