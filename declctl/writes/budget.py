@@ -77,6 +77,7 @@ class WriteBudget:
             if write.cancelled():
                 self._leave(handler, write)
             else:  # the token came in the turn of the loop that has cancelled the wait
+                self._keep_turn(handler)
                 self._spend(self._bucket)
             self._end_granting()
             raise
@@ -122,6 +123,12 @@ class WriteBudget:
                         write.set_result(None)
                         return True
         return False
+
+    def _keep_turn(self, handler: str) -> None:
+        """Let a handler that has not used its turn have the next one, if it has another write."""
+        with self._lock:
+            if handler in self._lines:
+                self._lines.move_to_end(handler, last=False)
 
     def _leave(self, handler: str, write: asyncio.Future[None]) -> None:
         """Remove a write that does not wait any longer, and the line of its handler with the last one."""

@@ -23,6 +23,7 @@ class World:
         self.budget = WriteBudget(1, 2, clock=self.clock)
         self.lines: defaultdict[str, deque[asyncio.Task[None]]] = defaultdict(deque)
         self.granted, self.tokens = 0, 2
+        self.tasks: list[asyncio.Task[None]] = []
         # By handler that waits: the tokens of others since it came, or since its own last one.
         self.overtaken: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -52,7 +53,9 @@ class World:
             expected = int(bool(waiting))
             self.tokens = min(2, self.tokens + 1 - expected)
         elif what != "cancel":
-            self.lines[what] += [asyncio.ensure_future(self.write(what)) for _ in range(number)]
+            arrived = [asyncio.ensure_future(self.write(what)) for _ in range(number)]
+            self.tasks += arrived
+            self.lines[what] += arrived
             expected = min(self.tokens, number)
             self.tokens -= expected
         elif waiting:
@@ -89,5 +92,8 @@ def test_handlers_take_turns_and_no_token_is_lost(steps: list[tuple[str, int]]) 
         for _ in range(sum(map(len, world.lines.values()))):
             await world.step("pass", 1)
         assert (list(world.budget.waiting()), world.clock.next_wake) == ([], None)
+        for ended in await asyncio.gather(*world.tasks, return_exceptions=True):
+            if not isinstance(ended, asyncio.CancelledError):
+                assert ended is None, ended
 
     asyncio.run(scenario())
