@@ -33,7 +33,7 @@ from declctl.runtime.ending import end_process_after
 from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
-from declctl.writes import OnDryRun
+from declctl.writes import OnWritten
 
 if TYPE_CHECKING:  # most runs read files
     from declctl.runtime.config_map import ConfigMapFolder
@@ -128,7 +128,7 @@ def _run_to_the_end(runtime: Runtime, log: Log) -> int:
         end_process_after(max(left, _LEAST_SECONDS), status, log)
 
 
-def _printer() -> OnDryRun:
+def _printer() -> OnWritten:
     from declctl.cli.dry_run import DryRunPrinter  # late: yaml costs the start of every run
 
     return DryRunPrinter()

@@ -64,7 +64,7 @@ from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
 from declctl.writes import (
     EventRecorder,
-    OnDryRun,
+    OnWritten,
     RequestSender,
     WriteGate,
     WriteLedger,
@@ -220,7 +220,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     clock: Clock,
     log: Log,
     user_log: Any = None,
-    on_dry_run: OnDryRun | None = None,
+    on_dry_run: OnWritten | None = None,
 ) -> RuntimeParts:
     """Make the parts of a controller and connect them. Called on the machinery loop.
 
@@ -232,8 +232,8 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     - `on_dry_run`: called on the machinery loop with each write of a dry run.
     """
 
-    def on_written(written: Written, origin: WriteOrigin) -> None:
-        slots.written(written, origin, caches.all())
+    def on_written(written: Written, origin: WriteOrigin, live: KubeObject | None) -> None:
+        slots.written(written, origin, caches.all(), live)
 
     def cached_version(kind: GroupVersionKind, key: ObjectKey) -> str:
         record = cached_record(caches.all(), kind, key)
@@ -243,6 +243,7 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     policy = WritePolicy(
         dry_run=options.dry_run,
         cached_version=cached_version,
+        wants_live=lambda origin: slots.wants_live(origin),  # noqa: PLW0108 - the slots are made below
         on_written=on_written,
         on_dry_run=on_dry_run,
     )
@@ -420,7 +421,7 @@ class Runtime:
         clock: Clock | None = None,
         log: Log | None = None,
         user_log: Any = None,
-        on_dry_run: OnDryRun | None = None,
+        on_dry_run: OnWritten | None = None,
         why_not_start: WhyNotStart | None = None,
     ) -> None:
         self.options = options

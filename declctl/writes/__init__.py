@@ -19,7 +19,7 @@ from declctl.writes.finalizers import (
     find_in_any,
     is_being_deleted,
 )
-from declctl.writes.gate import OnDryRun, RequestSender, WriteGate
+from declctl.writes.gate import OnWritten, RequestSender, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
     WriteOrigin,
@@ -54,7 +54,7 @@ __all__ = [
     "FinalizerWriter",
     "HandlerWriter",
     "MetadataSource",
-    "OnDryRun",
+    "OnWritten",
     "RecordedEvents",
     "RequestSender",
     "WaitingWrites",

@@ -9,6 +9,7 @@ Leadership is checked again right before each request, because a write may have 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -17,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from declctl.errors import (
+    ApiError,
     Conflict,
     Forbidden,
     NotFound,
@@ -52,10 +54,13 @@ _NO_PARAMS: Params = MappingProxyType({})
 _NOT_CONTENT = ("resourceVersion", "lastTransitionTime")  # of a body, for its digest
 CachedVersion = Callable[[GroupVersionKind, ObjectKey], str]
 """The resource version of an object as a cache has it; empty if no cache has it."""
-OnWritten = Callable[[Written, WriteOrigin], None]
-"""Called on the loop of the gate after each write that the server has stored."""
-OnDryRun = Callable[[Written, WriteOrigin, KubeObject | None], None]
-"""Called on the loop of the gate after each write of a dry run, with the live object; None without one."""
+WantsLive = Callable[[WriteOrigin], bool]
+"""Whether the live object is worth a read before a write of a call."""
+OnWritten = Callable[[Written, WriteOrigin, KubeObject | None], None]
+"""Called on the loop of the gate after each write that the server has stored, or would store in a dry run.
+
+It has the live object before the write; None without one, and if it was not read.
+"""
 
 
 class WarningLog(Protocol):
@@ -143,7 +148,8 @@ class WriteGate:
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `budget`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `cached_version`: that of an object when it is written, to tell whether the write has changed it.
-    - `on_written`: called after each write that the server has stored.
+    - `on_written`: called after each write that the server has stored. The live object is read before the
+      write if `wants_live` says so.
     - `on_dry_run`: called after each write of a dry run. The live object is read before the write.
     - `rediscover`: the resource of a kind as the server has it now. A CustomResourceDefinition may be made
       anew with another plural, so that the path of its kind answers 404.
@@ -159,8 +165,9 @@ class WriteGate:
         dry_run: bool = False,
         budget: WriteBudget | None = None,
         cached_version: CachedVersion = no_version,
+        wants_live: WantsLive = lambda _: False,
         on_written: OnWritten | None = None,
-        on_dry_run: OnDryRun | None = None,
+        on_dry_run: OnWritten | None = None,
         rediscover: Callable[[GroupVersionKind], Awaitable[Resource]] | None = None,
     ) -> None:
         self._rediscover = rediscover
@@ -171,6 +178,7 @@ class WriteGate:
         self._budget = budget or WriteBudget(clock=clock)
         self._cached_version = cached_version
         self._versions: dict[str, str] = {}  # of the last answers, by uid
+        self._wants_live = wants_live
         self._on_written = on_written
         self._on_dry_run = on_dry_run
         self.dry_run = dry_run
@@ -189,6 +197,9 @@ class WriteGate:
         try:
             if self.dry_run and self._on_dry_run is not None:
                 live = await self._live(write)
+            elif self._wants_live(origin):
+                with suppress(ApiError):  # the handler may have no right to read, and has not asked for it
+                    live = await self._live(write)
             self._check_leader(write)
             await self._budget.take(origin.handler)
             written = await self._sent(write, attempts, digest)
@@ -199,7 +210,7 @@ class WriteGate:
         result = WriteResult.DRY_RUN if written.dry_run else WriteResult.SUCCEEDED
         self._record(attempts, origin, result, written=written)
         if self._on_written is not None and not written.dry_run:
-            self._on_written(written, origin)
+            self._on_written(written, origin, live)
         if self._on_dry_run is not None and written.dry_run:
             self._on_dry_run(written, origin, live)
         return written

@@ -31,9 +31,9 @@ from declctl.writes.finalizers import FinalizedObject, FinalizerWriter
 from declctl.writes.gate import (
     ApiWrite,
     CachedVersion,
-    OnDryRun,
     OnWritten,
     RequestSender,
+    WantsLive,
     WarningLog,
     WriteGate,
     no_version,
@@ -221,8 +221,10 @@ class WritePolicy(msgspec.Struct, frozen=True):
     )  # False while this process does not lead
     dry_run: bool = False
     on_written: OnWritten | None = None  # called after each write that the server has stored
-    on_dry_run: OnDryRun | None = None  # called after each write of a dry run
+    on_dry_run: OnWritten | None = None  # called after each write of a dry run
     cached_version: CachedVersion = no_version
+    # Whether the live object is read before a write.
+    wants_live: WantsLive = msgspec.field(default=lambda _: False)
 
 
 class WriterFactory:
@@ -264,6 +266,7 @@ class WriterFactory:
             dry_run=policy.dry_run,
             budget=self.budget,
             cached_version=policy.cached_version,
+            wants_live=policy.wants_live,
             on_written=policy.on_written,
             on_dry_run=policy.on_dry_run,
             rediscover=rediscover,

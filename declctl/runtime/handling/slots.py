@@ -165,10 +165,23 @@ class Slots:
         for slot in self._all():
             slot.cache_synced()
 
-    def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
-        """Note a write of a handler that the server has stored; `caches` are all that there are."""
+    def wants_live(self, origin: WriteOrigin) -> bool:
+        """Whether the live object before a write says more of a loop than the cached one."""
+        return self._loops.wants_live(origin)
+
+    def written(
+        self,
+        written: Written,
+        origin: WriteOrigin,
+        caches: Iterable[ManagedInformer],
+        live: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note a write of a handler that the server has stored; `caches` are all that there are.
+
+        `live` is the object before it, if that was read.
+        """
         there = tuple(caches)
-        self._loops.note(written, origin, before=lambda: _before(written, there))
+        self._loops.note(written, origin, before=lambda: live or _before(written, there))
         slot = self._slots.get(origin.handler)
         if slot is not None:
             slot.written(written, origin, there)

@@ -33,6 +33,7 @@ MOST_IN_A_MINUTE = 10  # writes of a key that lead to the next one
 _MINUTE = 60.0
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between two calls of a key that loops
 _MOST_REMEMBERED = 20_000  # versions, calls and last writes
+_MOST_READS = 12  # of live objects for one key that loops
 _MOST_FIELDS = 8  # that are named
 _TIME_STEP = 1.0  # seconds: the times of managed fields are whole
 _NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
@@ -120,6 +121,7 @@ class _Feeding:
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
     fields: tuple[str, ...] = ()
     namesake: str = ""  # as in `WriteLoop`
+    reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
     loop: WriteLoop | None = None
     delay: float = 0.0
     until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
@@ -154,6 +156,17 @@ class WriteLoops:
             found = self._noted(written, origin, before)
         if found is not None:
             self._report(found)
+
+    def wants_live(self, origin: WriteOrigin) -> bool:
+        """Whether to read the object of a fight before a write, as no cache says who else writes it.
+
+        A call may write other objects, and may not be allowed to read: so there are twelve reads at most.
+        """
+        feeding = self._feeding.get((origin.handler, origin.key)) if self._feeding else None
+        if feeding is None or not feeding.reads_left:
+            return False
+        feeding.reads_left -= 1
+        return True
 
     def guard(self, handler: str) -> CallGuard:
         """The guard for the queue of a handler."""
@@ -244,8 +257,13 @@ class WriteLoops:
         if len(feeding.times) > MOST_IN_A_MINUTE // 2:
             cached = before()
             found = changed_fields(cached, written.obj)
-            if fights and cached is not None and _is_namesake(cached, written):
-                feeding.namesake = written.manager
+            if fights and cached is not None:
+                if (cached.get("metadata") or {}).get("managedFields"):
+                    feeding.reads_left = 0
+                elif feeding.reads_left is None:
+                    feeding.reads_left = _MOST_READS
+                if _is_namesake(cached, written):
+                    feeding.namesake = written.manager
             feeding.fields = tuple(dict.fromkeys((*feeding.fields, *found)))[:_MOST_FIELDS]
         many = len(feeding.times) > MOST_IN_A_MINUTE and now - feeding.times[0] < _MINUTE
         if not (feeding.loop is not None or (many and (fights or depth > MOST_IN_A_MINUTE))):

@@ -142,16 +142,25 @@ def test_a_write_that_somebody_reverts_again_and_again_is_a_fight(scene, based_o
 
 
 @pytest.mark.parametrize("manager", ["declctl/x/web", "kubectl"])
-def test_a_fight_with_a_process_of_the_same_name_is_named(scene, manager: str) -> None:
-    """Two installs in two namespaces are one manager for the server: its fields had values of the other."""
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_fight_with_a_process_of_the_same_name_is_named(scene, manager: str, is_cached: bool) -> None:
+    """Two installs in two namespaces are one manager for the server: its fields had values of the other.
+
+    A cache without managedFields does not show it: then the object is read once.
+    """
     entry = {"operation": "Apply", "fieldsV1": {"f:spec": {"f:seen": {}}}}
     after = {"metadata": {"managedFields": [{**entry, "manager": "declctl/x/web"}]}, "spec": {"seen": 1}}
-    before = {"metadata": {"managedFields": [{**entry, "manager": manager}]}, "spec": {"seen": 2}}
+    live = {"metadata": {"managedFields": [{**entry, "manager": manager}]}, "spec": {"seen": 2}}
+    reads = 0
     for _ in range(MOST_IN_A_MINUTE + 2):
         scene.version += 1
+        is_read = scene.loops.wants_live(WriteOrigin("web", 1, key="a/web"))
+        reads += is_read
+        before = live if is_cached or is_read else {"metadata": {}, "spec": {"seen": 2}}
         scene.write(based_on=None, digest=7, obj=after, before=before)
     other = "somebody" if manager == "kubectl" else f"another process with the field manager {manager} (such"
     assert f"a/web: {other}" in scene.reports[0]
+    assert reads == (0 if is_cached else 1)
 
 
 def test_an_apply_that_changes_nothing_is_no_fight(scene) -> None:

@@ -122,7 +122,7 @@ class Scene:
         policy = WritePolicy(
             lambda: self.leads,
             dry_run,
-            lambda written, origin: self.written.append(written),
+            lambda written, *_: self.written.append(written),
             cached_version=lambda kind, key: self.cached,
         )
         return WriterFactory(

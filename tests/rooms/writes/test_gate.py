@@ -272,9 +272,31 @@ def test_a_write_tells_the_version_that_it_is_based_on(scene, clock, awaits, bas
     assert scene.run(gate.send(write, WriteOrigin("web", 1))).based_on == based_on
 
 
+@pytest.mark.parametrize("may_read", [True, False])
+def test_the_live_object_is_read_before_a_write_if_it_is_wanted(scene, clock, may_read) -> None:
+    """Without the right to read it, the write is sent all the same."""
+    seen = []
+    gate = WriteGate(
+        scene.server,
+        scene.ledger,
+        clock=clock,
+        wants_live=lambda origin: origin.handler == "web",
+        on_written=lambda *noted: seen.append(noted[2]),
+    )
+    key = ObjectKey.of("team-a", "m")
+    write = ApiWrite(WriteVerb.PATCH, scene.resources["ConfigMap"], key, body={"data": {}})
+    scene.server.answers["GET", write.path] = {"metadata": {"uid": "u"}}
+    if not may_read:
+        scene.server.errors.append(Forbidden(403, "Forbidden", "no"))
+    scene.run(gate.send(write, WriteOrigin("web", 1)))
+    scene.run(gate.send(write, WriteOrigin("other", 1)))
+    assert [each is not None for each in seen] == [may_read, False]
+    assert [each[0] for each in scene.server.requests] == ["GET", "PATCH", "PATCH"]
+
+
 def test_writes_of_the_same_content_have_one_digest(scene, clock) -> None:
     """A fight is found by it: the version and the times of transitions are no content."""
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, on_written=lambda written, origin: None)
+    gate = WriteGate(scene.server, scene.ledger, clock=clock, on_written=lambda *_: None)
 
     def digest(version: str, since: str, status: str) -> int:
         conditions = [{"type": "Ready", "status": status, "lastTransitionTime": since}]
