@@ -21,6 +21,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
+from declctl.kit import ManualClock
+
 TESTS = Path(__file__).parent
 RUN_FIRST = tuple(TESTS / name for name in ("e2e", "behaviour", "properties", "hostile", "promises"))
 THOROUGH = (TESTS / "e2e", TESTS / "hostile")
@@ -107,3 +109,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "person")
 # ever. Those of a generation have to go with it.
 _is_local = providers.is_local_module_file
 providers.is_local_module_file = lambda file: Path(file).is_relative_to(TESTS.parent) and _is_local(file)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves when it is told to."""
+    return ManualClock()

@@ -186,11 +186,6 @@ def merge_texts(waiting: str, new: str, attempted: bool) -> list[str]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queue(clock: ManualClock) -> Queue:
     """A queue with a debounce of one second."""
     made: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=1000)
@@ -299,12 +294,6 @@ class Counted(Sequence):
         return len(self.entries)
 
 
-def listed_queue(clock: ManualClock, **options) -> KeyedQueue:
-    return KeyedQueue(
-        clock=clock, weigh=len, merge=lambda old, new, _: [old, new], merge_above=10**6, **options
-    )
-
-
 @given(st.lists(st.integers(), unique=True))
 def test_a_heap_is_read_in_order(numbers: list[int]) -> None:
     """The entries come sorted, and the heap stays as it is."""
@@ -327,7 +316,7 @@ def test_the_first_entries_of_a_large_heap_need_few_reads() -> None:
 def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: list) -> None:
     """After any history, one worker gets the items as the listing has them, with the same attempts."""
     clock = ManualClock()
-    queue = listed_queue(clock)
+    queue = queue_of(clock, keyed=False)
     held, delay = [], 100.0
     for number, (step, key) in enumerate(steps):
         if step == "add":
@@ -361,7 +350,7 @@ def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: l
 def test_each_item_says_what_it_waits_for() -> None:
     """One that runs, one behind it, one that backs off, one that waits, and one that rests."""
     clock = ManualClock()
-    queue = listed_queue(clock)
+    queue = queue_of(clock, keyed=False)
     for key in ("runs", "fails", "runs", "waits"):
         queue.add(key, key)
     running = queue.take()

@@ -10,12 +10,6 @@ from declctl.kit import ManualClock
 from declctl.kit.token_bucket import ClientBuckets, TokenBucket
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    """A clock that moves when it is told to."""
-    return ManualClock()
-
-
 @pytest.mark.client_go(262, "Token bucket")
 def test_a_burst_is_free_and_then_each_token_waits_its_turn(clock) -> None:
     """Three at once, then each waits for its own token.

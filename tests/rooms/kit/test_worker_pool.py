@@ -277,11 +277,6 @@ class Member:
         self.queue.add_all([(f"k{each}", each) for each in range(number)])
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def _members(clock: ManualClock, limit: int, number: int) -> tuple[WorkerBudget, list[Member]]:
     budget = WorkerBudget(limit, clock=clock)
     return budget, [Member(budget, clock) for _ in range(number)]

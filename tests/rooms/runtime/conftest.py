@@ -61,11 +61,6 @@ def errors(log: Logged) -> list[Line]:
     return [line for line in log.lines if line.level == "error"]
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @cache
 def _reader(api_version: str, kind: str) -> Projection:
     return Projection(api_version=api_version, kind=kind)

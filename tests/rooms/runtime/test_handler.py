@@ -265,20 +265,6 @@ def test_a_new_binding_gets_what_comes_and_the_old_one_what_was_there(bench, add
     assert slot.outstanding(ended) == 0
 
 
-@pytest.mark.guarantee("G10")
-def test_what_backs_off_goes_to_the_new_binding_and_holds_up_no_drain(bench, clock) -> None:
-    """A change in back-off at a reload: attempts and due time are kept, the new code gets it (G10)."""
-    heard = []
-    slot = bench.slot(lambda: 1 / 0, adds="a")
-    bench.work()
-    ended = rebind(slot, bench.binding(lambda change: heard.append(change.generation), generation=2))
-    assert slot.outstanding(ended) == 0
-    assert bench.work() == 0
-    clock.set(1.0)
-    bench.work()
-    assert heard == [2]
-
-
 def test_failures_of_what_had_failed_before_are_told_apart(bench, added, clock) -> None:
     """A retry that fails on new code as on the old one is inherited; what fails there first is its own."""
     slot = bench.slot(fails, adds="a")
