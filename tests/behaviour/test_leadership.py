@@ -151,6 +151,17 @@ def take_over(process: ControllerUnderTest, rival: Rival) -> None:
     until("it leads", lambda: leads(process), timeout=60)
 
 
+def asks_before_it_acts(sandbox: SandboxThread, board: ModuleType, resource: str) -> None:
+    """Return when it asks for what a cache lacks; without the check of freshness, handlers are called now."""
+
+    def short_watches() -> list[Any]:
+        watches = sandbox.ledger.requests("watch", resource=resource)
+        return [each for each in watches if each.params.get("timeoutSeconds") == "3"]
+
+    until("it asks for what the cache lacks, or acts", lambda: board.told or short_watches(), timeout=30)
+    assert board.told == []
+
+
 def full_lists(sandbox: SandboxThread) -> int:
     """The LISTs of all objects, and streaming lists."""
     lists = [each for each in sandbox.ledger.requests("list") if each.params.get("limit") != "1"]
@@ -203,25 +214,13 @@ def test_a_new_leader_waits_until_its_cache_has_what_the_old_one_has_done(
     sandbox.patch("ConfigMap", "a", {"data": {"v": "new"}})
     sandbox.delete("ConfigMap", "gone", "default")
     take_lease(process, rival)
-    # Without the check, both handlers are called now.
-    until(
-        "it asks for what the cache lacks, or acts",
-        lambda: (
-            board.told or [w for w in sandbox.ledger.requests("watch", resource="configmaps") if _is_short(w)]
-        ),
-        timeout=30,
-    )
-    assert board.told == []
+    asks_before_it_acts(sandbox, board, "configmaps")
     assert process.status().leader_election.state == "TakingOver"
     sandbox.faults.speak()
     until("its handlers have begun", lambda: leads(process), timeout=30)
     process.wait_idle()
     assert {row[1:] for row in board.told if row[0] == "key"} == {("a", "new")}
     assert [row[1:] for row in board.told if row[0] == "seen"] == [("Added", "a", "new", True)]
-
-
-def _is_short(watch: Any) -> bool:
-    return watch.params.get("timeoutSeconds") == "3"
 
 
 def namespace(name: str, **labels: str) -> dict[str, Any]:
@@ -247,14 +246,7 @@ def test_a_new_leader_knows_all_namespaces_of_its_selector(team, sandbox, rival,
     sandbox.faults.silence("namespaces")
     sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "web"}}}, namespace="")
     take_lease(team, rival)
-    until(
-        "it asks which namespaces there are, or acts",
-        lambda: (
-            board.told or [w for w in sandbox.ledger.requests("watch", resource="namespaces") if _is_short(w)]
-        ),
-        timeout=30,
-    )
-    assert board.told == []
+    asks_before_it_acts(sandbox, board, "namespaces")
     sandbox.faults.speak()
     until("its handlers have begun", lambda: leads(team), timeout=30)
     assert team.lister("maps").get("two/b") is not None
@@ -544,14 +536,6 @@ def _stops(process: ControllerUnderTest) -> bool:
     return election is not None and election.state == "Stopping"
 
 
-def test_a_follower_that_stops_leaves_the_lease_alone(bundle, follow, sandbox, rival) -> None:
-    """It ends at once, with 0, and the leader notices nothing."""
-    process = follow()
-    assert process.stop() == 0
-    assert rival.holder == OTHER
-    assert sandbox.ledger.count("update", resource="leases") == 0
-
-
 def test_a_process_that_lacks_a_right_ends_at_once(bundle, controller, sandbox) -> None:
     """It does not wait for caches that can't be filled: a kubelet would kill it before."""
     sandbox.faults.refuse(403, Match(resource="configmaps"), message="configmaps is forbidden")
@@ -564,7 +548,10 @@ def test_a_process_that_lacks_a_right_ends_at_once(bundle, controller, sandbox) 
 
 
 def test_hooks_of_a_follower_read_and_do_not_write(bundle, follow, sandbox, rival, board) -> None:
-    """`declctl_startup` is called in each process, before the election: its write is refused, and counted."""
+    """`declctl_startup` is called in each process, before the election: its write is refused, and counted.
+
+    A follower that stops ends at once, with 0, and the leader notices nothing.
+    """
     bundle.write("code.py", CODE + STARTUP)
     bundle.edit(
         "manifest.yaml", "  handlers:", '  lifecycle: {startup: [{entryPoint: "code:begin"}]}\n  handlers:'
@@ -575,6 +562,9 @@ def test_hooks_of_a_follower_read_and_do_not_write(bundle, follow, sandbox, riva
     assert election is not None
     assert election.refused_writes == 1
     assert sandbox.objects("ConfigMap", "default") == []
+    assert process.stop() == 0
+    assert rival.holder == OTHER
+    assert sandbox.ledger.count("update", resource="leases") == 0
 
 
 STARTUP = """

@@ -96,16 +96,14 @@ class RandomEdits(RuleBasedStateMachine):
         self.board.clear()
         self.home = TemporaryDirectory()
         self.folder = BundleDir(Path(self.home.name))
-        self.sandbox = SandboxThread().__enter__()
+        self.sandbox = SandboxThread(clock=SystemClock()).__enter__()
         for namespace in NAMESPACES:
             self.sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         self.ideal = Ideal(Bundle())
         self.seq = 0
         self.generation = 1
         _write(self.folder, self.ideal.bundle)
-        self.controller = ControllerUnderTest(
-            self.folder.path / "manifest.yaml", sandbox=self.sandbox, clock=SystemClock()
-        )
+        self.controller = ControllerUnderTest(self.folder.path / "manifest.yaml", sandbox=self.sandbox)
         self.controller.start()
         self.controller.wait_ready()
 
@@ -122,9 +120,7 @@ class RandomEdits(RuleBasedStateMachine):
             old = self._steady()
             assert self.controller.stop() == 0
             _end_of_process()
-            with ControllerUnderTest(
-                self.folder.path / "manifest.yaml", sandbox=self.sandbox, clock=SystemClock()
-            ) as fresh:
+            with ControllerUnderTest(self.folder.path / "manifest.yaml", sandbox=self.sandbox) as fresh:
                 fresh.wait_ready()
                 fresh.wait_idle()
                 self._expect_fingerprint(fresh, old)  # the tasks of its start may still have to end

@@ -39,6 +39,7 @@ def _write(rig, version: int) -> None:
     rig.write(_CODE.format(version=version, value=value, names=names, objects=_OBJECTS))
 
 
+@pytest.mark.client_go("Field index")
 @pytest.mark.guarantee("G12")
 def test_no_reader_ever_sees_half_an_index_or_another_definition(rig, sandbox, config_map) -> None:
     """Handlers of both generations read while an index is built: each its own, and all of it (G12)."""

@@ -44,23 +44,18 @@ def test_each_changed_object_is_reconciled(rig, config_map) -> None:
 
 @pytest.mark.client_go(313, "Reconcile result")
 def test_after_terminal_a_key_waits_for_its_next_change(rig, config_map) -> None:
-    """It counts as failed, and is not retried. Its count tells it from failures that may pass."""
+    """It counts as failed, and is not retried. Its count tells it from failures that may pass.
+
+    A key comes again as often as the reconciler returns Requeue: three times.
+    """
     runs = _run(rig)
-    runs.sandbox.create(config_map("final"))
-    runs.sandbox.create(config_map("bad"))
+    for name in ("final", "bad", "again"):
+        runs.sandbox.create(config_map(name))
     until("it is given up", lambda: runs.handler("keys").failed == 1)
-    until("the other one is retried", lambda: runs.handler("keys").succeeded == 1)
+    until("the others are retried, or come again", lambda: runs.handler("keys").succeeded == 1 + 3)
     runs.wait_idle()
     figures = runs.handler("keys")
     assert (figures.failed, figures.retried, figures.terminal_failures) == (1, 2, 1)
-
-
-@pytest.mark.client_go("Reconcile result")
-def test_a_requeued_key_comes_again(rig, config_map) -> None:
-    """As often as the reconciler returns Requeue."""
-    runs = _run(rig)
-    runs.sandbox.create(config_map("again"))
-    until("it has come three times", lambda: runs.handler("keys").succeeded == 3)
 
 
 def test_keys_that_fail_together_do_not_all_come_back_together(rig, config_map) -> None:
@@ -217,42 +212,60 @@ def test_a_value_that_is_no_key_hides_no_other_and_is_shown(rig, sandbox, config
     assert "'a/b/c' and a value of type int are no keys" in told
 
 
-RAISES = """
+ENDS = """
 import asyncio
 from blackboard import tell as note
+from declctl import Requeue
 
-RAISED = {raised}
+class Odd(float):
+    def __le__(self, other):
+        raise RuntimeError("not comparable")
 
 def plain(request):
     note("plain", request.name, request.attempt)
     if request.name == "bad" and request.attempt == 1:
-        raise RAISED("mine")
+        {ends}
+    return Requeue(after=Odd(3600.0)) if request.name == "odd" else None
 
 async def awaits(request):
     note("awaits", request.name, request.attempt)
     await asyncio.sleep(0)
     if request.name == "bad" and request.attempt == 1:
-        raise RAISED("mine")
+        {ends}
+    return Requeue(after=Odd(3600.0)) if request.name == "odd" else None
 """
 
 
 @pytest.mark.client_go(316, 317, "Controller")
 @pytest.mark.parametrize(
-    "raised", ["RecursionError", "SystemExit", "KeyboardInterrupt", "asyncio.CancelledError", "TimeoutError"]
+    ("ends", "told"),
+    [
+        ('raise RecursionError("mine")', ["RecursionError", "mine"]),
+        ('raise SystemExit("mine")', ["SystemExit", "mine"]),
+        ('raise KeyboardInterrupt("mine")', ["KeyboardInterrupt", "mine"]),
+        ('raise asyncio.CancelledError("mine")', ["CancelledError", "mine"]),
+        ('raise TimeoutError("mine")', ["TimeoutError", "mine"]),
+        ("return Requeue(after=10**400)", ["Requeue(after=…)"]),
+        ('return Requeue(after=float("nan"))', ["Requeue(after=…)"]),
+    ],
 )
-def test_whatever_a_reconciler_raises_is_a_failure_of_that_key(raised, rig, config_map) -> None:
-    """It is counted with its name and tried again; neither the process nor another key notices."""
+def test_however_a_reconciler_ends_it_is_a_failure_of_that_key(ends, told, rig, config_map) -> None:
+    """An exception, or a time that no clock can reach: it is counted with its name and tried again.
+
+    Neither the process nor another key notices.
+    """
     rest = "mode: Reconcile, timeout: 20s, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
     for name in ("plain", "awaits"):
         rig.handler(name, rest=rest)
-    runs = rig.run(RAISES.format(raised=raised), objects=[config_map("bad"), config_map("good")])
+    runs = rig.run(ENDS.format(ends=ends), objects=[config_map(name) for name in ("bad", "good", "odd")])
     runs.wait_idle()
+    calls = [("bad", 1), ("bad", 2), ("good", 1), ("odd", 1)]
     for name in ("plain", "awaits"):
-        assert sorted(rig.told(name)) == [(name, "bad", 1), (name, "bad", 2), (name, "good", 1)]
+        assert sorted(rig.told(name)) == [(name, *call) for call in calls]
         figures = runs.handler(name)
-        assert (figures.retried, figures.succeeded, figures.failed, figures.zombies) == (1, 2, 0, 0)
-        assert raised.rpartition(".")[2] in (figures.last_error or "")
-        assert "mine" in (figures.last_error or "")
+        assert (figures.retried, figures.succeeded, figures.failed, figures.zombies) == (1, 3, 0, 0)
+        assert figures.running == 0
+        assert [words for words in told if words not in (figures.last_error or "")] == []
     assert runs.stop() == 0
 
 
@@ -342,39 +355,6 @@ def test_a_kind_that_is_installed_later_gets_the_changes_that_came_before_it(
     sandbox.patch("ConfigMap", "m", {"data": {"x": "y"}})
     runs.wait_idle()
     assert set(rig.told("key")) == {("key", "acme", True)}
-
-
-ENDLESS = """
-from blackboard import tell as note
-from declctl import Requeue
-
-class Odd(float):
-    def __le__(self, other):
-        raise RuntimeError("not comparable")
-
-RESULTS = {"huge": 10**400, "nan": float("nan"), "odd": Odd(3600.0)}
-
-def plain(request):
-    note("plain", request.name, request.attempt)
-    if request.name in RESULTS and request.attempt == 1:
-        return Requeue(after=RESULTS[request.name])
-
-async def awaits(request):
-    return plain(request)
-"""
-
-
-def test_a_requeue_that_no_clock_can_reach_is_a_failure_of_that_key(rig, config_map) -> None:
-    """It is counted and tried again, and the handler is called for its other keys."""
-    rest = "mode: Reconcile, retry: {initialBackoff: 10ms, maxBackoff: 20ms}"
-    for name in ("plain", "awaits"):
-        rig.handler(name, rest=rest)
-    runs = rig.run(ENDLESS, objects=[config_map(name) for name in ("huge", "nan", "odd", "z")])
-    runs.wait_idle()
-    for name in ("plain", "awaits"):
-        figures = runs.handler(name)
-        assert (figures.running, figures.succeeded, figures.retried, figures.failed) == (0, 4, 2, 0)
-        assert "Requeue(after=…)" in (figures.last_error or "")
 
 
 def test_a_reconciler_may_leave_out_what_is_there_at_the_start(rig, config_map) -> None:

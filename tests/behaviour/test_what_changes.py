@@ -123,44 +123,6 @@ def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, 
     assert asked() == before
 
 
-@pytest.mark.client_go("Field index")
-@pytest.mark.guarantee("G12")
-def test_an_index_that_is_added_changed_and_removed_is_whole_at_each_moment(rig, asked, config_map) -> None:
-    """Indexes over a living cache: whole as soon as the reload is done, and gone when they are (G12)."""
-    rig.handler("tell")
-    objects = [config_map(f"m{n}", color=("red", "blue")[n % 2], size=str(n)) for n in range(20)]
-    controller = rig.run(CODE, objects=objects)
-    before = asked()
-    line = "- {{name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{{name: it, fieldPath: data.{0}}}]}}"
-    for field, value, count in (("color", "red", 10), ("size", "7", 1), ("color", "blue", 10)):
-        rig.resources = [line.format(field)]
-        rig.write()
-        assert controller.reload().lists == 0
-        assert len(controller.lister("maps").by_index("it", value)) == count
-    controller.sandbox.create(config_map("new", color="blue"))
-    controller.wait_idle()
-    assert len(controller.lister("maps").by_index("it", "blue")) == 11
-    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap}"]
-    rig.write()
-    assert "-index maps.it" in controller.reload().line
-    assert list(controller.lister("maps").index_names()) == []
-    assert asked() == before
-
-
-@pytest.mark.guarantee("G8")
-def test_handlers_stand_in_manifest_order_after_every_reload(rig) -> None:
-    """Whatever was added last: status and startup follow the manifest (G8)."""
-    for name in ("tell", "other", "third"):
-        rig.handler(name)
-    controller = rig.run(CODE)
-    names = ["tell", "other", "third"]
-    for turn in range(20):
-        rig.handlers.append(rig.handlers.pop(0))
-        names.append(names.pop(0))
-        rig.apply(f"{CODE}\nTURN = {turn}\n")
-        assert [h.name for h in controller.status().handlers] == names
-
-
 def test_a_transform_is_another_one_with_its_own_code_alone(rig, asked) -> None:
     """An edit beside the module of a transform or an index lists nothing anew, and builds no index."""
     transform, index = "{entryPoint: 'trim:trim'}", "{name: byTeam, entryPoint: 'teams:by_team'}"

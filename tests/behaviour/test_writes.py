@@ -29,11 +29,15 @@ def totals(controller) -> dict:
     return {(total.verb, total.result): total.count for total in controller.status().writes}
 
 
+@pytest.mark.parametrize("mode", ["Event", "Reconcile"])
 @pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["async", "sync"])
-def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code) -> None:
-    """`await ctx.apply` and `ctx.sync.apply` return the key, the uid and the version of the object."""
-    rig.handler("tell")
-    controller = rig.run(code)
+def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code, mode) -> None:
+    """`await ctx.apply` and `ctx.sync.apply` return the key, the uid and the version of the object.
+
+    It is under the field manager of its handler, and the status counts the write.
+    """
+    rig.handler("tell", rest=f"mode: {mode}")
+    controller = rig.run(code if mode == "Event" else code.replace("change", "request"))
     sandbox.create(config_map("a"))
     until("it is written", lambda: rig.told("written"))
     (made,) = [each for each in sandbox.objects("ConfigMap") if each["metadata"]["name"] == "made"]
@@ -44,7 +48,10 @@ def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code)
     )
     (entry,) = made["metadata"]["managedFields"]
     assert entry["manager"].endswith("/tell")
+    controller.wait_idle()
     assert totals(controller) == {("apply", "succeeded"): 1}
+    assert [each["handler"] for each in controller.status().document()["writes"]] == ["tell"]
+    assert controller.handler("tell").failed == 0
 
 
 def test_the_rate_of_writes_changes_with_a_reload(rig, config_map, sandbox) -> None:
