@@ -8,6 +8,7 @@ from declctl.errors import ManifestErrors, SandboxError
 from declctl.manifest import ManifestSource, load, render_text
 from declctl.manifest.diagnostics import Diagnostic
 from declctl.sandbox.validation import read_documents
+from tests.hostile import bombs
 from tests.hostile.bounds import bounded
 
 HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: hostile}\nspec:\n"
@@ -20,21 +21,9 @@ def _faults(text: str | bytes) -> list[Diagnostic]:
     return [fault for fault in raised.value.diagnostics if isinstance(fault, Diagnostic)]
 
 
-def _laughs(width: int = 10, levels: int = 12) -> str:
-    lines = ["a0: &a0 [x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
-    return "\n".join(lines) + "\n"
-
-
-def _merges(width: int = 10, levels: int = 12) -> str:
-    lines = ["a0: &a0 {x: 1}"]
-    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * width)}]}}" for n in range(1, levels)]
-    return "\n".join(lines) + "\n"
-
-
 BOMBS = {
-    "aliases": _laughs(),
-    "merges": _merges(),
+    "aliases": bombs.aliases(),
+    "merges": bombs.merges(),
     "an alias of itself": "plugins: &a [*a]\n",
     "a mapping that is its own key": "? &a {*a : 1}\n: 2\n",
     "deep flow lists": "[" * 100_000,

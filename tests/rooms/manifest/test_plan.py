@@ -103,23 +103,6 @@ def test_objects_kept_in_two_ways_are_two_watches():
     assert [watch.resources for watch in planned(held, framed).watches] == [("held",), ("framed",)]
 
 
-def test_equal_manifests_have_equal_plans(loaded):
-    """Spelling, order of keys and place make no difference to what runs."""
-    one = "resources: [{name: pods, apiVersion: v1, kind: Pod, resyncPeriod: 60s, labelSelector: 'a=1,b=2'}]"
-    two = """
-    # the same
-    resources:
-      - kind: Pod
-        apiVersion: v1
-        labelSelector: {matchLabels: {b: "2", a: "1"}}
-        resyncPeriod: 1m
-        name: pods
-    """
-    first, second = plan(loaded(one).controller), plan(loaded(two).controller)
-    assert first == second
-    assert hash(first) == hash(second)
-
-
 NAMES = st.lists(st.sampled_from("abc"), unique=True, max_size=3).map(tuple)
 SPECS = st.builds(
     lambda number, namespaces, names, labels: resource(

@@ -75,12 +75,6 @@ def test_true_is_not_one():
     assert not _paths("spec.a").differ(record(pod(spec={"a": 1})), record(pod(spec={"a": 1.0})))
 
 
-def test_a_kind_that_a_list_leaves_out_is_no_change():
-    """The items of a list have no kind, the objects of a watch have one."""
-    bare = {name: value for name, value in pod().items() if name not in ("kind", "apiVersion")}
-    assert not _paths("kind", "apiVersion", "spec").differ(record(bare), record(pod()))
-
-
 def test_labels_and_what_is_the_same_are_compared_without_a_look_at_the_text():
     """Labels stand in every record; in the same record, and the same frame, nothing can have changed."""
     codec = _Counted()

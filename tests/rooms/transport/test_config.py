@@ -170,28 +170,6 @@ def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
         find(str(file))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: [", "is no YAML.*line"),
-        ("- a\n- b\n", "holds no mapping"),
-        ("clusters: {a: b}\n", "its clusters are no list"),
-        ("contexts: [{context: {}}]\n", "an entry of its contexts has no name"),
-        ("", "is empty"),
-        ("\x00", "is no YAML"),
-        ("current-context: a\ncontexts: [{name: a}]\n", "names the cluster None"),
-        ("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\n", "names the cluster 'b'"),
-        ("current-context: a\ncontexts: [{name: a, context: {user: u}}]\n", "names the user 'u'"),
-    ],
-)
-def test_a_broken_kubeconfig_is_told_with_its_file(tmp_path, text, said):
-    file = tmp_path / "broken.yaml"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=said) as caught:
-        find(str(file))
-    assert str(file) in str(caught.value)
-
-
 def test_a_certificate_that_is_none_is_told(write):
     """An authority that holds no certificate ends in a sentence before anything is asked."""
     with pytest.raises(UsageError, match="The certificates for https://one can't be loaded"):

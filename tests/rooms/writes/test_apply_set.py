@@ -167,13 +167,6 @@ def test_the_parent_is_marked_before_and_narrowed_after(scene, apply, view) -> N
     assert narrow["resourceVersion"] == "101"  # that of the first patch
 
 
-def test_kinds_of_other_handlers_stay_on_the_parent(scene, apply, view) -> None:
-    """Two handlers share a parent, and with it the ID of the set."""
-    scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("theirs", manager="declctl/guard/other")]}
-    apply([config_map("a")], view(metadata={"annotations": {**MARKED, KINDS: "ConfigMap,Deployment.apps"}}))
-    assert [path for _, path in scene.server.sent("PATCH", "DELETE")] == [f"{MAPS}/a"]
-
-
 def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -> None:
     """The other one was faster: its kinds are read, and stay."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
@@ -186,9 +179,10 @@ def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -
     }
     scene.server.answers["GET", DEPLOYMENTS] = {"items": [member("theirs", manager="declctl/guard/other")]}
     apply([config_map("a")])
-    second = [body for _, path, _, body in scene.server.requests if path == SHOP and body][1]["metadata"]
+    _, second = [body["metadata"] for _, path, _, body in scene.server.requests if path == SHOP and body]
     assert second["resourceVersion"] == "60"
     assert second["annotations"][KINDS] == "ConfigMap,Deployment.apps"
+    assert scene.server.sent("DELETE") == []
 
 
 def test_lost_annotations_are_known_by_a_child_that_is_there(scene, apply, view) -> None:
