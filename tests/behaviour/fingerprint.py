@@ -27,8 +27,9 @@ def fingerprint(controller: ControllerUnderTest, sandbox: SandboxThread) -> dict
     }
 
 
-# The two tasks of a wait with a time limit (`set_within`): they come and go with what is waited for.
-_WAITS = {"Event.wait", "SystemClock.sleep"}
+# The two tasks of a wait with a time limit (`set_within`), and the next sweep: they come and go.
+_WAITS = {"Event.wait", "Retirement._sweep_after"}
+_WAITS |= {f"{clock}.{wait}" for clock in ("SystemClock", "AdvancingClock") for wait in ("sleep", "pause")}
 
 
 def _tasks(loop: asyncio.AbstractEventLoop) -> Counter[str]:
