@@ -34,7 +34,7 @@ _LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand le
 _MOST_QUIET_CONFLICTS = 5  # attempts of one item; an item that is in conflict after them fails on
 _LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
-_LINES_A_MINUTE = 20  # about one fault of a handler; thousands of objects may meet it at the same time
+_LINES_A_MINUTE = 20  # about one fault of a handler, and about all warnings of the API server
 _UNREADABLE = "an exception that raises when it is read"
 
 
@@ -54,12 +54,23 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     trace_ids: Mapping[str, str]  # of its span; empty without traces
 
 
-class _FaultLines(msgspec.Struct):
-    """The lines about one fault within a minute."""
+class LineLimit(msgspec.Struct):
+    """At most twenty lines of one sort within a minute: thousands of objects may cause them at one time."""
 
-    since: float  # monotonic seconds at which the minute began
+    since: float = float("-inf")  # monotonic seconds at which the minute began
     logged: int = 0
     left_out: int = 0  # since the last line
+
+    def admit(self, now: float) -> int | None:
+        """Count a line. None if it is left out, else how many were left out before it."""
+        if now - self.since >= SILENCE:
+            self.since, self.logged = now, 0
+        if self.logged >= _LINES_A_MINUTE:
+            self.left_out += 1
+            return None
+        self.logged += 1
+        left_out, self.left_out = self.left_out, 0
+        return left_out
 
 
 class FailureLog:
@@ -75,7 +86,7 @@ class FailureLog:
         self._name = name  # of the handler
         self._clock = clock
         self._lock = threading.Lock()  # guards the three fields below
-        self._lines: OrderedDict[tuple[object, ...], _FaultLines] = OrderedDict()  # by fault, the newest last
+        self._lines: OrderedDict[tuple[object, ...], LineLimit] = OrderedDict()  # by fault, the newest last
         self._times: OrderedDict[tuple[object, ...], int] = OrderedDict()  # by fault, the newest last
         self._silent_until = float("-inf")  # monotonic time of the next line about a wait for a cache
 
@@ -235,18 +246,11 @@ class FailureLog:
         """Count a line about a fault. None if it is left out, else how many were left out before it."""
         now = self._clock.monotonic()
         with self._lock:
-            lines = self._lines.pop(fault, None) or _FaultLines(now)
+            lines = self._lines.pop(fault, None) or LineLimit()
             self._lines[fault] = lines
             if len(self._lines) > 2 * _MOST_FAULTS:
                 self._lines.popitem(last=False)
-            if now - lines.since >= SILENCE:
-                lines.since, lines.logged = now, 0
-            if lines.logged >= _LINES_A_MINUTE:
-                lines.left_out += 1
-                return None
-            lines.logged += 1
-            left_out, lines.left_out = lines.left_out, 0
-            return left_out
+            return lines.admit(now)
 
     def count(self, fault: tuple[object, ...]) -> int:
         """Count a fault; returns the number of equal ones that are remembered."""

@@ -19,12 +19,11 @@ from declctl.kit.text import excerpt
 from declctl.objects import Resource
 from declctl.objects.api_path import parse_api_path
 from declctl.runtime.handling.client_writes import current_origin
+from declctl.runtime.handling.failure_log import LineLimit
 from declctl.runtime.log import Log
 
 _MOST = 100  # distinct warnings that are remembered: texts may name objects
 _MOST_TOTALS = 1000  # pairs of handler and kind that are counted
-_LINES_A_MINUTE = 20
-_MINUTE = 60.0
 _LONGEST = 500  # characters of a text
 OTHER = "(other)"
 """The kind of a request that is for no resource, such as one for a version."""
@@ -68,9 +67,7 @@ class ServerWarnings:
         self._lock = threading.Lock()  # guards all of the following
         self._warnings: OrderedDict[tuple[str, str, str], ServerWarning] = OrderedDict()  # the newest last
         self._totals: Counter[tuple[str, str]] = Counter()
-        self._since = float("-inf")  # monotonic seconds at which the minute of the lines began
-        self._lines = 0  # in this minute
-        self._left_out = 0  # lines since the last one
+        self._lines = LineLimit()
 
     def add(self, method: str, path: str, texts: Sequence[str]) -> None:
         """Receive the warnings of an answer (`transport.warnings.WarningObserver`)."""
@@ -123,11 +120,4 @@ class ServerWarnings:
                 return None
             if len(self._warnings) > _MOST:
                 self._warnings.popitem(last=False)
-            if now - self._since >= _MINUTE:
-                self._since, self._lines = now, 0
-            if self._lines >= _LINES_A_MINUTE:
-                self._left_out += 1
-                return None
-            self._lines += 1
-            left_out, self._left_out = self._left_out, 0
-            return left_out
+            return self._lines.admit(now)
