@@ -4,7 +4,9 @@ import http.client
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -195,17 +197,24 @@ class Server:
         self._connection = connection
         self._headers = headers
         self._version = ""  # of the last answer
+        self._time = datetime.min.replace(tzinfo=UTC)  # of the last write
+        self.waits: list[float] = []  # seconds that passed before each write of the last history
         self.known = 0  # applies that were known to change nothing
 
-    def run(self, seed: int, steps: int = 1000) -> list[Any]:
-        """The answers to the writes of a history, up to a built-in object that only a real server refuses."""
+    def run(self, seed: int, steps: int = 1000, wait: Callable[[], None] = lambda: None) -> list[Any]:
+        """The answers to the writes of a history, up to a built-in object that only a real server refuses.
+
+        `wait` is called before each write.
+        """
         kind, writes = history(seed)
         one = f"{_PATHS[kind].replace('VERSION', 'v1')}/it"
         self._ask("PATCH", one, {"metadata": {"finalizers": None}}, _MEDIA["merge"])
         self._ask("DELETE", one)
         answers: list[Any] = []
         applied: list[Step] = []
+        self.waits = []
         for step in writes[:steps]:
+            wait()
             answer = self._take(kind, step)
             if kind == "Deployment" and answer.get("code") == 422:
                 break
@@ -252,6 +261,9 @@ class Server:
         before, self._version = self._version, answer["metadata"].get("resourceVersion", self._version)
         if step.subresource == "scale" and "code" not in answer:
             answer = {**self._ask("GET", f"{path}/it"), "scale": answer["spec"]}
+        times = [entry["time"] for entry in answer["metadata"].get("managedFields", ()) if "time" in entry]
+        last, self._time = self._time, max((self._time, *map(datetime.fromisoformat, times)))
+        self.waits.append((self._time - last).total_seconds())
         warned = answer["warned"] if kind == "Gadget" else "not known"  # for a kind that is built in
         return _comparable(answer) | {"moved": before != self._version, "warned": warned}
 
