@@ -201,10 +201,10 @@ class Server:
         self.waits: list[float] = []  # seconds that passed before each write of the last history
         self.known = 0  # applies that were known to change nothing
 
-    def run(self, seed: int, steps: int = 1000, wait: Callable[[], None] = lambda: None) -> list[Any]:
+    def run(self, seed: int, steps: int = 1000, wait: Callable[[int], None] = lambda _: None) -> list[Any]:
         """The answers to the writes of a history, up to a built-in object that only a real server refuses.
 
-        `wait` is called before each write.
+        `wait` is called with the number of a write, before it.
         """
         kind, writes = history(seed)
         one = f"{_PATHS[kind].replace('VERSION', 'v1')}/it"
@@ -213,8 +213,8 @@ class Server:
         answers: list[Any] = []
         applied: list[Step] = []
         self.waits = []
-        for step in writes[:steps]:
-            wait()
+        for number, step in enumerate(writes[:steps]):
+            wait(number)
             answer = self._take(kind, step)
             if kind == "Deployment" and answer.get("code") == 422:
                 break
